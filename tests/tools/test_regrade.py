@@ -13,7 +13,7 @@ import pytest
 from shuhari.config.recipe import load
 from shuhari.loop.run import train
 from shuhari.store import Run
-from shuhari.tools.replay.regrade import TRAINED, Graded, regrade, summarise
+from shuhari.tools.replay.regrade import TRAINED, RegradedGroup, regrade, summarise
 from small_runs import PPO, write_sums
 
 GRADERS = """
@@ -59,9 +59,9 @@ def digest(run: Path) -> dict[str, str]:
 def test_by_hand() -> None:
     """One group was all alike and becomes mixed; in the other, two of three change sides and one goes ungraded."""
     nan = math.nan
-    one = Graded(1, "a", ["x", "y"], {TRAINED: np.array([0.0, 0.0])}, {TRAINED: np.array([0.0, 1.0])})
+    one = RegradedGroup(1, "a", ["x", "y"], {TRAINED: np.array([0.0, 0.0])}, {TRAINED: np.array([0.0, 1.0])})
     old, new = np.array([0.0, 1.0, 1.0, 0.0]), np.array([3.0, 0.0, 1.5, nan])
-    two = Graded(2, "b", list("pqrs"), {TRAINED: old, "f": old}, {TRAINED: new, "f": new}, asked=frozenset({"f"}))
+    two = RegradedGroup(2, "b", list("pqrs"), {TRAINED: old, "f": old}, {TRAINED: new, "f": new}, frozenset({"f"}))
     found = summarise([one, two], limit=2)
     # old away from the mean: 0 0 | -.5 .5 .5 (-.5); new: -.5 .5 | 1.5 -1.5 0
     assert found["advantage"] == {"compared": 5, "other_sign": 2, "gained": 2, "lost": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,9 +15,9 @@ import torch
 from shuhari.config.recipe import RecipeError, load
 from shuhari.loop.run import train
 from shuhari.store import Run
-from shuhari.tools.replay.kept import find_standing
-from shuhari.tools.replay.update import find_start, make_update, open_at
-from shuhari.tools.replay.what_if import what_if
+from shuhari.tools.replay.steps import change_recipe, find_state
+from shuhari.tools.replay.update import GradientRecorder, UpdateResult, find_start, make_update, open_at
+from shuhari.tools.replay.what_if import _list_cosines, what_if
 from small_runs import DQN, GRIDWORLD, TEXT, write_sums
 
 KEPT = '\n[store]\nevery = 1\nkeep = 40\ngroups = ["all"]\n'
@@ -116,8 +117,8 @@ def test_advantages_are_those_that_the_run_stored(run) -> None:
 def test_the_weights_after_it_are_those_of_the_next_checkpoint(run) -> None:
     stored = Run(run("sums"))
     before, after = (stored.load(step)["models"]["policy"] for step in (1, 2))
-    standing = find_standing(stored.metrics(), 2)
-    with open_at(stored.path, load(stored.path), standing, find_start(stored, standing)) as (opened, _, _):
+    state = find_state(stored.metrics(), 2)
+    with open_at(stored.path, load(stored.path), state, find_start(stored, state)) as (opened, _, _):
         made = make_update(opened, stored.rollouts(2), exact=True)
         now = opened.ctx.models["policy"].module.state_dict()
         assert all(torch.equal(now[k], after[k]) for k in after)
@@ -173,6 +174,66 @@ def test_twice_the_loss_is_twice_the_gradient(run) -> None:
     assert first["changed"]["after"]["kl"] == pytest.approx(0, abs=1e-6)
     assert first["changed"]["after"]["ratio_max"] == pytest.approx(1, abs=1e-4)
     assert first["cosine"]["policy"]["moved"] is None
+
+
+def test_the_opposite_loss_has_the_opposite_gradient(run) -> None:
+    stored, results = Run(run("sums")), []
+    state = find_state(stored.metrics(), 1)
+    for weight in (1, -1):  # without a rate, so that all minibatches of both see the same weights
+        sets = [f"part.policy.terms.clip.weight={weight}", "part.policy.optimiser.lr=0"]
+        recipe, _ = change_recipe(load(stored.path), sets)
+        with open_at(stored.path, recipe, state, 0) as (opened, _, _):
+            results.append(make_update(opened, stored.rollouts(1), exact=True))
+    assert torch.allclose(results[1].gradient["policy"], -results[0].gradient["policy"], atol=1e-7)
+    assert _list_cosines(*results)["policy"] == {"gradient": pytest.approx(-1, abs=1e-6), "moved": None}
+
+
+def test_cosines_by_hand() -> None:
+    old, new = (
+        UpdateResult({}, torch.zeros(0), {}, {"policy": torch.tensor(g), "other": torch.ones(n)},
+                     {"policy": torch.tensor(moved)}, [], [], 0)
+        for g, moved, n in (([3.0, 4.0], [1.0, 0.0], 1), ([4.0, 3.0], [0.0, 0.0], 2))
+    )  # fmt: skip
+    assert _list_cosines(old, new) == {"policy": {"gradient": pytest.approx(24 / 25), "moved": None}}
+
+
+class Loss:
+    """g'x of two parameters, as two terms, which are g in sum; g doubles with each step."""
+
+    def __init__(self) -> None:
+        self.params, self.g = [torch.nn.Parameter(torch.zeros(1)), torch.nn.Parameter(torch.zeros(2))], torch.ones(3)
+
+    def backward(self) -> dict[str, float]:
+        self.params[0].grad, self.params[1].grad = self.g[:1].clone(), self.g[1:].clone()
+        return {}
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        return {"one": 0.25 * self.g, "other": 0.75 * self.g}
+
+
+@pytest.mark.parametrize("asks", [["backward"], ["gradients"], ["backward", "gradients"], ["gradients"] * 2])
+def test_the_gradient_of_a_step_counts_once_however_an_optimiser_asks(asks: list[str]) -> None:
+    class Optimiser:
+        def step(self, evaluate, at: float) -> dict[str, float]:
+            for name in asks:
+                getattr(evaluate, name)()
+            return {}
+
+    loss, recorder = Loss(), GradientRecorder(Optimiser())
+    for _ in range(2):
+        recorder.step(loss, 0.0)
+        loss.g = 2 * loss.g
+    assert recorder.gradient.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_a_stage_that_the_recipe_has_not_is_named(run) -> None:
+    stored = Run(run("text"))
+    state = replace(find_state(stored.metrics(), 16), stage="rk")
+    with (
+        pytest.raises(ValueError, match="the recipe has no stage 'rk'; known: rl, warm-up"),
+        open_at(stored.path, load(stored.path), state, 15),
+    ):
+        pass
 
 
 def test_weights_of_rewards_and_transforms(run) -> None:

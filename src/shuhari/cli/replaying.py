@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
+from shuhari.cli.options import check_together
 from shuhari.cli.text import format_number, make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be given several times.")]
+READS = {"--step": "", "--steps": ""}  # of `regrade`
 SHORT = 80  # characters of a text on a screen
 LISTED = 5  # groups that change
 GROUPS, EPISODES = 3, 8  # whose advantages are shown
@@ -23,7 +26,21 @@ AFTER = {
 COSINES = {"gradient": "of the gradients", "moved": "of how the weights moved"}
 
 
+@contextmanager
+def _refuse_mistakes() -> Iterator[None]:
+    """What a command line asks for in vain as a mistake of that; one of a recipe is told as such."""
+    from shuhari.config.recipe import RecipeError
+
+    try:
+        yield
+    except RecipeError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def regrade(
+    ctx: typer.Context,
     run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
     reward: Annotated[list[str] | None, typer.Option(help="A grader: rewards.py:function, a name, NAME=USE.")] = None,
     step: Annotated[int | None, typer.Option(help="This step alone (default: all that are kept).")] = None,
@@ -37,16 +54,12 @@ def regrade(
 
     Example: shuhari regrade latest --reward rewards.py:short --set reward.weights.short=0.5
     """
-    from shuhari.config.recipe import RecipeError
     from shuhari.tools.replay import regrade as graders
 
-    first, last = _read_steps(step, steps)
-    try:
+    check_together(ctx, READS)
+    first, last = _read_steps(steps) if steps else (step, step)
+    with _refuse_mistakes():
         found = graders.regrade(run, reward or (), first=first, last=last, sets=sets or (), limit=limit)
-    except RecipeError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     if json:
         print_json(found)
     else:
@@ -63,26 +76,18 @@ def what_if(
 
     Example: shuhari what-if latest@20 --set part.policy.terms.clip.high=0.4
     """
-    from shuhari.config.recipe import RecipeError
     from shuhari.tools.replay import what_if as updates
 
-    try:
+    with _refuse_mistakes():
         found = updates.what_if(run, sets or ())
-    except RecipeError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     if json:
         print_json(found)
     else:
         _say_updates(found)
 
 
-def _read_steps(step: int | None, steps: str) -> tuple[int | None, int | None]:
-    if step is not None and steps:
-        raise typer.BadParameter("--step and --steps are two ways to say it: give one")
-    if not steps:
-        return step, step
+def _read_steps(steps: str) -> tuple[int | None, int | None]:
+    """(a, b) of `a..b`, None for one that is left out."""
     first, dots, last = steps.partition("..")
     if not dots or not all(x == "" or x.isdecimal() for x in (first, last)):
         raise typer.BadParameter(f"{steps!r}: expected a..b, such as 10..20", param_hint="--steps")

@@ -31,15 +31,15 @@ from shuhari.ports.declares import declares
 from shuhari.store import Run as Stored
 from shuhari.store import resolve
 from shuhari.tools.handed import without_functions
-from shuhari.tools.replay.kept import (
+from shuhari.tools.replay.steps import (
     change_recipe,
     choose_steps,
     describe_steps,
     find_stage,
-    find_standing,
+    find_state,
     finite,
     of_stage,
-    place,
+    set_state,
 )
 
 ALIKE = 1e-6  # a spread of outcomes up to which a group has no gradient, as `rollout/alike` counts it
@@ -47,7 +47,7 @@ TRAINED = ""  # stands for the trained reward among names: a grader may be calle
 
 
 @dataclass(eq=False)
-class Graded:
+class RegradedGroup:
     """A group as it was graded, and as it would be: reward name -> [E], TRAINED among them, NaN where ungraded.
     `texts`: how each episode begins; `asked`: the names that were graded anew."""
 
@@ -92,19 +92,19 @@ def regrade(
     for key in given:
         if of_stage(split_path(key))[0] != "reward":
             raise RecipeError(key, "it is no setting of a grader, and only graders are asked anew: expected reward.*")
-    groups, used, weights, whole = list[Graded](), dict[str, str](), dict[str, Any](), True
+    groups, used, weights, whole = list[RegradedGroup](), dict[str, str](), dict[str, Any](), True
     with without_functions(before):
         olds = make_stages(before)
         with Run(after) as opened:
             ctx = opened.ctx
             for step in steps:
-                standing = find_standing(columns, step)
-                place(opened, standing)
-                old, new = (find_stage(stages, standing.stage) for stages in (olds, opened.progress.stages))
+                state = find_state(columns, step)
+                set_state(opened, state)
+                old, new = (find_stage(stages, state.stage) for stages in (olds, opened.progress.stages))
                 asked = _find_asked(before, after, new, named)
                 if not asked and old.weights == new.weights:
                     raise ValueError(f"no grader of stage {old.name!r} differs: name one, or a setting reward.<name>.*")
-                used |= {name: _tell_use(after, standing.stage, name) for name in asked}
+                used |= {name: _tell_use(after, state.stage, name) for name in asked}
                 _enter(ctx, new, asked)
                 kept = stored.rollouts(step)
                 whole = whole and all(g.get("why") == "all" for g in kept)
@@ -119,7 +119,7 @@ def regrade(
 FAILED = "regrade/failed_graders"  # in the ledger of the run, as it is charged here
 
 
-def summarise(groups: Sequence[Graded], limit: int = 10) -> dict[str, Any]:
+def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any]:
     """What changes from the old grades of some groups to the new: see `regrade`."""
     names = dict.fromkeys(n for g in groups for n in (*g.old, *g.new, *sorted(g.asked)) if n != TRAINED)
     signs = [(_find_signs(g.old[TRAINED]), _find_signs(g.new[TRAINED])) for g in groups]
@@ -184,7 +184,7 @@ def _enter(ctx: Context, stage: Components, asked: Iterable[str]) -> None:
 
 def _grade(
     kept: Sequence[Mapping[str, Any]], step: int, old: Components, new: Components, asked: Sequence[str], ctx: Context
-) -> list[Graded]:
+) -> list[RegradedGroup]:
     """The groups that were kept of a step, graded anew by `asked`."""
     names = {n for name in asked for stage in (old, new) if name in stage.rewards
              for n in _list_names(name, stage.rewards[name])}  # fmt: skip
@@ -197,7 +197,7 @@ def _grade(
         was = group["trajectories"]
         texts = [describe_steps([t.steps[i] for i in p]) for t in was for p in t.paths()]
         before, after = (_read_grades(ts, w) for ts, w in zip((was, now), weights, strict=True))
-        out.append(Graded(step, str(group["group"]), texts, before, after, frozenset(names)))
+        out.append(RegradedGroup(step, str(group["group"]), texts, before, after, frozenset(names)))
     return out
 
 
@@ -226,7 +226,7 @@ def _read_grades(group: Iterable[Trajectory], weights: Mapping[str, float]) -> d
 # ---------------------------------------------------------------- comparing
 
 
-def _compare(groups: Sequence[Graded], name: str) -> dict[str, Any]:
+def _compare(groups: Sequence[RegradedGroup], name: str) -> dict[str, Any]:
     """A reward before and after."""
     pairs = [(g.old.get(name), g.new.get(name), len(g.texts)) for g in groups]
     old, new = (
@@ -262,7 +262,7 @@ def _is_mixed(outcome: Array) -> bool:
     return bool(len(known) > 1 and known.max() - known.min() > ALIKE)
 
 
-def _list_changes(groups: Iterable[Graded]) -> Iterable[tuple[float, dict[str, Any]]]:
+def _list_changes(groups: Iterable[RegradedGroup]) -> Iterable[tuple[float, dict[str, Any]]]:
     """(how much, which) of every episode that has other grades, in the trained reward or under a name that there was:
     by the trained reward, else by the names; 0 where a grade came or went."""
     for g in groups:

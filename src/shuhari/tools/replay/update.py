@@ -36,11 +36,11 @@ from shuhari.objectives.clip import k3
 from shuhari.pack import pack
 from shuhari.ports import ability
 from shuhari.store import Run as Stored
-from shuhari.tools.replay.kept import Standing, place
+from shuhari.tools.replay.steps import StepState, set_state
 
 
 @dataclass(eq=False)
-class Made:
+class UpdateResult:
     """What an update did. `numbers`: as a step reports them; `advantages` of the decisions that were learnt from;
     `after`: how far the policy moved; of each part the `gradient`, summed over its optimiser steps, and how its
     parameters `moved`; of each group [samples] `rewards` and mean `credit` (advantage), NaN where there is none;
@@ -56,22 +56,22 @@ class Made:
     left: int
 
 
-def find_start(stored: Stored, standing: Standing) -> int:
+def find_start(stored: Stored, state: StepState) -> int:
     """The step of the last checkpoint before a step, of its stage or of the end of the one before; else 0: what the run
     began with. ValueError where that is not known."""
     there = sorted(c["step"] for c in stored.checkpoints())
-    if before := [c for c in there if standing.first - 1 <= c < standing.step]:
+    if before := [c for c in there if state.first - 1 <= c < state.step]:
         return int(before[-1])
-    if standing.first == 1 and not stored.get("init"):
+    if state.first == 1 and not stored.get("init"):
         return 0
     known = f"those there are of steps {', '.join(map(str, there))}" if there else "it has none"
-    message = f"no checkpoint of stage {standing.stage!r} before step {standing.step}: {known}"
+    message = f"no checkpoint of stage {state.stage!r} before step {state.step}: {known}"
     raise ValueError(f"{stored.path} has {message}; [store] every and keep say which are kept")
 
 
 @contextmanager
 def open_at(
-    path: Path, recipe: Recipe, standing: Standing, start: int, like: Mapping[str, type] | None = None
+    path: Path, recipe: Recipe, state: StepState, start: int, like: Mapping[str, type] | None = None
 ) -> Iterator[tuple[Run, dict[str, type], list[str]]]:
     """(the run as that step began, place -> class of what may remember, places that begin without their memory).
 
@@ -82,7 +82,7 @@ def open_at(
         warn_of_changes(path, run)
         run.progress.stages = [_quieten(stage) for stage in run.progress.stages]
         run.ctx.engine = run.progress.stages[0].engine
-        kinds, lost, stage = dict[str, type](), list[str](), -1
+        kinds, forgotten, stage = dict[str, type](), list[str](), -1
         if start:
             tree = Stored(path).load(start)  # anew for each: what components remember, they change in place
             stage = tree["progress"]["stage"]
@@ -90,26 +90,26 @@ def open_at(
             kinds = {at: type(x) for at, x in walk(parts)}
             own = kinds if like is None else like
             kept = {at: x for at, x in tree["components"].items() if at in kinds and own.get(at) is kinds[at]}
-            lost = [at for at in tree["components"] if at in own and at not in kept]
+            forgotten = [at for at in tree["components"] if at in own and at not in kept]
             flight = {**tree["flight"], "tickets": (), "jobs": ()}
             try:
                 restore(run, {**tree, "components": kept, "flight": flight})
             except (KeyError, ValueError) as error:
                 raise ValueError(f"what the checkpoint of step {start} has does not fit: {error}") from error
-        place(run, standing)
+        set_state(run, state)
         run.progress.entered = stage == run.progress.index
         run.enter_stage()
-        yield run, kinds, lost
+        yield run, kinds, forgotten
 
 
-def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *, exact: bool = False) -> Made:
+def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *, exact: bool = False) -> UpdateResult:
     """Learn from stored groups what the step that stands learnt from them. rounds: of collection, that they come from.
     exact: buffers hold what they held then. ValueError where they do not, and a learner draws from them."""
     ctx, stage = run.ctx, run.stage
     groups = [list(g["trajectories"]) for g in kept]
     base = pack([t for group in groups for t in group])
     before, left = _score(base, ctx), list(groups)
-    watched = {at: _watch(part) for at, part in _list_parts(stage)}
+    recorders = {at: _record(part) for at, part in _list_parts(stage)}
     while left and (want := run.wanted()):
         count = len(left) if rounds == 1 else want
         some, left = left[:count], left[count:]
@@ -129,12 +129,12 @@ def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *,
     credit = [[_mean(s["advantage"] for s in steps if "advantage" in s) for steps in decisions(g, ctx.seen)]
               for g in groups]  # fmt: skip
     weights = {name: ctx.at(weight) for name, weight in ctx.weights.items()}
-    return Made(
+    return UpdateResult(
         run.meter.means(),
         torch.cat(advantages) if advantages else torch.zeros(0),
         _compare(base, before, _score(base, ctx)),
-        {at: w.gradient for at, w in watched.items() if w.before},
-        {at: w.moved() for at, w in watched.items() if w.before},
+        {at: w.gradient for at, w in recorders.items() if w.before},
+        {at: w.moved() for at, w in recorders.items() if w.before},
         [[_mean([np.array(find_outcomes(t, weights))]) for t in group] for group in groups],
         credit,
         len(left),
@@ -170,13 +170,14 @@ def _check_drawn(batch: Batch, own: Tensor, name: str) -> None:
 
 
 @dataclass(eq=False)
-class Watched:
-    """An optimiser whose gradients are added up on their way, before it clips them."""
+class GradientRecorder:
+    """An optimiser, and the sum of the gradients that its steps begin from, before it clips them."""
 
     optimiser: Any
     params: list[Tensor] = field(init=False, default_factory=list)
     before: list[Tensor] = field(init=False, default_factory=list)
     gradient: Tensor = field(init=False, default_factory=lambda: torch.zeros(0))
+    added: bool = field(init=False, default=False)  # whether that of the present step is
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.optimiser, name)
@@ -186,11 +187,15 @@ class Watched:
             self.params = list(evaluate.params)
             self.before = [p.detach().clone() for p in self.params]
             self.gradient = torch.zeros(sum(p.numel() for p in self.params))
-        info: Info = self.optimiser.step(_Told(evaluate, self), at)
+        self.added = False
+        info: Info = self.optimiser.step(_RecordedLoss(evaluate, self), at)
         return info
 
     def add(self, gradient: Tensor) -> None:
-        self.gradient += gradient.detach().float().cpu()
+        """Add the first gradient of a step alone: an optimiser may ask again, elsewhere or term by term."""
+        if not self.added:
+            self.gradient += gradient.detach().float().cpu()
+        self.added = True
 
     def moved(self) -> Tensor:
         """How the parameters have moved, flat."""
@@ -198,30 +203,29 @@ class Watched:
 
 
 @dataclass(eq=False)
-class _Told:
-    """A loss that tells an optimiser's gradients."""
+class _RecordedLoss:
+    """A loss whose gradients are told to a recorder."""
 
     loss: Any
-    to: Watched
+    recorder: GradientRecorder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loss, name)
 
     def backward(self) -> Info:
         info: Info = self.loss.backward()
-        self.to.add(_flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.to.params]))
+        self.recorder.add(_flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.recorder.params]))
         return info
 
     def gradients(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.loss.gradients()
-        for gradient in found.values():
-            self.to.add(gradient)
+        self.recorder.add(torch.stack([*found.values()]).sum(0))
         return found
 
 
-def _watch(part: Any) -> Watched:
-    part.optimiser = watched = Watched(part.optimiser)
-    return watched
+def _record(part: Any) -> GradientRecorder:
+    part.optimiser = recorder = GradientRecorder(part.optimiser)
+    return recorder
 
 
 def _flatten(tensors: Sequence[Tensor]) -> Tensor:

@@ -17,8 +17,8 @@ from shuhari.loop.opening import read_recipe
 from shuhari.store import Run as Stored
 from shuhari.store import resolve
 from shuhari.tools.handed import without_functions
-from shuhari.tools.replay.kept import change_recipe, choose_steps, describe_steps, find_standing, finite, of_stage
-from shuhari.tools.replay.update import Made, count_leaves, find_start, make_update, open_at
+from shuhari.tools.replay.steps import change_recipe, choose_steps, describe_steps, find_state, finite, of_stage
+from shuhari.tools.replay.update import UpdateResult, count_leaves, find_start, make_update, open_at
 
 TAKEN = ("collect", "transform", "part", "learner", "surrogate", "micro_batch")  # sections that an update depends on
 CLOSE = 1e-3  # a relative difference above which the update made again is said to be another one
@@ -54,27 +54,27 @@ def what_if(run: str, sets: Sequence[str] = ()) -> dict[str, Any]:
     after, settings = change_recipe(before, sets)
     for key in settings:
         _check_taken(key)
-    standing = find_standing(columns, step)
-    choose_steps(stored, step, step, standing.stage)
+    state = find_state(columns, step)
+    choose_steps(stored, step, step, state.stage)
     kept = stored.rollouts(step)
     line = list(columns["step"]).index(step)
     report = {n: x[line] for n, x in columns.items() if isinstance(x[line], int | float)}
     batch = _describe_batch(kept, report)
-    start = find_start(stored, standing)
+    start = find_start(stored, state)
     rounds, exact = batch["rounds"] if batch["whole"] else 1, batch["whole"] and start == step - 1
     with without_functions(before):
-        with open_at(path, before, standing, start) as (opened, kinds, _):
+        with open_at(path, before, state, start) as (opened, kinds, _):
             old = make_update(opened, kept, rounds, exact=exact)
-        new, lost = None, list[str]()
+        new, forgotten = None, list[str]()
         if settings:
-            with open_at(path, after, standing, start, kinds) as (opened, _, lost):
+            with open_at(path, after, state, start, kinds) as (opened, _, forgotten):
                 new = make_update(opened, kept, rounds, exact=exact)
     reported = {n: report[n] for n in old.numbers if n in report}
     weights = {"step": start, "between": step - 1 - start}
     return {
         "run": str(path),
         "step": step,
-        "stage": standing.stage,
+        "stage": state.stage,
         "settings": settings,
         "batch": batch,
         "weights": weights,
@@ -85,7 +85,7 @@ def what_if(run: str, sets: Sequence[str] = ()) -> dict[str, Any]:
         "groups": [_describe_group(g, i, old, new) for i, g in enumerate(kept)],
         "notes": [
             *_note_source(batch, start, step),
-            *_note_sides(old, new, lost),
+            *_note_sides(old, new, forgotten),
             *(_note_reported(old, reported) if exact else ()),
         ],
     }
@@ -113,18 +113,18 @@ def _describe_batch(kept: Sequence[Mapping[str, Any]], report: Mapping[str, Any]
     return {"groups": len(kept), "of": of, "whole": whole, "episodes": sum(episodes), "rounds": rounds}
 
 
-def _describe(made: Made) -> dict[str, Any]:
-    a = made.advantages.double()
+def _describe(result: UpdateResult) -> dict[str, Any]:
+    a = result.advantages.double()
     advantage = {"mean": a.mean(), "std": a.std(correction=0), "min": a.min(), "max": a.max()} if len(a) else {}
     return {
-        "numbers": {n: finite(x) for n, x in made.numbers.items()},
+        "numbers": {n: finite(x) for n, x in result.numbers.items()},
         "advantage": {**{n: finite(float(x)) for n, x in advantage.items()}, "decisions": len(a)},
-        "after": {n: finite(x) for n, x in made.after.items()},
-        "left": made.left,
+        "after": {n: finite(x) for n, x in result.after.items()},
+        "left": result.left,
     }
 
 
-def _describe_group(group: Mapping[str, Any], i: int, old: Made, new: Made | None) -> dict[str, Any]:
+def _describe_group(group: Mapping[str, Any], i: int, old: UpdateResult, new: UpdateResult | None) -> dict[str, Any]:
     sides = [old] if new is None else [old, new]
     episodes = [
         {
@@ -138,7 +138,7 @@ def _describe_group(group: Mapping[str, Any], i: int, old: Made, new: Made | Non
     return {"group": str(group["group"]), "problem": problem, "why": group.get("why", ""), "episodes": episodes}
 
 
-def _list_cosines(old: Made, new: Made) -> dict[str, Any]:
+def _list_cosines(old: UpdateResult, new: UpdateResult) -> dict[str, Any]:
     """Of each part that both have."""
     return {
         part: {
@@ -174,9 +174,9 @@ def _note_source(batch: Mapping[str, Any], start: int, step: int) -> list[str]:
     return out
 
 
-def _note_sides(old: Made, new: Made | None, lost: Sequence[str]) -> list[str]:
+def _note_sides(old: UpdateResult, new: UpdateResult | None, forgotten: Sequence[str]) -> list[str]:
     """What the sides leave out, and where they do not differ."""
-    out = [f"{at} is another component with the settings, and begins without memory" for at in lost]
+    out = [f"{at} is another component with the settings, and begins without memory" for at in forgotten]
     if old.left:
         out.append(f"{old.left} groups were wanted by no buffer, and are left out")
     if new is not None and new.left != old.left:
@@ -191,7 +191,7 @@ def _are_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[part], b[part]) for part in a)
 
 
-def _note_reported(old: Made, reported: Mapping[str, float]) -> list[str]:
+def _note_reported(old: UpdateResult, reported: Mapping[str, float]) -> list[str]:
     """Where an update that should be the run's own is not."""
     for name, x in reported.items():
         mine = old.numbers[name]

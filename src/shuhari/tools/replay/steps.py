@@ -18,7 +18,7 @@ TEXT = 400  # characters of an episode's text, in what these tools tell
 
 
 @dataclass(frozen=True)
-class Standing:
+class StepState:
     """Where a run stood as `step` began: its stage and the `first` step of that; the ledger then (`spent`), and as the
     stage began (`started`); `seconds` and `stage_seconds`: how long it had taken by either."""
 
@@ -31,7 +31,7 @@ class Standing:
     stage_seconds: float
 
 
-def find_standing(columns: Mapping[str, Sequence[Any]], step: int) -> Standing:
+def find_state(columns: Mapping[str, Sequence[Any]], step: int) -> StepState:
     """By the stored metrics of a run (`Run.metrics`). ValueError for a step that it has not made."""
     steps = list(columns["step"])
     if step not in steps:
@@ -42,18 +42,18 @@ def find_standing(columns: Mapping[str, Sequence[Any]], step: int) -> Standing:
         first -= 1
     ends = [_read_ledger(columns, i - 1) for i in (at, first)]
     walls = [float(columns["wall"][i - 1]) if i else 0.0 for i in (at, first)]
-    return Standing(step, columns["stage"][at], steps[first], ends[0], ends[1], *walls)
+    return StepState(step, columns["stage"][at], steps[first], ends[0], ends[1], *walls)
 
 
-def place(run: Run, standing: Standing) -> None:
+def set_state(run: Run, state: StepState) -> None:
     """Set a run's step, ledger and schedules to where they stood; its weights and memory stay as they are."""
     ctx, progress = run.ctx, run.progress
-    progress.index = [s.name for s in progress.stages].index(standing.stage)
-    ctx.ledger.update(standing.spent)
-    progress.started = {**standing.started, "seconds": standing.stage_seconds}
-    progress.wall = standing.seconds
-    ctx.version += standing.step - 1 - ctx.step
-    ctx.step, ctx.count = standing.step - 1, progress.count()
+    progress.index = progress.stages.index(find_stage(progress.stages, state.stage))
+    ctx.ledger.update(state.spent)
+    progress.started = {**state.started, "seconds": state.stage_seconds}
+    progress.wall = state.seconds
+    ctx.version += state.step - 1 - ctx.step
+    ctx.step, ctx.count = state.step - 1, progress.count()
 
 
 def choose_steps(stored: Stored, first: int | None = None, last: int | None = None, stage: str = "") -> list[int]:
@@ -99,10 +99,10 @@ def finite(value: float) -> float | None:
 
 
 def find_stage(stages: Iterable[Any], name: str) -> Any:
-    """The stage of that name, of components or of tables; KeyError with the nearest."""
+    """The stage of that name, of components or of tables; ValueError with the nearest."""
     named = {stage["name"] if isinstance(stage, Mapping) else stage.name: stage for stage in stages}
     if name not in named:
-        raise KeyError(f"the recipe has no stage {name!r}; {nearest(name, named)}")
+        raise ValueError(f"the recipe has no stage {name!r}; {nearest(name, named)}")
     return named[name]
 
 
