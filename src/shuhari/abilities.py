@@ -95,6 +95,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # followers, and what an optimiser's reset waits for
     "waits_for": "",  # the score of an evaluation whose plateau it acts on
     "reset": None,  # of an optimiser: when its memory is cleared (`When`), a setting
+    "terms": EMPTY,  # of an optimiser: a term that it knows by name -> whether its part must have it (else may not)
     "share": None,  # of an optimiser: (total): its parameters are shards, see `FirstOrder.total`
     # learners and buffers
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`

@@ -58,7 +58,7 @@ def test_modes_that_read_each_other_go_together() -> None:
             return str(error.message)
         return ""
 
-    assert not any(map(ask, ("", "--e", "--d y --e", "--a --b", "--a --c y", "--b --d y")))
+    assert not any(map(ask, ("", "--e", "--d y --e", "--a --b", "--a --c y", "--a --c x", "--b --d y")))
     assert ask("--a --d y") == "it is not read with --a: leave one of them out"
     assert ask("--b --c x") == "--b and --c x exclude each other: give one of them"
     assert ask("--c x --d y") == "it is not read with --c x: leave one of them out"

@@ -274,6 +274,21 @@ def test_an_address_that_does_not_answer_is_told_before_the_first_step(server: S
         shuhari.train("baselines/grpo", tmp_path / "run", engine=engine, **SMALL)
 
 
+@pytest.mark.parametrize(("timeout", "wait"), [(120.0, 5.0), (2.0, 2.0)])
+def test_a_host_that_swallows_packets_is_told_within_seconds(
+    server: Server, monkeypatch: pytest.MonkeyPatch, timeout: float, wait: float
+) -> None:
+    def connect(address: Any, timeout: float) -> None:
+        waits.append(timeout)
+        raise TimeoutError("timed out")
+
+    waits: list[float] = []
+    monkeypatch.setattr("socket.create_connection", connect)
+    with pytest.raises(ValueError, match="does not answer: timed out"):
+        OpenAI(address=server.address, model="m", processed=True, timeout=timeout).open(0, lambda name, n: None)
+    assert waits == [wait]
+
+
 def test_failures_are_counted_and_the_key_is_nowhere_in_a_run(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

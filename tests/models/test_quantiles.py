@@ -1,5 +1,6 @@
 """Quantiles of the return: the loss by hand, where it is least, and deep Q-learning on them."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -41,17 +42,21 @@ def test_it_is_least_at_the_quantiles():
     assert float(quantiles.value(found.detach())) == pytest.approx(50.0, abs=1.0)
 
 
-@pytest.mark.parametrize("double", [False, True])
-def test_deep_q_learning_fits_them_to_those_of_the_target(double):
-    torch.manual_seed(0)
-    task = SimpleNamespace(spaces=lambda: (spaces.Box(-9, 9, (2,)), spaces.Discrete(3)))
-    policy, target = (DiscreteQ((8,), quantiles=Quantiles(4)) for _ in range(2))
-    for model in (policy, target):
-        model.build(task)
-        perturb(model, 0.5)
-    batch = Batch(
+READ = {"numbers": {}, "bins": {"bins": Bins(-9, 9, 4)}, "quantiles": {"quantiles": Quantiles(4)}}
+
+
+def made(of):
+    model = DiscreteQ((8,), **READ[of])
+    model.build(SimpleNamespace(spaces=lambda: (spaces.Box(-9, 9, (2,)), spaces.Discrete(3))))
+    perturb(model, 0.5)
+    return model
+
+
+def transitions():
+    """Two decisions and their successors."""
+    return Batch(
         {
-            "context": torch.randn(4, 2),
+            "context": torch.randn(4, 2, generator=torch.Generator().manual_seed(0)),
             "action": torch.tensor([2, 0, 0, 0]),
             "reward": torch.tensor([[0.5], [9.0], [0.0], [0.0]]),
             "cont": torch.tensor([1.0, 1.0, 1.0, 0.0]),  # the second successor ends its episode
@@ -62,10 +67,21 @@ def test_deep_q_learning_fits_them_to_those_of_the_target(double):
         torch.arange(2),
         stream="rl",
     )
-    objective = QLearning(gamma=0.5, loss="quantile", double=double)
+
+
+def learnt(loss, policy, target, double=False):
+    """(loss, info) of deep Q-learning."""
+    batch, objective = transitions(), QLearning(gamma=0.5, loss=loss, double=double)
     ctx = context(models={"policy": policy, "target": target})
-    batch = batch.put(evaluate(batch, objective.needs, ctx.models, ["policy"]))
-    loss, info = objective(batch, ctx)
+    return objective(batch.put(evaluate(batch, objective.needs, ctx.models, ["policy"])), ctx)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_deep_q_learning_fits_them_to_those_of_the_target(double):
+    torch.manual_seed(0)
+    policy, target = made("quantiles"), made("quantiles")
+    loss, info = learnt("quantile", policy, target, double)
+    batch = transitions()
     ours, theirs = (net.module(batch.whole["context"]).unflatten(-1, (3, 4)).detach() for net in (policy, target))
     best = int((ours if double else theirs)[2].mean(-1).argmax())
     samples = torch.stack([0.5 + 0.5 * theirs[2, best], torch.full((4,), 9.0)])
@@ -75,11 +91,18 @@ def test_deep_q_learning_fits_them_to_those_of_the_target(double):
     torch.testing.assert_close(info["target"], samples.mean(1))
 
 
-def test_a_net_without_quantiles_says_so():
-    net = DiscreteQ((8,))
-    net.build(SimpleNamespace(spaces=lambda: (spaces.Box(-9, 9, (2,)), spaces.Discrete(3))))
-    batch = Batch({"context": torch.zeros(1, 2), "action": torch.zeros(1), "mask": torch.ones(1, 1).bool()})
-    with pytest.raises(ValueError, match="quantiles"):
-        net(batch).quantiles()
+@pytest.mark.parametrize("target", READ)
+@pytest.mark.parametrize("policy", READ)
+@pytest.mark.parametrize("loss", ["huber", "squared", "cross_entropy", "quantile"])
+def test_a_loss_reads_what_it_is_of_or_says_what_is_missing(loss, policy, target):
+    """A distribution over bins is of the trained net alone, the target gives numbers; quantiles are of both."""
+    missing = {"cross_entropy": "bins" if policy != "bins" else "",
+               "quantile": "quantiles" if {policy, target} != {"quantiles"} else ""}.get(loss, "")  # fmt: skip
+    with pytest.raises(ValueError, match=rf"has none: set {missing} = ") if missing else nullcontext():
+        found = learnt(loss, made(policy), made(target))[0]
+        assert found.shape == (2,) and bool(found.isfinite().all())
+
+
+def test_a_net_has_one_of_them():
     with pytest.raises(ValueError, match="one of them"):
         DiscreteQ(bins=Bins(-1, 1), quantiles=Quantiles())

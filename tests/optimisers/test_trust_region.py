@@ -8,6 +8,8 @@ import torch
 from scipy import optimize
 from torch import nn
 
+from shuhari.config.recipe import RecipeError, load
+from shuhari.loop.checks import make_stages
 from shuhari.optimisers.trust_region import TrustRegion, solve, step_cpo, step_pcpo, step_trpo
 
 G, B = torch.tensor([1.0, 1.0], dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
@@ -126,13 +128,17 @@ def test_the_search_looks_at_the_cost():
     assert -0.05 + theta[0] + 0.1 * (theta[0] ** 2 + theta[1] ** 2) <= 0
 
 
-def test_a_term_that_is_not_there_is_named():
-    class Misspelt(Quadratic):
-        def losses(self):
-            return {{"cost": "costs"}.get(k, k): v for k, v in super().losses().items()}
-
-    for method in ("cpo", "pcpo"):
-        with pytest.raises(ValueError, match=r"'cost'.*did you mean 'costs'"):
-            stepped(method, Misspelt)
-    with pytest.raises(ValueError, match=r"'trpo' with the terms.*expected kl and a loss"):
-        stepped("trpo")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"terms.cost": False, "terms.costs": {"use": "constraint"}}, r"terms\.cost: .*did you mean 'costs'"),
+        ({"terms.kl": False}, r"terms\.kl: none in stage 'main', and TrustRegion, as it is set, needs it"),
+        ({"optimiser.method": "trpo"}, r"terms\.cost: one in stage .* has no use: expected none"),
+        ({"terms.reward": False}, r"part\.policy\.terms: cost, kl in stage .* needs a loss beside them"),
+    ],
+)
+def test_terms_that_do_not_fit_are_told_before_the_first_step(changes, said):
+    cpo = load("control/cpo")
+    make_stages(cpo.with_settings({"part.policy.optimiser.method": "trpo", "part.policy.terms.cost": False}))
+    with pytest.raises(RecipeError, match=said):
+        make_stages(cpo.with_settings({f"part.policy.{k}": v for k, v in changes.items()}))

@@ -23,9 +23,9 @@ def check_together(ctx: typer.Context, reads: Mapping[str, str]) -> None:
     given = [o for o in names if o in concerned and _is_given(ctx, names[o])]
     asked = [m for m in reads if m and m.split()[0] in given and _agrees(m, ctx.params[names[m.split()[0]]])]
     for one, other in combinations(asked, 2):
-        if one not in listed[other] and other not in listed[one]:
+        if one.split()[0] not in listed[other] and other.split()[0] not in listed[one]:
             raise typer.BadParameter(f"{one} and {other} exclude each other: give one of them")
-    mode = next((m for m in asked if {*asked} <= {m, *listed[m]}), "")
+    mode = next((m for m in asked if all(n == m or n.split()[0] in listed[m] for n in asked)), "")
     for option in given:
         if option in listed[mode] or option in [m.split()[0] for m in asked]:
             continue

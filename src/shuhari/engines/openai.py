@@ -37,6 +37,7 @@ from shuhari.registry import register
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 AGAIN = (408, 409, 429, 500, 502, 503, 504)  # of a server that may have time later
 WAIT, LONGEST = 0.5, 30.0  # seconds before a request is sent again: doubled each time, up to
+REACH = 5.0  # seconds, at most, in which a server takes a connection as a run begins
 LARGEST = 1 << 26  # bytes of a reply
 
 
@@ -255,7 +256,7 @@ class OpenAI:
     def _reach(self) -> None:
         port = self._parts.port or {"http": 80, "https": 443}[self._parts.scheme]
         try:
-            socket.create_connection((str(self._parts.hostname), port), self.timeout).close()
+            socket.create_connection((str(self._parts.hostname), port), min(REACH, self.timeout)).close()
         except OSError as error:
             why = error.strerror or str(error)
             raise ValueError(f"engine.address {self.address!r} does not answer: {why}; expected a server that runs "

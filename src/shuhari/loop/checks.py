@@ -23,7 +23,7 @@ from shuhari.loop.engines import check_engine
 from shuhari.loop.evaluation import SPLITS, Evaluation, find_held_out
 from shuhari.loop.roles import check_roles
 from shuhari.loop.state import walk_placed
-from shuhari.loop.suits import check_levels, check_needs, check_plateaus, describe_needs
+from shuhari.loop.suits import check_levels, check_needs, check_plateaus, check_terms, describe_needs
 from shuhari.pack import CORE
 from shuhari.ports import Learner, Reward, Task
 from shuhari.ports.declares import declares, is_among
@@ -47,6 +47,7 @@ def check_stages(stages: list[Components]) -> list[Components]:
         check_needs(stage)
         check_plateaus(stage)
         check_levels(stage)
+        check_terms(stage)
         check_engine(stage)
     check_roles(stages)
     check_columns(stages)

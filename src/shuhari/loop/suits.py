@@ -80,6 +80,26 @@ def check_levels(stage: Components) -> None:
                     raise RecipeError(key, f"'sequence' in stage {stage.name!r}: {why}")
 
 
+def check_terms(stage: Components) -> None:
+    """RecipeError where an optimiser knows terms by name, and its part lacks one that it must have, or has one that it
+    may not, or has nothing beside them, which would be the loss."""
+    for place, learner in walk_learners(stage.learners):
+        for name, part in ability(learner, "parts").items():
+            if not (known := ability(part.optimiser, "terms")):
+                continue
+            at, who = (*place, "part", name, "terms"), f"{type(part.optimiser).__name__}, as it is set,"
+            for term, must in known.items():
+                if must and term not in part.terms:
+                    why = f"none in stage {stage.name!r}, and {who} needs it; {nearest(term, part.terms)}"
+                    raise RecipeError(format_path((*at, term)), why)
+                if not must and term in part.terms:
+                    why = f"one in stage {stage.name!r}, for which {who} has no use: expected none"
+                    raise RecipeError(format_path((*at, term)), why)
+            if not part.terms.keys() - known:
+                why = f"{', '.join(part.terms)} in stage {stage.name!r}: {who} needs a loss beside them"
+                raise RecipeError(format_path(at), why)
+
+
 def _check_waited(score: str, why: str, evaluation: Evaluation | None) -> None:
     name = re.split("[.@]", score)[0]  # of `greedy.style`, `pass@8`, `exact.mean`
     played = name in PLAYED and name != "tokens"

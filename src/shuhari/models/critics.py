@@ -33,17 +33,17 @@ class Actions:
     those of the mixture with the row's `epsilon` [B, K] (0 where None). `allowed` [B, K, A]: what a mask allows (None:
     everything); the rest is worth -1e9, is never done and has no uniform share. Methods answer [B, K]; after `at`, [N].
     `action` may be the batch whose decisions are meant, read once they are asked for. `out`: the logits or quantiles
-    [B, K, A, m] that the values were read from.
+    [B, K, A, m] that the values were read from, `read`: how. ValueError for what the values were not read from.
     """
 
-    __slots__ = ("_action", "_epsilon", "_out", "allowed", "q")
+    __slots__ = ("_action", "_epsilon", "_out", "_read", "allowed", "q")
 
     def __init__(
         self, q: Tensor, action: Tensor | Batch, epsilon: Tensor | None = None, allowed: Tensor | None = None,
-        out: Tensor | None = None,
+        out: Tensor | None = None, read: Bins | Quantiles | None = None,
     ) -> None:  # fmt: skip
         self.q = q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)
-        self.allowed, self._action, self._epsilon, self._out = allowed, action, epsilon, out
+        self.allowed, self._action, self._epsilon, self._out, self._read = allowed, action, epsilon, out, read
 
     @property
     def action(self) -> Tensor:
@@ -65,16 +65,18 @@ class Actions:
 
     def logits(self) -> Tensor:
         """[B, K, m] of the action taken."""
-        return existing(self._out).take_along_dim(self.action[..., None, None], -2).squeeze(-2)
+        out = existing(self._out if isinstance(self._read, Bins) else None)
+        return out.take_along_dim(self.action[..., None, None], -2).squeeze(-2)
 
     def quantiles(self) -> Tensor:
         """[B, K, m] of the action taken."""
         return self.quantiles_of(self.action)
 
     def quantiles_of(self, action: Tensor) -> Tensor:
-        """[B, K, m] of the actions [B, K]; ValueError where a net has none."""
-        if self._out is None:
-            raise ValueError("loss = 'quantile' fits quantiles of the return: set quantiles = {n = ..} of the model")
+        """[B, K, m] of the actions [B, K]."""
+        if self._out is None or not isinstance(self._read, Quantiles):
+            raise ValueError("loss = 'quantile' fits quantiles of the return, and this net has none: set "
+                             "quantiles = {n = ..} of the model of each role that the loss reads")  # fmt: skip
         return self._out.take_along_dim(action[..., None, None], -2).squeeze(-2)
 
     def mode(self) -> Tensor:
@@ -111,7 +113,7 @@ class Actions:
         action, e = self.action, self.epsilon
         e = None if e is None else e.expand_as(action).flatten()[index]
         allowed, out = (None if x is None else x.flatten(0, 1)[index] for x in (self.allowed, self._out))
-        return Actions(self.q.flatten(0, -2)[index], action.flatten()[index], e, allowed, out)
+        return Actions(self.q.flatten(0, -2)[index], action.flatten()[index], e, allowed, out, self._read)
 
 
 @register("model", "value")
@@ -201,8 +203,8 @@ class DiscreteQ:
         seen = self._inputs.of(batch)
         allowed = self._inputs.mask(seen)
         q, out = self._values(seen)
-        allowed = None if allowed is None else allowed.unsqueeze(1)
-        return Actions(q.unsqueeze(1), batch, allowed=allowed, out=None if out is None else out.unsqueeze(1))
+        allowed, out = (None if x is None else x.unsqueeze(1) for x in (allowed, out))
+        return Actions(q.unsqueeze(1), batch, allowed=allowed, out=out, read=self.bins or self.quantiles)
 
     def _values(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
         """[B, A], and the logits or quantiles [B, A, m] that they were read from, if they were."""
@@ -280,8 +282,6 @@ class ContinuousQ:
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "q_continuous")
-        if self.n < 1:
-            raise ValueError(f"q_continuous: n is {self.n}: expected at least 1 critic")
         actions = box(does, "action", "q_continuous")
         inputs = Inputs(seen, "q_continuous", self.normalise, see=self.see)
         sizes = (inputs.size + int(actions.shape[0]), *self.hidden, self.bins.n if self.bins else 1)
@@ -339,8 +339,6 @@ class ScalarModel:
         check(self)
 
     def build(self, task: Task) -> None:
-        if not self.initial > 0:
-            raise ValueError(f"scalar: initial is {self.initial}: expected a positive number")
         self.module = _Log(self.initial)
 
     def __call__(self, batch: Batch) -> Scalar:

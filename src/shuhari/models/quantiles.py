@@ -32,7 +32,10 @@ class Quantiles:
 
     def fit(self, quantiles: Tensor, samples: Tensor) -> Tensor:
         """[..., m], [..., S] -> [...] the sum over quantiles of the mean over samples, which get no gradient, of
-        |share - (sample < quantile)| huber / threshold (equation 10 and algorithm 1)."""
+        |share - (sample < quantile)| huber / threshold. Algorithm 1 has the sum and the mean; by its equation 10 the
+        loss is not divided by the threshold, as it is, so that the threshold is no factor of the gradient of large
+        errors, in Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning" (section
+        2.3). At the papers' threshold of 1 both are the same."""
         ours, theirs = torch.broadcast_tensors(quantiles[..., None], samples.detach()[..., None, :])  # [..., m, S]
         share = (torch.arange(self.n)[:, None] + 0.5) / self.n
         side = (share - (theirs < ours).to(ours.dtype)).abs()
