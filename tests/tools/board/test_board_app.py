@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,9 @@ def test_a_page_of_elsewhere_is_not_answered(client: TestClient) -> None:
 def test_a_change_needs_the_token_and_json(client: TestClient) -> None:
     assert client.post("/api/delete", json={}).status_code == 401
     assert client.post("/api/delete", json={}, headers={"authorization": "Bearer wrong"}).status_code == 401
-    form = client.post("/api/nosuch", data={"run": "sums/0"}, headers=KEY)
-    assert form.status_code == 404
+    assert client.post("/api/nosuch", json={}, headers=KEY).status_code == 404
+    form = client.post("/api/tag", data={"run": "sums/0"}, headers=KEY)
+    assert form.status_code == 415 and "application/json" in form.json()["error"]["message"]
 
 
 def test_beyond_loopback_every_question_needs_the_token(far: TestClient) -> None:
@@ -102,6 +104,45 @@ def test_beyond_loopback_every_question_needs_the_token(far: TestClient) -> None
     reply = far.get("/api/runs")
     assert reply.status_code == 401 and TOKEN not in reply.text
     assert far.get("/api/runs", headers=KEY).status_code == 200
+
+
+def test_beyond_loopback_the_board_answers_its_own_page(far: TestClient) -> None:
+    own = "http://board.example:6060"
+    for origin in (own, "https://board.example:6060", own.upper()):  # a proxy with TLS may stand before it
+        assert far.get("/api/runs", headers={"origin": origin, **KEY}).status_code == 200
+        reply = far.post("/api/nosuch", json={}, headers={"origin": origin, **KEY})
+        assert reply.status_code == 404, "a browser sends Origin with each POST, of its own page too"
+    for origin in ("http://board.example", "http://board.example:80", "http://127.0.0.1:6060", "null", "http://[bad"):
+        assert far.post("/api/nosuch", json={}, headers={"origin": origin, **KEY}).status_code == 403
+    assert far.post("/api/nosuch", json={}, headers={"origin": "null", "host": "", **KEY}).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_a_page_of_elsewhere_embeds_is_refused(client: TestClient, site: str) -> None:
+    image = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    for path in ("/api/runs", "/api/media?run=sums/0", "/", "/static/main.js", "/metrics"):
+        assert client.get(path, headers={**KEY, **image}).status_code == 403
+    assert client.get("/", headers=link).status_code == 200
+    assert client.get("/", headers={**link, "sec-fetch-dest": "iframe"}).status_code == 403
+    assert client.get("/api/runs", headers=link).status_code == 403
+    for own in ("same-origin", "none"):
+        assert client.get("/api/runs", headers={**image, "sec-fetch-site": own}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["media", "played", "policy"])
+def test_to_load_a_model_needs_the_token(client: TestClient, name: str) -> None:
+    for path in (f"/api/{name}?run=sums/0", f"/api/%{ord(name[0]):x}{name[1:]}?run=sums/0", f"/api/{name}/?run=sums/0"):
+        assert client.get(path).status_code == 401, path
+        assert client.head(path).status_code == 401, path
+    assert client.get(f"/api/{name}?run=nosuch", headers=KEY).status_code == 404
+
+
+def test_a_query_of_many_names_is_refused_at_once(client: TestClient) -> None:
+    began = time.perf_counter()
+    reply = client.get("/api/runs?" + "&".join(f"{i:x}" for i in range(12_000)))
+    assert reply.status_code == 400 and "more than 200 fields" in reply.json()["error"]["message"]
+    assert time.perf_counter() - began < 1
 
 
 def test_a_query_is_checked(ask: Callable[..., Any]) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +63,28 @@ def test_a_walk_is_played_drawn_and_told_as_a_table(runs: Catalogue, monkeypatch
     assert media.draw(runs, "walk", "samples").data[:4] == b"\x89PNG"
     assert len(media._kept) == 1  # what was made before had to go
     assert list_files(runs.find("walk")) == before
+
+
+def test_one_is_made_one_waits_and_others_are_told(runs: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "_kept", OrderedDict())
+    began, end = threading.Event(), threading.Event()
+
+    def make() -> str:
+        began.set()
+        assert end.wait(10)
+        return "made"
+
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(media._make, runs.find("walk"), (i,), make, len) for i in range(2)]
+        assert began.wait(10)
+        while media._room._value:
+            time.sleep(0.001)
+        with pytest.raises(Refused, match="one at a time") as refused:
+            media.play_episode(runs, "walk")
+        assert refused.value.status == 409 and refused.value.code == "busy"
+        end.set()
+        assert [a.result() for a in asked] == ["made", "made"]
+    assert media._room._value == 2
 
 
 def test_what_cannot_be_played_is_said(runs: Catalogue) -> None:

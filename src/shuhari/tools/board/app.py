@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -31,7 +32,7 @@ from shuhari.store import LockedError, NoRunError, StoreError
 from shuhari.tools.board.asking import read_query
 from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.plain import to_json
-from shuhari.tools.board.views import CHANGES, VIEWS
+from shuhari.tools.board.views import CHANGES, COSTLY, VIEWS
 from shuhari.tools.board.views.metrics import tell_metrics
 from shuhari.tools.board.views.picture import Picture
 from shuhari.tools.serving.guard import Guard
@@ -39,6 +40,7 @@ from shuhari.tools.serving.refusals import Refused, show
 
 STATIC = Path(__file__).parent / "static"
 BODY = 1 << 20  # bytes of a request
+FIELDS = 200  # of a query
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -51,12 +53,14 @@ log = logging.getLogger("shuhari")
 
 
 def make_app(root: str | Path, key: str, *, local: bool = True) -> ASGIApp:
-    """The board of the runs below `root`. `key`: what has to come as `Authorization: Bearer KEY` with each change, and
-    where it does not listen on loopback (`local`) with each question."""
+    """The board of the runs below `root`. `key`: what has to come as `Authorization: Bearer KEY` with each change and
+    each question that loads a model, and where it does not listen on loopback (`local`) with every question."""
+
+    closed = {f"/api/{name}" for name in COSTLY}
 
     def is_open(scope: Scope) -> bool:
         page = scope["path"] == "/" or scope["path"].startswith("/static/")
-        return page or (local and scope["method"] in ("GET", "HEAD"))
+        return page or (local and scope["method"] in ("GET", "HEAD") and scope["path"] not in closed)
 
     return Headed(Guard(make_pages(Catalogue(root, local=local)), local, key, is_open))
 
@@ -66,8 +70,7 @@ def make_pages(runs: Catalogue) -> ASGIApp:
 
     async def view(request: Request) -> Response:
         found = _find(VIEWS, request.path_params["name"])
-        query = {name: request.query_params.getlist(name) for name in request.query_params}
-        return await _answer(found, runs, read_query(found, query), request)
+        return await _answer(found, runs, read_query(found, _parse(request.url.query)), request)
 
     async def change(request: Request) -> Response:
         found = _find(CHANGES, request.path_params["name"])
@@ -115,6 +118,13 @@ class Headed:
             await send(message)
 
         await self.app(scope, receive, headed)
+
+
+def _parse(query: str) -> dict[str, list[str]]:
+    try:
+        return parse_qs(query, keep_blank_values=True, max_num_fields=FIELDS)
+    except ValueError:
+        raise Refused(f"the query has more than {FIELDS} fields") from None
 
 
 def _find(views: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
 """Who may ask: by the name that the server is called by, by where a page comes from, and by key.
 
 A page of the web can make a browser send requests to a server on loopback. Its own name may be made to point there
-(DNS rebinding): so on loopback only names of loopback are answered. It may send what needs no leave (a form): so a
-request that says it comes from a page of elsewhere is refused, as are bodies that are not declared as JSON (`app`), and
-nothing is ever allowed across origins.
+(DNS rebinding): so on loopback only names of loopback are answered. It may send what needs no leave (a form, an
+image): so a request that says it comes from a page of elsewhere (`Origin`, `Sec-Fetch-Site`) is refused, as are bodies
+that are not declared as JSON (`app`), and nothing is ever allowed across origins.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -51,10 +51,25 @@ class Guard:
         if self.local and not is_loopback(_cut_port(host)):
             raise Refused(f"the header Host is {show(host)}: expected localhost, 127.0.0.1 or [::1]", status=403)
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and not (self.local and is_loopback(_find_name(origin))):
-            raise Refused(f"the request comes from a page of {show(origin)}: pages are not answered", status=403)
+        if origin and not self._is_own(origin, host):
+            raise Refused(f"the request comes from a page of {show(origin)}: pages of elsewhere are not answered",
+                          status=403)  # fmt: skip
+        site = headers.get(b"sec-fetch-site", b"").decode("latin-1")
+        if site in ("cross-site", "same-site") and not _opens_page(scope, headers):
+            raise Refused(f"the request is {site}: pages of elsewhere are not answered", status=403)
         if self.key and not self.is_open(scope):
             self._check_key(headers.get(b"authorization", b""))
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Whether a page is this server's (the scheme may differ, behind a proxy with TLS), or on loopback one of this
+        machine."""
+        try:
+            at = urlsplit(origin)
+            return bool(at.netloc and at.netloc.lower() == host.lower()) or (
+                self.local and is_loopback(at.hostname or "")
+            )
+        except ValueError:
+            return False
 
     def _check_key(self, given: bytes) -> None:
         """Digests are compared, so that the time that it takes tells neither a part of the key nor its length."""
@@ -78,8 +93,7 @@ def _cut_port(host: str) -> str:
     return name if colon and port.isdecimal() and not name.endswith(":") else host
 
 
-def _find_name(origin: str) -> str:
-    try:
-        return urlsplit(origin).hostname or ""
-    except ValueError:
-        return ""
+def _opens_page(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser follows a link to the first page, in a window of its own."""
+    how = headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")
+    return scope["path"] == "/" and scope["method"] == "GET" and how == (b"navigate", b"document")

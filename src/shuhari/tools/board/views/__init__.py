@@ -1,6 +1,7 @@
 """What the board says, in plain values: a function for each address below /api, its parameters those of the query.
 
-The first parameter of each is the catalogue of runs. `VIEWS` read; `CHANGES` are asked by POST, with the token.
+The first parameter of each is the catalogue of runs. `VIEWS` read, `COSTLY` ones among them with the token;
+`CHANGES` are asked by POST, with the token.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "text": rollouts.open_text,
     "tokens": rollouts.open_tokens,
 })  # fmt: skip
+COSTLY = frozenset({"media", "played", "policy"})  # they load a run's models, and the code that its recipe names
 CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "delete": changes.delete_runs,
     "regrade": replay.regrade,

@@ -27,6 +27,7 @@ Episode = Annotated[int, Field(ge=0)]
 
 _kept: OrderedDict[tuple[Any, ...], tuple[int, Any]] = OrderedDict()  # what was made -> (bytes, it)
 _making = threading.Lock()  # one checkpoint at a time: each takes memory and all cores
+_room = threading.Semaphore(2)  # one that is made, and one that waits for it
 
 
 def list_checkpoints(runs: Catalogue, run: str) -> dict[str, Any]:
@@ -116,15 +117,19 @@ def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
 def _make(path: Path, what: tuple[Any, ...], make: Callable[[], Any], weigh: Callable[[Any], int]) -> Any:
     """What was made of a run as it stands, or is made now; in the words of the library where it cannot be."""
     key = (str(path), (path / FILE).stat().st_mtime_ns, *what)
-    with _making:
-        if key in _kept:
+    if not _room.acquire(blocking=False):
+        raise Refused("others play or draw a checkpoint: one at a time, ask again soon", status=409, code="busy")
+    try:
+        with _making:
+            if key not in _kept:
+                try:
+                    made = make()
+                except (TypeError, ValueError, ImportError, RuntimeError) as error:
+                    raise Refused(f"{path.name}: {error}"[:2000], status=422) from None
+                _kept[key] = weigh(made), made
+                while sum(size for size, _ in _kept.values()) > KEPT and len(_kept) > 1:
+                    _kept.popitem(last=False)
             _kept.move_to_end(key)
             return _kept[key][1]
-        try:
-            made = make()
-        except (TypeError, ValueError, ImportError, RuntimeError) as error:
-            raise Refused(f"{path.name}: {error}"[:2000], status=422) from None
-        _kept[key] = weigh(made), made
-        while sum(size for size, _ in _kept.values()) > KEPT and len(_kept) > 1:
-            _kept.popitem(last=False)
-        return made
+    finally:
+        _room.release()
