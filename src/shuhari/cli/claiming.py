@@ -30,9 +30,9 @@ READS = {
     "--bed": "RECIPE... --dry-run --metric --margin --seeds --workers --out --runs --json",
     "--card": "RECIPE... --dry-run --workers --out --runs",
     "--prove": "RECIPE... --stale --whole --quick --on --workers --out --runs --json",
-    "--show": "RECIPE... --stale --on --out --json",
+    "--show": "RECIPE... --stale --on --out --runs --json",  # --runs: at the end of a line that measured
     "--dry-run": "RECIPE... --stale --smoke --on --workers --out --runs",
-    "--stale": "RECIPE... --on --out --json",
+    "--stale": "RECIPE... --on --out --runs --json",
 }
 
 

@@ -55,6 +55,8 @@ class Point(gymnasium.Env[Array, Array]):
         check(self)
         if not self.speed < 1:
             raise ValueError(f"speed is {self.speed}: expected below 1 cell a step, or walls could be jumped")
+        if not isinstance(self.hazards, Sequence):
+            raise ValueError(f"Point: hazards is {self.hazards!r}: expected circles (x, y, radius)")
         for hazard in self.hazards:
             if len(hazard) != 3 or not hazard[2] > 0:
                 raise ValueError(f"hazards has {tuple(hazard)}: expected circles (x, y, radius), of a radius above 0")

@@ -87,7 +87,6 @@ def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
     from shuhari.loop.opening import open_checkpoint
     from shuhari.models.spaces import discrete, spaces_of
     from shuhari.needs import role_model
-    from shuhari.tasks.gridworld import Gridworld
 
     path = runs.find(run)
 
@@ -105,7 +104,7 @@ def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
                 out = decide(torch.arange(int(states.n)) + int(states.start))
             sharp = torch.nn.functional.one_hot(out["action"].reshape(-1) - int(actions.start), int(actions.n))
             chances = torch.softmax(out["logits"], -1) if "logits" in out else sharp.float()
-            cells = task.cells if isinstance(task, Gridworld) else None
+            cells = ability(task, "cells")
             names = ["up", "right", "down", "left"] if cells else [str(i) for i in range(int(actions.n))]
             return {"step": opened.ctx.step, "names": names, "cells": cells,
                     "chances": chances.double().round(decimals=4).tolist()}  # fmt: skip
