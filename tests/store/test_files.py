@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from shuhari.store.files import Lock, StoreError, Trail, replace_file, write_file
+from shuhari.store.files import Lock, LockedError, StoreError, Trail, replace_file, write_file
 
 
 def test_folders_on_the_way_are_removed_where_the_path_itself_was_never_made(tmp_path: Path) -> None:
@@ -50,3 +52,21 @@ def test_no_file_elsewhere_is_written_through_a_link(tmp_path: Path, name: str) 
     with pytest.raises(OSError, match="symbolic links"):
         write_file(tmp_path / "link", [b""])
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("how", ["removed", "renamed"])
+def test_who_waited_for_a_lock_that_is_gone_locks_what_stands_there_now(tmp_path: Path, how: str) -> None:
+    first, got = Lock(tmp_path), list[Lock]()
+    waiting = threading.Thread(target=lambda: got.append(Lock(tmp_path, patience=20)))
+    waiting.start()
+    time.sleep(0.1)  # it has opened the file, and waits
+    first.path.unlink() if how == "removed" else first.path.rename(tmp_path / "elsewhere")
+    second = Lock(tmp_path)  # another writer, of a new file
+    first.release()
+    waiting.join(0.2)
+    assert waiting.is_alive() and not got
+    second.release()
+    waiting.join(20)
+    with pytest.raises(LockedError):
+        Lock(tmp_path, patience=0)
+    got[0].release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -129,3 +130,19 @@ def test_tags_choose_runs_and_go_with_them(root: Path) -> None:
         (new / "tags.json").write_text(text)
         assert read_tags(new) == (("a",) if "1" in text else ())
     assert remove_run(new) == []
+
+
+def test_tags_given_at_once_are_all_kept(root: Path) -> None:
+    path, start = root / "grpo", threading.Barrier(2)
+
+    def give(who: str) -> None:
+        start.wait()
+        for i in range(MOST // 2):
+            tag_run(path, [f"{who}{i}"])
+
+    givers = [threading.Thread(target=give, args=(who,)) for who in "ab"]
+    for giver in givers:
+        giver.start()
+    for giver in givers:
+        giver.join()
+    assert len(read_tags(path)) == MOST and not (path / "tags.lock").exists()

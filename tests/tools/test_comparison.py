@@ -59,6 +59,8 @@ def test_what_cannot_be_compared_says_why(make: Make) -> None:
 def test_sides_are_named_by_what_tells_them_apart(make: Make) -> None:
     runs = [make(f"{kind}-s{i}", i, [1.0], recipe) for kind, recipe in (("wide", "q"), ("deep", "q")) for i in (0, 1)]
     other = make("other", 0, [1.0], "p")
+    bass, cello = ([make(f"{kind}{i}", i, [1.0], "q") for i in (1, 2)] for kind in ("bass", "cello"))
+    assert name_sides({"1": bass, "2": cello}) == {"1": "bass", "2": "cello"}  # an s of a seed follows a separator
     assert name_sides({"1": runs[:2], "2": [other]}) == {"1": "q", "2": "p"}
     assert name_sides({"1": runs[:2], "2": runs[2:]}) == {"1": "wide", "2": "deep"}
     assert name_sides({"1": runs[:2], "2": [runs[0]], "3": [runs[0], runs[2]]}) == {"1": "1", "2": "2", "3": "3"}

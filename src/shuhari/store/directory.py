@@ -88,11 +88,12 @@ class Run:
         with self._open() as db:
             return read_fact(db, key, default)
 
-    def metrics(self, after: int = -1) -> dict[str, list[Any]]:
-        """Columns of equal length, one entry a committed step later than `after`: `step`, `stage`, `wall` (seconds) and
-        every metric; None where a step has not that metric."""
+    def metrics(self, after: int = -1, most: int | None = None) -> dict[str, list[Any]]:
+        """Columns of equal length, one entry a committed step later than `after`, the first `most` of them: `step`,
+        `stage`, `wall` (seconds) and every metric; None where a step has not that metric."""
+        args = (after, -1 if most is None else most)
         with self._open() as db:
-            rows = list(read_rows(db, "steps", "where step > ? order by step", (after,)))
+            rows = list(read_rows(db, "steps", "where step > ? order by step limit ?", args))
         values = [self._parse(f"step {row[0]}", row[3], dict) for row in rows]
         columns: dict[str, list[Any]] = {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall"))}
         for name in dict.fromkeys(n for v in values for n in v):
@@ -122,12 +123,26 @@ class Run:
             rows = list(read_rows(db, "steps", "order by step desc limit ?", (last,)))
         return list(dict.fromkeys(n for row in reversed(rows) for n in self._parse(f"step {row[0]}", row[3], dict)))
 
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """[{step, kind, data}] in order, of one kind or all."""
-        where, args = ("where kind = ?", (kind,)) if kind is not None else ("", ())
+    def events(
+        self, kind: str | None = None, last: int | None = None, without: str | None = None
+    ) -> list[dict[str, Any]]:
+        """[{step, kind, data}] in order, of one kind or all, or all `without` one; of these the `last` so many."""
+        asked = {"kind = ?": kind, "kind <> ?": without}
+        where = " and ".join(["true", *(part for part, value in asked.items() if value is not None)])
+        args = [*(value for value in asked.values() if value is not None), -1 if last is None else last]
         with self._open() as db:
-            rows = list(read_rows(db, "events", f"{where} order by id", args))
+            rows = list(read_rows(db, "events", f"where {where} order by id desc limit ?", args))[::-1]
         return [{"step": step, "kind": k, "data": self._parse(f"an event of step {step}", x)} for step, k, x in rows]
+
+    def count_events(self, kind: str, last: int) -> tuple[int, list[dict[str, Any]]]:
+        """(how many different events of a kind there are, the `last` so many of these as {data, count, first, last}:
+        how often, the first step and the last; the last first). Checksums are not looked at."""
+        with self._open() as db:
+            total = db.execute("select count(distinct data) from events where kind = ?", (kind,)).fetchone()[0]
+            rows = db.execute("select data, count(*), min(step), max(step) from events where kind = ? group by data "
+                              "order by max(step) desc, max(id) limit ?", (kind, last)).fetchall()  # fmt: skip
+        return total, [{"data": self._parse(f"an event of step {end}", data), "count": n, "first": begin, "last": end}
+                       for data, n, begin, end in rows]  # fmt: skip
 
     def problems(self) -> list[dict[str, Any]]:
         """[{task, problem, asked, solved, first, last}] of every problem that was ever asked: samples, how many of them

@@ -241,22 +241,31 @@ class Lock:
 
     NAME = "run.lock"
 
-    def __init__(self, run: Path, patience: float = 0.5) -> None:
+    def __init__(self, run: Path, patience: float = 0.5, name: str = NAME) -> None:
         self.file: IO[str] | None = None
-        self.path = run / self.NAME
+        self.path = run / name
+        end = time.monotonic() + patience
+        file = self._wait(end)
+        while _identify(file.fileno()) != _identify(self.path):  # removed or renamed since: others lock another file
+            file.close()
+            file = self._wait(end)
+        self.file = file
+        _held.add(file.fileno())
+
+    def _wait(self, end: float) -> IO[str]:
+        """The file that stands at the path, once it is locked. LockedError where it is not by the time `end`."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
             raise StoreError(f"{self.path} is no plain file, so the run cannot be locked: move it away")
         file = open(self.path, "a+", opener=_open_itself)  # noqa: SIM115  (kept open as long as the lock is held)
-        end = time.monotonic() + patience
         while not _try_lock(file):  # a reader that asks whether the run is alive holds the lock for an instant
             if time.monotonic() > end:
                 file.seek(0)
                 owner = file.read().strip() or "another process"
                 file.close()
-                raise LockedError(f"{run} is being written by {owner}: wait for it or stop it, or give another path")
+                where = self.path.parent
+                raise LockedError(f"{where} is being written by {owner}: wait for it or stop it, or give another path")
             time.sleep(0.02)
-        self.file = file
-        _held.add(file.fileno())
+        return file
 
     def sign(self) -> None:
         """Write which process holds the lock."""
@@ -290,8 +299,8 @@ class Watch:
                 )
 
 
-def _identify(path: Path) -> tuple[int, int] | None:
-    """Which file a path names; None where it names none."""
+def _identify(path: Path | int) -> tuple[int, int] | None:
+    """Which file a path, or a descriptor, names; None where it names none."""
     with suppress(OSError):
         found = os.stat(path)
         return found.st_dev, found.st_ino

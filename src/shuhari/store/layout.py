@@ -13,7 +13,8 @@ from shuhari.store.files import DamageError, Lock, describe_kind
 
 TEXTS = ("recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json", "tags.json")
 FOLDERS = ("checkpoints", "needs", "children")
-OWN = (*schema.FILES, Lock.NAME, *TEXTS, *FOLDERS)  # and `damaged-<n>`, of a repair
+TAGS_LOCK = "tags.lock"  # held, and there, while tags are written
+OWN = (*schema.FILES, Lock.NAME, TAGS_LOCK, *TEXTS, *FOLDERS)  # and `damaged-<n>`, of a repair
 
 
 def find_odd(run: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from shuhari.store import schema
 from shuhari.store.damage import list_folders
 from shuhari.store.directory import Run, find_runs, read_change_time
 from shuhari.store.files import Lock, StoreError, read_file, replace_file, translate_errors
-from shuhari.store.layout import OWN
+from shuhari.store.layout import OWN, TAGS_LOCK
 from shuhari.store.rows import read_rows
 
 GIVEN = "world/given/"  # begins the path of an environment that a program handed over
@@ -25,6 +25,7 @@ SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy
           "evaluate/reward/accuracy", "reward/mean",
           "rollout/return", "reward/score", "reward", "policy/accuracy", "study/coverage")  # fmt: skip
 TAGS = "tags.json"  # in a run's folder: a list of words, which its user has given it
+PATIENCE = 5.0  # seconds to wait for others who tag a run
 LONGEST, MOST = 40, 20  # characters of a tag, tags of a run
 STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 
@@ -65,7 +66,8 @@ def remove_run(run: str | Path) -> list[str]:
     with translate_errors(f"remove the run {path}"):
         lock = Lock(path)
         try:
-            for name in [*OWN, *(p.name for p in path.glob("damaged-*"))]:
+            names = [name for name in OWN if name != Lock.NAME]
+            for name in [*names, *(p.name for p in path.glob("damaged-*")), Lock.NAME]:  # locked until all is gone
                 one = path / name
                 if one.is_dir() and not one.is_symlink():
                     shutil.rmtree(one)
@@ -118,14 +120,19 @@ def tag_run(run: str | Path, add: Iterable[str] = (), remove: Iterable[str] = ()
     for tag in (new := [*add]):
         if not 0 < len(tag) <= LONGEST or not tag.isprintable() or " " in tag or tag.startswith("tag:"):
             raise StoreError(f"{tag!r:.80} is no tag: expected one word of at most {LONGEST} characters")
-    tags = tuple(sorted({*read_tags(path), *new} - gone))
-    if len(tags) > MOST:
-        raise StoreError(f"{path} would have {len(tags)} tags: expected at most {MOST}")
     with translate_errors(f"tag the run {path}"):
-        if tags:
-            replace_file(path / TAGS, [json.dumps(tags).encode()])
-        else:
-            (path / TAGS).unlink(missing_ok=True)
+        lock = Lock(path, PATIENCE, TAGS_LOCK)
+        try:
+            tags = tuple(sorted({*read_tags(path), *new} - gone))
+            if len(tags) > MOST:
+                raise StoreError(f"{path} would have {len(tags)} tags: expected at most {MOST}")
+            if tags:
+                replace_file(path / TAGS, [json.dumps(tags).encode()])
+            else:
+                (path / TAGS).unlink(missing_ok=True)
+        finally:
+            lock.path.unlink(missing_ok=True)
+            lock.release()
     return tags
 
 

@@ -8,6 +8,7 @@ bootstrap interval, and the performance profile. Nothing is drawn or stored. No 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -173,4 +174,4 @@ def _find_start(names: Sequence[str]) -> str:
         return names[0]
     ends = zip(*names, strict=False)
     found = "".join(letters[0] for letters in takewhile(lambda letters: len({*letters}) == 1, ends))
-    return found.rstrip("0123456789").removesuffix("seed").removesuffix("s").rstrip("-_. /") or found
+    return re.sub(r"((^|[-_. /])(s|seed))?[-_. /]*$", "", found.rstrip("0123456789")) or found

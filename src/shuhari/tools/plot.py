@@ -53,10 +53,12 @@ def name_metric(metric: str) -> str:
     return next((word for word, m in choose_curves([metric]).items() if m == metric and word in CURVES), metric)
 
 
-def write_csv(columns: Mapping[str, Sequence[Any]], to: IO[str]) -> None:
-    """Columns as `Run.metrics` has them as CSV, a line a step; empty where a step has no value."""
+def write_csv(columns: Mapping[str, Sequence[Any]], to: IO[str], head: bool = True) -> None:
+    """Columns as `Run.metrics` has them as CSV, a line a step, below their names where `head`; empty where a step has
+    no value."""
     out = csv.writer(to, lineterminator="\n")
-    out.writerow(columns)
+    if head:
+        out.writerow(columns)
     for i in range(len(columns["step"])):
         out.writerow(["" if columns[name][i] is None else columns[name][i] for name in columns])
 

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from shuhari.store import Store
 from shuhari.tools.board.app import make_app
+from shuhari.tools.board.views import compare
 
 X, Y = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5]
 A, B = (",".join(f"{name}-s{seed}" for seed in range(5)) for name in "ab")
@@ -57,10 +58,10 @@ def ask(root: Path) -> Iterator[Ask]:
 def test_its_numbers_are_those_of_the_terminal(
     ask: Ask, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shuhari.cli.measuring import compare
+    from shuhari.cli import measuring
 
     monkeypatch.chdir(root.parent)
-    compare([A, B], metric="m", png=Path("c.png"), n=None, json=True)
+    measuring.compare([A, B], metric="m", png=Path("c.png"), n=None, json=True)
     printed, found = json.loads(capsys.readouterr().out), ask("compare", side=[A, B], metric="m")
     for side in found["sides"]:
         numbers = printed["sides"][side["side"]]
@@ -132,6 +133,20 @@ def test_text_of_recipes_stays_text_and_is_cut(ask: Ask) -> None:
 )
 def test_what_cannot_be_compared_is_refused(ask: Ask, query: dict[str, Any], status: int, told: str) -> None:
     assert told in ask("compare", status, **query)["error"]["message"]
+
+
+def test_what_is_kept_is_bounded_and_of_metrics_that_there_are(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare._kept.clear()
+    for i in range(3):
+        told = ask("compare", 400, side=["a-s0"], metric=f"m{i}" + "x" * 10_000 * i)["error"]["message"]
+        assert "no metric 'm" in told and len(told) < 1000
+    assert "did you mean 'm'" in ask("compare", 400, side=["a-s0"], metric="mm")["error"]["message"]
+    assert not compare._kept
+    ask("compare", side=["a-s0,a-s1"], metric="m")
+    assert len(compare._kept) == 2
+    monkeypatch.setattr(compare, "NUMBERS", 100)
+    ask("compare", side=["long"], metric="m")
+    assert [path.name for path, _ in compare._kept] == ["long"]
 
 
 def test_the_plot_is_a_picture(ask: Ask) -> None:

@@ -23,6 +23,7 @@ from shuhari.tools.board import numbers
 from shuhari.tools.board.app import make_app
 from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.numbers import Known
+from shuhari.tools.board.views import curves
 from shuhari.tools.board.views.curves import tell_curves, thin
 from shuhari.tools.board.views.run import list_events, show_findings, show_recipe, show_run
 from shuhari.tools.ends import tabulate_ends
@@ -174,6 +175,32 @@ def test_problems_are_counted_and_stay_text(ask: Callable[..., Any], tmp_path: P
     with TestClient(make_app(tmp_path, TOKEN), base_url="http://127.0.0.1:1") as client:
         assert client.get("/api/events?run=a").status_code == 200
         assert "\ud800<b>" in json.loads(client.get("/api/curves?run=a").content)["names"]
+
+
+def test_the_last_events_are_told_whatever_their_kinds(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a") as store:
+        store.commit(1, metrics={}, tree={}, events=[("a new kind", i) for i in range(5)])
+        store.commit(2, metrics={}, tree={}, events=[("z", i) for i in range(600)])
+        store.commit(3, metrics={}, tree={}, events=[("a new kind", i) for i in range(5)])
+        store.commit(4, metrics={}, tree={}, events=[("problem", f"p{i}") for i in range(600)])
+    found = list_events(Catalogue(tmp_path), "a")
+    assert [(e["kind"], e["step"]) for e in found["events"][-6:]] == [("z", 2), *[("a new kind", 3)] * 5]
+    assert len(found["events"]) == len(found["problems"]) == 500 and found["total"] == 600
+    assert found["kinds"] == {"a new kind": 10, "problem": 600, "z": 600}
+
+
+def test_a_table_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "ROWS", 2)
+    with Store.open(tmp_path / "a") as store:
+        for step in range(5):
+            store.commit(step, metrics={"m": 1.0, **({"late": 2.0} if step > 2 else {})}, tree={})
+    flow = curves.write_table(Catalogue(tmp_path), "a")
+    with Store.open(tmp_path / "a") as store:
+        store.commit(5, metrics={"other": 1.0})  # while it is sent
+    rows = list(csv.DictReader(io.StringIO(b"".join(flow.chunks).decode())))
+    assert [(r["step"], r["m"], r["late"]) for r in rows] == [
+        (str(i), "1.0", "2.0" if i > 2 else "") for i in range(5)
+    ]  # fmt: skip
 
 
 def test_a_run_is_saved_as_csv_and_as_a_picture(board_root: Path) -> None:

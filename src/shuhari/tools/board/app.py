@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,7 +34,7 @@ from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.plain import to_json
 from shuhari.tools.board.views import CHANGES, COSTLY, VIEWS
 from shuhari.tools.board.views.metrics import tell_metrics
-from shuhari.tools.board.views.picture import Picture
+from shuhari.tools.board.views.picture import Flow, Picture
 from shuhari.tools.serving.guard import Guard
 from shuhari.tools.serving.refusals import Refused, show
 
@@ -147,6 +147,8 @@ async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str,
         raise Refused(str(error), status=422) from None
     if isinstance(found, Picture):
         return Response(found.data, media_type=found.kind)
+    if isinstance(found, Flow):
+        return StreamingResponse(found.chunks, media_type=found.kind)
     return Response(await run_in_threadpool(to_json, found), media_type="application/json")
 
 

@@ -40,6 +40,10 @@ addEventListener("theme", () => {
     if (element.chart) draw(element, element.chart.traces, element.chart.layout);
 });
 
+/** Text for plotly, which reads some markup in names, titles and labels: at most so many characters, and no tag is left. */
+export const plain = (text, most = 200) =>
+  String(text).slice(0, most).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
 /** An exponential moving average over the values that are numbers; weight 0 leaves them as they are. */
 export function smooth(values, weight) {
   let mean = null, mass = 0;

@@ -45,7 +45,7 @@ def list_claims(
     chosen.sort(key=lambda r: r["method"])
     chosen.sort(key=lambda r: _get_key(r, order), reverse=down)
     if order in ("effect", "year", "seeds"):
-        chosen.sort(key=lambda r: _get_key(r, order) is None or r[order] is None)  # those without one at the end
+        chosen.sort(key=lambda r: r[order] is None)  # those without one at the end
     return {
         "total": len(chosen),
         "families": dict(Counter(r["family"] for r in rows)),

@@ -23,6 +23,7 @@ from shuhari.tools.plot import average_curves, choose_curves, plot_comparison, r
 from shuhari.tools.serving.refusals import Refused
 
 RUNS, SIDES, POINTS, TEXT, SETTINGS = 200, 12, 1000, 200, 300
+NUMBERS = 8_000_000  # that are kept of all runs together, at about 32 bytes each
 PLAIN = ("step", "wall")  # axes that every run has
 Sides = dict[str, list[Path]]
 
@@ -129,14 +130,20 @@ def _read(path: Path, metric: str) -> tuple[Columns, list[str]]:
     names = run.list_metrics()
     wanted = metric if metric in names else choose_curves(names).get(metric, metric)
     columns = run.read_columns([wanted, *(n for n in names if n.startswith("spent/"))])
-    if all(value is None for value in columns[wanted]):  # an error names what there is
-        columns = {**{name: [None] * len(columns["step"]) for name in names}, **columns}
-        del columns[wanted]
+    if all(value is None for value in columns[wanted]):
+        known = nearest(metric[:TEXT], [*names, *choose_curves(names)])
+        raise Refused(f"{path}: no metric {metric[:TEXT]!r}; {known}", "metric")
     with _lock:
-        if len(_kept) > RUNS:
-            _kept.clear()
+        _kept.pop((path, metric), None)
         _kept[path, metric] = stamp, (columns, names)
+        while len(_kept) > RUNS or (len(_kept) > 1 and sum(map(_count_numbers, _kept.values())) > NUMBERS):
+            del _kept[next(iter(_kept))]
     return columns, names
+
+
+def _count_numbers(kept: tuple[Any, tuple[Columns, list[str]]]) -> int:
+    columns, names = kept[1]
+    return sum(map(len, columns.values())) + len(names)
 
 
 def _make_curve(some: Sequence[Columns], metric: str, over: str) -> dict[str, Any]:

@@ -4,8 +4,9 @@ largest value kept; and the same as a picture or as CSV."""
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from shuhari.data import Array
 from shuhari.store import Run
 from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.numbers import Steps
-from shuhari.tools.board.views.picture import Picture
+from shuhari.tools.board.views.picture import Flow, Picture
 from shuhari.tools.serving.refusals import Refused
 
 SECONDS = "seconds"  # of a step: a curve that is made of the stored `wall`
@@ -36,6 +37,7 @@ CHARTS = (  # what a page of a run shows: title, patterns of metrics; of `evalua
 )
 LINES = 8  # curves of a chart
 NAMED = 60  # curves of a question
+ROWS = 1000  # of a table that are read at once
 
 
 def tell_curves(
@@ -92,13 +94,35 @@ def draw_run(runs: Catalogue, run: str, kind: Literal["png", "svg"] = "png") -> 
     return Picture(out.getvalue(), "image/png" if kind == "png" else "image/svg+xml")
 
 
-def write_table(runs: Catalogue, run: str) -> Picture:
-    """All metrics of all steps as CSV, as `shuhari show RUN --csv`."""
+def write_table(runs: Catalogue, run: str) -> Flow:
+    """All metrics of all steps as CSV, as `shuhari show RUN --csv`, ROWS of them in memory at a time."""
+    opened = Run(runs.find(run))
+    names, last = dict.fromkeys(("step", "stage", "wall")), -1
+    for part in _read_parts(opened):  # all names, and whatever is damaged, before anything is sent
+        names.update(dict.fromkeys(part))
+        last = part["step"][-1]
+    return Flow(_write_parts(opened, list(names), last), "text/csv")
+
+
+def _read_parts(opened: Run) -> Iterator[dict[str, list[Any]]]:
+    after = -1
+    while (part := opened.metrics(after, ROWS))["step"]:
+        yield part
+        after = part["step"][-1]
+
+
+def _write_parts(opened: Run, names: Sequence[str], last: int) -> Iterator[bytes]:
+    """CSV of some metrics, of the steps up to `last`: a run may go on meanwhile, with other metrics."""
     from shuhari.tools.plot import write_csv
 
-    out = io.StringIO()
-    write_csv(Run(runs.find(run)).metrics(), out)
-    return Picture(out.getvalue().encode("utf-8", "backslashreplace"), "text/csv")
+    head: dict[str, list[Any]] = {name: [] for name in names}
+    for i, part in enumerate(chain([head], _read_parts(opened))):
+        n = int(np.searchsorted(part["step"], last, side="right"))
+        out, none = io.StringIO(), [None] * n
+        write_csv({name: part.get(name, none)[:n] for name in names}, out, head=i == 0)
+        yield out.getvalue().encode("utf-8", "backslashreplace")
+        if n < len(part["step"]):
+            return
 
 
 def choose_charts(steps: Steps) -> list[dict[str, Any]]:

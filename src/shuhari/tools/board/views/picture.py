@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -10,4 +11,12 @@ class Picture:
     """The bytes of a file, and what kind of file it is, such as "image/png"."""
 
     data: bytes
+    kind: str
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A file that is made while it is sent, and what kind of file it is."""
+
+    chunks: Iterator[bytes]
     kind: str

@@ -112,18 +112,13 @@ def judge(steps: Steps, opened: Run, run: str) -> dict[str, Any]:
 
 def list_events(runs: Catalogue, run: str) -> dict[str, Any]:
     """{kinds, problems, events}: how many events of each kind; what went wrong, [{text, count, first, last}], the last
-    first; the last events of other kinds."""
+    first; the last events of other kinds, whichever these are."""
     with (opened := Run(runs.find(run)))._open() as db:
         kinds = dict(db.execute("select kind, count(*) from events group by kind limit 200").fetchall())
-    found: dict[str, dict[str, Any]] = {}
-    for event in opened.events("problem"):
-        text = str(event["data"])[:CUT]
-        row = found.setdefault(text, {"text": text, "count": 0, "first": event["step"]})
-        row |= {"count": row["count"] + 1, "last": event["step"]}
-    others = [e for kind in kinds if kind != "problem" for e in opened.events(kind)[-MOST:]]
-    problems = sorted(found.values(), key=lambda r: -r["last"])
-    return {"kinds": kinds, "total": len(problems), "problems": problems[:MOST],
-            "events": [{**e, "data": _tell(e["data"])} for e in others[-MOST:]]}  # fmt: skip
+    total, found = opened.count_events("problem", MOST)
+    problems = [{"text": str(row.pop("data"))[:CUT], **row} for row in found]
+    others = [{**e, "data": _tell(e["data"])} for e in opened.events(without="problem", last=MOST)]
+    return {"kinds": kinds, "total": total, "problems": problems, "events": others}
 
 
 def show_profile(runs: Catalogue, run: str) -> dict[str, Any] | None:

@@ -1,10 +1,10 @@
 // Sets of runs side by side: chosen by hand or put together by their recipes; curves, last values, differences.
 
 import { download, get, getBlob } from "../api.js";
-import { COLOURS, draw } from "../chart.js";
+import { COLOURS, draw, plain } from "../chart.js";
 import { choice, field, fill, h, number, table } from "../dom.js";
 import { every, link, remember, tell } from "../main.js";
-import { layBands, plain, traceBands } from "../parts/bands.js";
+import { layBands, traceBands } from "../parts/bands.js";
 
 export const title = "Compare";
 const LIST = 30; // runs that the picker shows at once

@@ -1,7 +1,7 @@
 // What a run asked, how hard it was, and which problems are never solved.
 
 import { get } from "../api.js";
-import { COLOURS, draw } from "../chart.js";
+import { COLOURS, draw, plain } from "../chart.js";
 import { choice, field, fill, h, number, table } from "../dom.js";
 import { every, link, remember, tell } from "../main.js";
 import { Charts } from "../parts/curves.js";
@@ -12,7 +12,6 @@ const HEADS = [["problem", "Problem"], ["task", "Task"], ["rate", "Solved"], ["s
 const ONLY = [["", "all"], ["never", "never solved"], ["always", "always solved"], ["between", "between"]];
 const SHARES = [["never", "never solved"], ["between", "sometimes"], ["always", "always"]];
 const FILLS = ["rgba(192,80,77,.55)", "rgba(217,151,6,.45)", "rgba(47,158,110,.5)"], PATTERNS = ["/", "", "."];
-const plain = (text) => text.replace(/[<>&]/g, (c) => ({ "<": "‹", ">": "›", "&": "＆" })[c]).slice(0, 60);
 const percent = (x) => `${(100 * x).toFixed(1)} %`;
 
 export async function show(main, query, { signal }) {
@@ -62,7 +61,7 @@ export async function show(main, query, { signal }) {
     hard = text;
     const lines = Object.entries(found.solved), x = found.shares.x;
     solved.setAttribute("aria-label", `share of right samples, last: ${lines.map(([task, c]) => `${task} ${percent(c.y.at(-1))}`).join(", ")}`);
-    draw(solved, lines.map(([task, c], i) => ({ x: c.x, y: c.y, type: "scatter", mode: c.x.length > 40 ? "lines" : "lines+markers", marker: { size: 4 }, name: plain(task), line: { color: COLOURS[i % COLOURS.length], dash: ["solid", "dot", "dash"][i % 3] } })),
+    draw(solved, lines.map(([task, c], i) => ({ x: c.x, y: c.y, type: "scatter", mode: c.x.length > 40 ? "lines" : "lines+markers", marker: { size: 4 }, name: plain(task, 60), line: { color: COLOURS[i % COLOURS.length], dash: ["solid", "dot", "dash"][i % 3] } })),
       { margin: { l: 52, r: 10, t: 10, b: 40 }, yaxis: { range: [-0.02, 1.02] }, xaxis: { title: { text: "step", standoff: 4 } }, showlegend: lines.length > 1 });
     shares.setAttribute("aria-label", `problems of the last steps: ${SHARES.map(([key, name]) => `${name} ${percent(found.shares[key].at(-1) ?? 0)}`).join(", ")}`);
     draw(shares, SHARES.map(([key, name], i) => ({ x, y: found.shares[key], type: "scatter", mode: "lines", stackgroup: "one", name, line: { width: 0.5, color: FILLS[i] }, fillcolor: FILLS[i], fillpattern: { shape: PATTERNS[i] } })),

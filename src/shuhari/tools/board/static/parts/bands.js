@@ -1,6 +1,6 @@
 // Curves with a band: {x, mean, low, high, n} by name, as a chart of plotly.
 
-import { COLOURS } from "../chart.js";
+import { COLOURS, plain } from "../chart.js";
 
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 
@@ -20,9 +20,4 @@ export function traceBands(curves) {
 export function layBands(x, y, height = 340) {
   return { height, margin: { l: 48, r: 12, t: 20, b: 60 }, legend: { orientation: "h", y: -80 / height, yanchor: "top" },
     xaxis: { title: { text: plain(x), standoff: 6 } }, yaxis: { title: { text: plain(y) } } };
-}
-
-/** Text for plotly, which reads some tags in names: no tag is left. */
-export function plain(text) {
-  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }

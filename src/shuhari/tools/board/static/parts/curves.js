@@ -1,14 +1,12 @@
 // The charts of a run: they grow while it trains, by what came after the last step, and are drawn once they are seen.
 
 import { get } from "../api.js";
-import { COLOURS, draw, smooth } from "../chart.js";
+import { COLOURS, draw, plain, smooth } from "../chart.js";
 import { fill, h, number } from "../dom.js";
 
 const POINTS = 1000; // of a curve; three times as many are thinned anew
 const DASHES = ["solid", "dot", "dash", "dashdot"];
 
-/** Text as plotly shows it, which reads some markup. */
-const plain = (text) => String(text).replace(/[<>&]/g, (c) => ({ "<": "‹", ">": "›", "&": "＆" })[c]).slice(0, 60);
 export const nameAxis = (x) => ({ step: "step", wall: "wall time (s)" })[x] ?? x.replace("spent/", "").replaceAll("_", " ");
 
 /** Charts in an element. state: {x, smoothing, more}, which the page changes before it calls `refresh` or `redraw`. pick: which charts. */
@@ -84,7 +82,7 @@ export class Charts {
       if (!c?.x.length) { odd += c?.odd || 0; return; }
       odd += c.odd;
       const line = { color: COLOURS[i % COLOURS.length], width: 1.6, dash: DASHES[Math.floor(i / 2) % 4] };
-      const mode = c.x.length <= 40 ? "lines+markers" : "lines", base = { x: c.x, type: "scatter", name: plain(name), mode, line, marker: { size: 4 } };
+      const mode = c.x.length <= 40 ? "lines+markers" : "lines", base = { x: c.x, type: "scatter", name: plain(name, 60), mode, line, marker: { size: 4 } };
       if (weight > 0) {
         traces.push({ ...base, y: c.y, opacity: 0.25, mode: "lines", line: { ...line, dash: "solid", width: 1 }, showlegend: false, hoverinfo: "skip" });
         traces.push({ ...base, y: smooth(c.y, weight) });
@@ -98,7 +96,7 @@ export class Charts {
       xaxis: { title: { text: plain(nameAxis(this.state.x)), standoff: 4 } }, showlegend: traces.length > 1 && names.length > 1,
       legend: { orientation: "h", y: -0.34, yanchor: "top", font: { size: 10 } }, uirevision: this.state.x, margin: { l: 52, r: 10, t: 16, b: 40 },
       shapes: cuts.map((s) => ({ type: "line", x0: s.x, x1: s.x, y0: 0, y1: 1, yref: "paper", line: { dash: "dot", width: 1, color: "#808890" } })),
-      annotations: cuts.slice(0, 8).map((s) => ({ x: s.x, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, font: { size: 10 }, text: plain(s.name) })),
+      annotations: cuts.slice(0, 8).map((s) => ({ x: s.x, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, font: { size: 10 }, text: plain(s.name, 60) })),
     });
   }
 }

@@ -1,6 +1,6 @@
 // An episode of a controller: what it saw, did and was paid over time, with a slider for a moment of it.
 
-import { COLOURS, draw } from "../chart.js";
+import { COLOURS, draw, plain } from "../chart.js";
 import { h, number } from "../dom.js";
 
 /** Curves of a track {at, length, moves, curves}, in panels by what they are of. */
@@ -18,10 +18,10 @@ export function drawTrack(track) {
   const boxes = [...panels].map(([of, own]) => [h("div", { class: "chart", role: "img", "aria-label": `${of} over time` }), of, own]);
   charts.append(...boxes.map(([box]) => box));
   const shapes = () => [{ type: "line", x0: track.at[slider.value], x1: track.at[slider.value], y0: 0, y1: 1, yref: "paper", line: { width: 1, dash: "dot", color: "#888" } }];
-  const layout = (of) => ({ title: { text: of }, showlegend: panels.get(of).length > 1, shapes: shapes() });
+  const layout = (of) => ({ title: { text: plain(of, 60) }, showlegend: panels.get(of).length > 1, shapes: shapes() });
   function redraw() {
     for (const [box, of, own] of boxes)
-      draw(box, own.map((name, i) => ({ x: track.at, y: track.curves[name], name, mode: "lines", line: { color: COLOURS[i % COLOURS.length], shape: of === "action" ? "hv" : "linear" } })), layout(of));
+      draw(box, own.map((name, i) => ({ x: track.at, y: track.curves[name], name: plain(name, 60), mode: "lines", line: { color: COLOURS[i % COLOURS.length], shape: of === "action" ? "hv" : "linear" } })), layout(of));
   }
   function tellMoment() {
     where.textContent = `step ${track.at[slider.value] ?? 0} of ${track.moves}`;
