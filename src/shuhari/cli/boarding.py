@@ -18,6 +18,9 @@ def board(
     key_env: Annotated[
         str, typer.Option(metavar="NAME", help="The environment variable that holds the token (default: a new one).")
     ] = "",
+    require_token: Annotated[
+        bool, typer.Option("--require-token", help="As beyond loopback, behind a proxy on this machine.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print what a page says as JSON, and serve nothing.")] = False,
 ) -> None:
     """Look at runs, rollouts and claims in a browser. Nothing is loaded from elsewhere.
@@ -33,6 +36,7 @@ def board(
     import os
     import secrets
     from threading import Thread
+    from urllib.parse import quote
 
     from shuhari.tools.serving.guard import is_loopback
     from shuhari.tools.serving.running import check_installed, listen, read_key, serve
@@ -52,8 +56,9 @@ def board(
     except OSError as error:
         raise typer.BadParameter(f"{host}:{port}: {error.strerror or error}", param_hint="--port") from None
     name = f"[{host}]" if ":" in host else host
-    address = f"http://{name}:{at.getsockname()[1]}/#token={key}"
-    serve(make_app(root, key, local=is_loopback(host)), at, lambda: say(f"the board of {root}/: {address}"), grace=1)
+    address = f"http://{name}:{at.getsockname()[1]}/#token={quote(key, safe='')}"
+    local = is_loopback(host) and not require_token
+    serve(make_app(root, key, local=local), at, lambda: say(f"the board of {root}/: {address}"), grace=1)
 
 
 def read_page(page: str, root: Path) -> object:

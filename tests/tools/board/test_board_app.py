@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from board_runs import TOKEN
@@ -141,8 +142,41 @@ def test_to_load_a_model_needs_the_token(client: TestClient, name: str) -> None:
 def test_a_query_of_many_names_is_refused_at_once(client: TestClient) -> None:
     began = time.perf_counter()
     reply = client.get("/api/runs?" + "&".join(f"{i:x}" for i in range(12_000)))
-    assert reply.status_code == 400 and "more than 200 fields" in reply.json()["error"]["message"]
+    assert reply.status_code == 400 and "more than 1100 fields" in reply.json()["error"]["message"]
     assert time.perf_counter() - began < 1
+
+
+def test_as_many_runs_as_a_list_shows_may_be_asked_for(ask: Callable[..., Any]) -> None:
+    names = ["sums/0", "sums/1"] * 500
+    assert ask("grouped?" + "&".join(f"run={name}" for name in names))
+
+
+def test_the_address_that_is_printed_holds_the_whole_token(
+    board_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shuhari.cli.boarding import board
+    from shuhari.tools.board import results
+    from shuhari.tools.serving import running
+
+    monkeypatch.setattr(results, "warm", lambda: None)
+    served: list[Any] = []
+
+    def serve(app: Any, at: Any, ready: Callable[[], None], grace: int) -> None:
+        at.close()
+        ready()
+        served.append(app)
+
+    monkeypatch.setattr(running, "serve", serve)
+    token = "a+key/of=base64&more%2B=="
+    monkeypatch.setenv("BOARD_TOKEN", token)
+    for require in (False, True):
+        board(root=board_root, host="127.0.0.1", port=0, key_env="BOARD_TOKEN", require_token=require)
+        printed = "".join(capsys.readouterr()).split("#token=")[1].strip()
+        assert "&" not in printed and unquote(printed) == token
+        asked = TestClient(served.pop(), base_url="https://board.example" if require else LOCAL)
+        assert asked.get("/").status_code == 200
+        assert asked.get("/api/runs").status_code == (401 if require else 200)
+        assert asked.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 200
 
 
 def test_a_query_is_checked(ask: Callable[..., Any]) -> None:

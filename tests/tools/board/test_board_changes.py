@@ -110,6 +110,15 @@ def test_a_list_has_a_small_curve_of_each_score(tmp_path: Path) -> None:
     assert found["long"]["curve"] == pytest.approx(np_rare, abs=1e-4) and len(np_rare) <= POINTS
 
 
+def test_a_number_that_no_float_holds_is_left_out(root: Path) -> None:
+    make(root / "huge", total=10**400)
+    runs = Catalogue(root)
+    assert {r.name: r.total for r in runs.choose(wait=True)}["huge"] == 10**400
+    lines = [line for line in tell_metrics(runs).data.decode().splitlines() if 'run="huge"' in line]
+    assert any(line.startswith("shuhari_run_step{") for line in lines)
+    assert not any(line.startswith("shuhari_run_steps_total{") for line in lines)
+
+
 def test_prometheus_is_told_of_each_run(board_root: Path, root: Path) -> None:
     make(root / "failed", steps=1, failed="x")
     text = ""

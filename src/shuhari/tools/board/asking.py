@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -14,8 +14,9 @@ from shuhari.tools.serving.refusals import Refused, show, unknown
 def read_query(view: Callable[..., Any], given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """The arguments of `view`, less the first one, from texts: a parameter that is a list takes each text that was
     given under its name, others the last. Refused for one that is unknown, missing, or of another kind."""
-    first, *parameters = inspect.signature(view).parameters.values()
-    kinds, names = get_type_hints(view, include_extras=True), [p.name for p in parameters]
+    _, *parameters = inspect.signature(view).parameters.values()
+    kinds, plain = get_type_hints(view, include_extras=True), get_type_hints(view)
+    names = [p.name for p in parameters]
     for name in given:
         if name not in names:
             raise unknown(name, names, "the query")
@@ -25,12 +26,11 @@ def read_query(view: Callable[..., Any], given: Mapping[str, Sequence[str]]) -> 
             if p.default is p.empty:
                 raise Refused(f"the query lacks {p.name}", p.name)
             continue
-        several = str(get_type_hints(view)[p.name]).startswith(("list", "collections.abc.Sequence"))
+        several = get_origin(plain[p.name]) in (list, Sequence)
         value: Any = list(given[p.name]) if several else given[p.name][-1]
         try:
             out[p.name] = TypeAdapter(kinds[p.name]).validate_python(value)
         except ValidationError as error:
             why = str(error.errors()[0]["msg"])
             raise Refused(f"{p.name} is {show(value)}: {why[:1].lower()}{why[1:]}", p.name) from None
-    _ = first
     return out

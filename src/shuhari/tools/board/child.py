@@ -71,7 +71,7 @@ async def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
         raise Refused(f"it printed more than {MOST >> 20} MB and was ended: ask of fewer steps", status=422)
     if code:
         raise Refused(_tell_failure(code, wrong), status=422)
-    return _read_json(said)
+    return await asyncio.to_thread(_read_json, said)  # seconds, where it is long
 
 
 async def _read(stream: asyncio.StreamReader, most: int, end: Callable[[], None]) -> bytes:

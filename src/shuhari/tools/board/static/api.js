@@ -4,9 +4,11 @@ const KEPT = "shuhari-token";
 
 /** Take the token out of the address, so that it is not bookmarked with a page. */
 export function takeToken() {
-  const found = /^#token=([\w-]+)/.exec(location.hash);
+  const found = /^#token=([^&]+)/.exec(location.hash);
   if (!found) return;
-  sessionStorage.setItem(KEPT, found[1]);
+  let token = found[1];
+  try { token = decodeURIComponent(token); } catch { /* typed by hand, with % in it */ }
+  sessionStorage.setItem(KEPT, token);
   history.replaceState(null, "", "#/runs");
 }
 

@@ -1,13 +1,18 @@
 // Curves by plotly.js, which is loaded when the first is drawn. Colours are those of the theme.
 
 let loading = null;
+const drawn = new Set();
 
 function load() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = "/static/plotly.min.js";
     script.onload = () => resolve(window.Plotly);
-    script.onerror = () => reject(new Error("plotly.js could not be loaded"));
+    script.onerror = () => {
+      loading = null; // the next chart tries again
+      script.remove();
+      reject(new Error("plotly.js could not be loaded"));
+    };
     document.head.append(script);
   });
   return loading;
@@ -29,7 +34,10 @@ function themed(layout) {
 /** Draw traces into an element, or draw them anew there; the theme is followed for as long as it is on the page. */
 export async function draw(element, traces, layout = {}) {
   const Plotly = await load();
+  for (const old of drawn)
+    if (!old.isConnected) { Plotly.purge(old); drawn.delete(old); }
   if (!element.isConnected) return;
+  drawn.add(element);
   element.chart = { traces, layout };
   await Plotly.react(element, traces, themed(layout), { responsive: true, displaylogo: false,
     modeBarButtonsToRemove: ["lasso2d", "select2d"], toImageButtonOptions: { format: "png", scale: 2 } });

@@ -39,6 +39,8 @@ export function tell(text, wrong = false) {
 }
 
 async function route() {
+  takeToken(); // the printed address may be pasted into a page that is open
+  document.body.dataset.token = hasToken();
   const [name, query] = read();
   if (current) current.abort();
   const here = (current = new AbortController());
@@ -125,11 +127,9 @@ addEventListener("keydown", (event) => {
   if (act) { event.preventDefault(); act(); }
 });
 
-takeToken();
 if (localStorage.getItem("shuhari-theme")) setTheme(localStorage.getItem("shuhari-theme"));
 document.querySelector("nav").append(...Object.entries(PAGES).map(([page, title]) => h("a", { href: `#/${page}` }, title)));
 document.getElementById("theme").addEventListener("click", toggleTheme);
 document.getElementById("help").addEventListener("click", showKeys);
-document.body.dataset.token = hasToken();
 addEventListener("hashchange", route);
 route();

@@ -32,9 +32,13 @@ def tell_metrics(runs: Catalogue) -> Picture:
     lines: dict[str, list[str]] = {name: [] for name in FAMILIES}
     for run in known:
         for name, more, value in _measure(run, findings):
+            try:
+                number = _write(value)
+            except OverflowError:  # a whole number beyond what a float holds
+                continue
             labels = {"run": run.name, "recipe": run.recipe, "task": run.task, **more}
             text = ",".join(f'{k}="{escape(v)}"' for k, v in labels.items())
-            lines[name].append(f"{name}{{{text}}} {_write(value)}")
+            lines[name].append(f"{name}{{{text}}} {number}")
     out = [line for name, found in lines.items() if found for line in
            (f"# HELP {name} {FAMILIES[name]}", f"# TYPE {name} gauge", *found)]  # fmt: skip
     return Picture(("\n".join(out) + "\n").encode("utf-8", "backslashreplace"), KIND)
