@@ -28,8 +28,14 @@ def test_regrade(shuhari, home: Path) -> None:
 def test_a_grader_that_fails_is_shown_and_steers_no_terminal(shuhari, home: Path) -> None:
     (home / "graders.py").write_text(GRADERS)
     done = shuhari("regrade", "s0", "--reward", "broken=graders.py:broken", "--set", "reward.weights.score=1")
-    assert done.code == 0 and "12 times a grader failed" in done.err and "RuntimeError: \\x1b[2Jno" in done.err
+    assert done.code == 0 and "a grader failed in 12 calls" in done.err and "RuntimeError: \\x1b[2Jno" in done.err
     assert "\x1b" not in done.err + done.out and "broken has no weight in the trained reward" in done.err
+
+
+def test_where_every_grade_fails_nothing_is_found(shuhari, home: Path) -> None:
+    (home / "graders.py").write_text(GRADERS)
+    done = shuhari("regrade", "s0", "--reward", "broken=graders.py:broken", "--set", "reward.weights.broken=1")
+    assert done.code == 1 and "all alike" not in done.out and "have no grade any more, and are left out" in done.out
 
 
 def test_regrade_refuses(shuhari, home: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_wider_clip_clips_less(run) -> None:
     assert found["changed"]["numbers"]["policy/clip_fraction"] == 0
     same = what_if(f"{run('sums')}@3", ["part.policy.terms.clip.high=0.2"])
     assert same["changed"] == same["configured"] and same["cosine"]["policy"]["gradient"] == pytest.approx(1)
-    assert "make no difference to this update" in same["notes"][0]
+    assert "do not change these gradients" in same["notes"][0]
 
 
 def test_another_optimiser_begins_without_memory(run) -> None:

@@ -30,6 +30,8 @@ def board(
 
     Example: shuhari board --port 6060
     """
+    if not root.is_dir() and root != Path("runs"):
+        raise typer.BadParameter(f"{root}: expected a folder that holds runs", param_hint="--root")
     if json:
         print_json(read_page(page, root))
         return
@@ -54,7 +56,8 @@ def board(
     try:
         at = listen(host, port)
     except OSError as error:
-        raise typer.BadParameter(f"{host}:{port}: {error.strerror or error}", param_hint="--port") from None
+        why = f"{host}:{port}: {error.strerror or error}; 0 takes any that is free"
+        raise typer.BadParameter(why, param_hint="--port") from None
     name = f"[{host}]" if ":" in host else host
     address = f"http://{name}:{at.getsockname()[1]}/#token={quote(key, safe='')}"
     local = is_loopback(host) and not require_token

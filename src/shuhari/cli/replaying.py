@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from shuhari.cli.options import check_together
-from shuhari.cli.text import format_number, make_printable, note, print_json, print_table, say
+from shuhari.cli.text import NOTHING, format_number, make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be given several times.")]
@@ -113,7 +113,9 @@ def _say_regraded(found: Mapping[str, Any]) -> None:
         f"{advantage['gained']} one where they had none, {advantage['lost']} none where they had one"
     )
     say(f"groups with different outcomes: {mixed['old']} of {found['groups']}, then {mixed['new']}")
-    for key, become in (("to_mixed", "become mixed"), ("to_alike", "become all alike, and teach nothing")):
+    ways = {"to_mixed": "become mixed", "to_alike": "become all alike, and teach nothing",
+            "to_ungraded": "have no grade any more, and are left out"}  # fmt: skip
+    for key, become in ways.items():
         if groups := found[key]:
             named = ", ".join(f"{make_printable(g['group'], SHORT)} (step {g['step']})" for g in groups[:LISTED])
             say(f"{len(groups)} {become}: {named}{', ...' if groups[LISTED:] else ''}")
@@ -124,9 +126,12 @@ def _say_regraded(found: Mapping[str, Any]) -> None:
         at = f"step {c['step']} {make_printable(c['group'], SHORT)} episode {c['episode']}"
         say(f"  {at}: {_arrow(c['old'], c['new'])} [{grades}] {_quote(c['text'])}")
     if found["failed"]:
-        note(f"{found['failed']} times a grader failed: those episodes are ungraded, and none counts as 0")
+        calls = f"a grader failed in {found['failed']} call{'s' * (found['failed'] > 1)}, of a group each"
+        note(f"{calls}: those episodes are ungraded, and none counts as 0")
     for text in found["problems"]:
         note(f"problem: {make_printable(text, 500)}")
+    if found["failed"] and not found["reward"]["new"]["graded"]:
+        raise typer.Exit(NOTHING)
 
 
 def _say_updates(found: Mapping[str, Any]) -> None:

@@ -305,6 +305,7 @@ def show_closing(path: Path) -> None:
     say(f"summary: {path / 'summary.json'}")
     if summary.get("recipe") == "baselines/quickstart":
         say(f"next:    shuhari show {path} --rollouts    # what the policy writes, and what each answer earned")
+        say('         shuhari board    # the same in a browser: pip install "shuhari[board]"')
         say("         shuhari train baselines/grpo --set task.name=file/problems.jsonl    # problems of your own")
         say("         shuhari methods; shuhari tasks    # what there is; `train NAME --dry-run` shows a recipe")
 

@@ -78,9 +78,10 @@ def regrade(
     trained sum;
     `advantage`: of the outcome less the mean of its group, episodes `compared`, with the `other_sign`, with a sign now
     that had none (`gained`), without one now (`lost`);
-    `mixed` {old, new}: groups whose outcomes differ; `to_mixed`, `to_alike`: which groups change so, {step, group};
+    `mixed` {old, new}: groups whose outcomes differ; `to_mixed`, `to_alike`, `to_ungraded`: which groups change so,
+    {step, group};
     `changes`: {step, group, episode, old, new, rewards: name -> [old, new], text};
-    `failed`: times that a grader raised an error, `problems`: their first messages.
+    `failed`: calls of a grader that raised an error, `problems`: their first messages.
     ValueError where the run keeps no rollouts, or where nothing is asked for that differs; RecipeError for a grader
     that there is not; ContractError for a grader that gives what is no grade.
     """
@@ -126,6 +127,7 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
     both = [(a[k], b[k]) for a, b in signs for k in [~np.isnan(a) & ~np.isnan(b)]]
     a, b = (np.concatenate([pair[i] for pair in both] or [np.zeros(0)]) for i in (0, 1))
     mixed = [(_is_mixed(g.old[TRAINED]), _is_mixed(g.new[TRAINED])) for g in groups]
+    graded = [(not np.isnan(g.old[TRAINED]).all(), not np.isnan(g.new[TRAINED]).all()) for g in groups]
     place_of = [{"step": g.step, "group": g.key} for g in groups]
     changes = sorted(_list_changes(groups), key=lambda c: -c[0])[:limit]
     return {
@@ -141,7 +143,8 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
         },
         "mixed": {"old": sum(m for m, _ in mixed), "new": sum(m for _, m in mixed)},
         "to_mixed": [p for p, (m, now) in zip(place_of, mixed, strict=True) if now and not m],
-        "to_alike": [p for p, (m, now) in zip(place_of, mixed, strict=True) if m and not now],
+        "to_alike": [p for p, (m, now), g in zip(place_of, mixed, graded, strict=True) if m and not now and g[1]],
+        "to_ungraded": [p for p, (had, has) in zip(place_of, graded, strict=True) if had and not has],
         "changes": [told for _, told in changes],
     }
 

@@ -182,8 +182,9 @@ def _note_sides(old: UpdateResult, new: UpdateResult | None, forgotten: Sequence
     if new is not None and new.left != old.left:
         out.append(f"with the settings {new.left} groups are wanted by no buffer, and are left out")
     if new is not None and _are_same(old.moved, new.moved):
-        why = "of a batch that makes one optimiser step every ratio is 1, so that nothing is clipped"
-        out.append(f"the settings make no difference to this update ({why})")
+        clipped = any(x for name, x in old.numbers.items() if name.endswith("/clip_fraction"))
+        why = "what is clipped is clipped under both" if clipped else "where every ratio is 1 nothing is clipped"
+        out.append(f"the weights move alike under both: the settings do not change these gradients ({why})")
     return out
 
 
