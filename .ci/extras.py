@@ -65,6 +65,18 @@ import optuna, sklearn
 import shuhari.studies.surrogate
 train()
 """,
+    "board": """
+import json, re, subprocess, sys, urllib.request
+from pathlib import Path
+command = [str(Path(sys.executable).with_name("shuhari")), "board", "--port", "0"]
+with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    base = re.search(r"http://[^/]+/", server.stdout.readline()).group()
+    for name in ("", "static/plotly.min.js", "api/runs", "api/claims"):
+        with urllib.request.urlopen(base + name) as reply:
+            assert reply.status == 200 and reply.read()
+    server.terminate()
+    assert server.wait() == 0
+""",
     "serve": """
 import json, re, subprocess, sys, time, urllib.request
 from pathlib import Path
