@@ -13,6 +13,7 @@ export function takeToken() {
 }
 
 export const hasToken = () => sessionStorage.getItem(KEPT) !== null;
+export const NO_TOKEN = "This needs the token: open the address that shuhari board printed";
 
 /** An address below /api with a query; values that are lists are given several times, empty ones not at all. */
 export function address(name, query = {}) {

@@ -4,6 +4,7 @@ import { hasToken, takeToken } from "./api.js";
 import { fill, h } from "./dom.js";
 
 const PAGES = { runs: "Runs", compare: "Compare", claims: "Claims", beds: "Beds" };
+const OTHERS = ["run", "rollouts", "replay", "curriculum", "claim"]; // which need to be told of what
 // a letter for each page: the first of its key that no page before it has
 const LETTERS = Object.keys(PAGES).reduce((taken, page) => ({ ...taken, [[...page].find((c) => !(c in taken))]: page }), {});
 const main = document.getElementById("main"), message = document.getElementById("message");
@@ -49,16 +50,17 @@ async function route() {
   for (const a of document.querySelectorAll("nav a"))
     a.getAttribute("href") === `#/${name}` ? a.setAttribute("aria-current", "page") : a.removeAttribute("aria-current");
   try {
-    if (!/^[a-z]+$/.test(name)) throw new Error(`there is no page ${name}`);
-    const page = await import(`./pages/${name}.js`).catch((error) => { throw new Error(`no page ${name}: ${error.message}`); });
+    if (!(Object.hasOwn(PAGES, name) || OTHERS.includes(name))) throw new Error(`there is no page ${name}; there are ${[...Object.keys(PAGES), ...OTHERS].join(", ")}`);
+    const page = await import(`./pages/${name}.js`).catch((error) => { throw new Error(`page ${name} could not be loaded: ${error.message}`); });
     if (here.signal.aborted) return;
     document.title = `${page.title}${query.run ? ` ${query.run}` : ""} – shuhari board`;
     fill(main);
     await page.show(main, query, { signal: here.signal });
   } catch (error) {
     if (here.signal.aborted) return;
+    here.abort(); // what the page still asks is for nobody
     tell(error.message, true);
-    if (!main.childElementCount) fill(main, h("p", {}, "This page could not be shown."));
+    fill(main, h("p", {}, "This page could not be shown."), h("p", { class: "foot" }, Object.entries(PAGES).map(([page, title]) => h("a", { href: link(page) }, title))));
   }
   document.body.dataset.ready = name;
 }

@@ -1,6 +1,6 @@
 // What a run has kept, used once more: its rollouts under another grader, the update of a step under other settings.
 
-import { get, hasToken, post } from "../api.js";
+import { get, hasToken, NO_TOKEN, post } from "../api.js";
 import { draw } from "../chart.js";
 import { choice, field, fill, h, number, table } from "../dom.js";
 import { link, remember } from "../main.js";
@@ -24,7 +24,7 @@ export async function show(main, query, { signal }) {
     return;
   }
   fill(room, h("p", { class: "quiet" }, `Groups of ${steps.length === 1 ? `step ${last}` : `${steps.length} steps, ${steps[0]} to ${last},`} are kept. Nothing of the run changes by what is asked here. One question at a time, in a process of its own; leaving the page ends it.`),
-    hasToken() ? null : h("p", { class: "warn" }, "To ask needs the token: open the address that the terminal has printed."));
+    hasToken() ? null : h("p", { class: "warn" }, NO_TOKEN));
   showRegrade(room, query, told, signal);
   showWhatIf(room, query, told, signal);
 }
@@ -57,10 +57,11 @@ function settingRows(id, texts, suggest, changed) {
 function job(text, signal, ask, tell) {
   const state = h("span", { role: "status" }), out = h("div"), stop = h("button", { type: "button", hidden: true, onclick: () => running?.abort() }, "Stop");
   let running = null;
-  const go = h("button", { type: "submit" }, text);
+  const go = h("button", { type: "submit", disabled: !hasToken(), title: hasToken() ? null : NO_TOKEN }, text);
   signal.addEventListener("abort", () => running?.abort());
   async function start() {
-    if (running) return;
+    if (running || !hasToken()) return;
+    fill(out);
     const mine = (running = new AbortController()), began = Date.now();
     const count = () => { state.textContent = `being done, ${Math.round((Date.now() - began) / 1000)} s: the run is opened and its models are loaded, which takes seconds`; };
     const clock = setInterval(count, 1000);

@@ -72,7 +72,12 @@ async function showList(main, query, signal) {
   function change(some) {
     Object.assign(state, some);
     remember({ ...state, down: state.down ? "true" : null, offset: state.offset || null, order: state.order === "worst" ? null : state.order });
-    refresh().catch((error) => { if (!signal.aborted) fill(foot, h("span", { class: "bad", role: "alert" }, error.message)); });
+    const answer = refresh(), mine = asked;
+    answer.catch((error) => {
+      if (signal.aborted || mine !== asked) return;
+      fill(body);
+      fill(foot, h("span", { class: "bad", role: "alert" }, error.message));
+    });
   }
   const summary = (found) => h("span", {}, found.total ? `${found.total} of ${found.kept} groups`
     : found.kept ? "no group like this" : "this run keeps no groups: [store] rollouts says how many a step; below, a controller plays anew");
@@ -93,8 +98,9 @@ async function showGroups(main, query, signal) {
   fill(main, h("p", { class: "quiet", role: "status" }, "The group is opened…"));
   const { run } = query, first = await get("group", { run, id: query.group }, signal);
   const groups = [first];
-  const mates = query.other ? await findAlike(query.other, first.problem.find, null, signal) : [];
-  const mate = mates.find((g) => String(g.id) === query.mate) ?? mates.find((g) => g.id !== first.id || query.other !== run);
+  const same = query.other === run || query.other === first.run;
+  const mates = query.other ? (await findAlike(query.other, first.problem.find, null, signal)).filter((g) => !same || g.id !== first.id) : [];
+  const mate = mates.find((g) => String(g.id) === query.mate) ?? mates[0];
   if (mate) groups.push(await get("group", { run: query.other, id: mate.id }, signal));
 
   const ranges = joinRanges(groups.map((g) => g.numbers)), names = orderNumbers(ranges);
@@ -110,7 +116,7 @@ async function showGroups(main, query, signal) {
       tokens && names.length > 0 && field("Colour of tokens", choice(names.map((n) => [n, nameNumber(n)]), state.colour,
         (v) => { state.colour = v; remember({ colour: v }); paintAll(); })),
       field("Samples", choice(SORTS, state.sort, (v) => { state.sort = v; remember({ sort: v }); fillColumns(); })), tokens && legends),
-    compare(query, first, mates, mate, signal), columns);
+    compare(query, same, mates, mate, signal), columns);
   fillColumns();
   if (first.numbers.advantage && first.numbers.advantage.low === 0 && first.numbers.advantage.high === 0) await pointOn(columns, run, first, signal);
 }
@@ -122,7 +128,7 @@ async function pointOn(columns, run, group, signal) {
     next && next.id !== group.id ? h("a", { href: link("rollouts", { run, group: next.id }) }, `A group where rewards differ: ${next.problem}, step ${next.step}`) : null));
 }
 
-function compare(query, first, mates, mate, signal) {
+function compare(query, same, mates, mate, signal) {
   const box = h("div", { class: "tools" }), go = (some) => { location.hash = link("rollouts", { ...query, ...some }); };
   const details = h("details", { open: Boolean(query.other) }, h("summary", {}, "Compare with another step or run"), box);
   const build = async () => {
@@ -131,7 +137,7 @@ function compare(query, first, mates, mate, signal) {
     if (!names.includes(query.run)) names.unshift(query.run);
     fill(box, field("Run", choice([["", "none"], ...names.map((n) => [n, n])], query.other || "", (v) => go({ other: v, mate: "" }))),
       mates.length ? field("Step", choice(mates.map((g) => [String(g.id), `${g.step}, ${g.why}, reward ${number(g.score)}`]), mate ? String(mate.id) : "", (v) => go({ mate: v })))
-        : query.other ? h("span", {}, `${query.other} keeps no group of this problem.`) : null);
+        : query.other ? h("span", {}, same ? "This problem was kept once." : `${query.other} keeps no group of this problem.`) : null);
   };
   details.addEventListener("toggle", () => { if (details.open) build(); });
   if (details.open) build();

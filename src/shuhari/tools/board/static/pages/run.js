@@ -9,7 +9,8 @@ export const title = "Run";
 
 export async function show(main, query, { signal }) {
   if (!query.run) throw new Error("which run? #/run?run=NAME");
-  const run = query.run, state = { x: query.x || "step", smoothing: Number(query.smoothing) || 0, more: (query.more || "").split("\n").filter(Boolean) };
+  const run = query.run, first = await get("run", { run }, signal); // before anything is shown: it may not be there
+  const state = { x: query.x || "step", smoothing: Number(query.smoothing) || 0, more: (query.more || "").split("\n").filter(Boolean) };
   const head = h("div"), facts = h("div", { class: "card" }), wrong = h("section", { "aria-label": "Diagnosis" });
   const grid = h("div", { class: "charts" }), reading = h("span", { class: "quiet", role: "status" }), tools = h("form", { class: "tools", onsubmit: (e) => e.preventDefault() });
   const events = h("section"), profile = h("section"), recipe = h("section");
@@ -60,8 +61,8 @@ export async function show(main, query, { signal }) {
   }
 
   let seen = "", status = "", step = null;
-  async function refreshFacts() {
-    const found = await get("run", { run }, signal), text = JSON.stringify(found);
+  function showNews(found) {
+    const text = JSON.stringify(found);
     status = found.status;
     if (text === seen) return;
     seen = text;
@@ -93,16 +94,16 @@ export async function show(main, query, { signal }) {
   }
   const fails = (at) => (error) => { if (!signal.aborted) fill(at, h("p", { class: "bad" }, error.message)); };
 
-  await Promise.all([refreshFacts(), charts.refresh().then(controls)]);
-  if (state.more.length) await charts.refresh(true);
+  showNews(first);
+  await charts.refresh().then(() => state.more.length && charts.refresh(true)).then(controls).catch(fails(reading));
   refreshFindings().catch(fails(wrong));
   get("recipe", { run }, signal).then((found) => showRecipe(recipe, found), fails(recipe));
   let turn = 0;
   every(2, signal, async () => {
     if (turn++ === 0) return;
-    const quiet = status !== "running" && charts.told.whole;
+    const quiet = status !== "running" && charts.told?.whole;
     if (quiet && turn % 5) return; // somebody may go on with it
-    await refreshFacts();
+    showNews(await get("run", { run }, signal));
     await charts.refresh();
     controls();
     await refreshFindings();
@@ -112,7 +113,7 @@ export async function show(main, query, { signal }) {
 const named = (text) => text.replaceAll("_", " ");
 
 function showFacts(head, facts, run, name) {
-  const pages = [run.has.rollouts && ["rollouts", "Rollouts"], run.has.curriculum && ["curriculum", "Curriculum"], ["replay", "Replay"]].filter(Boolean);
+  const pages = [["rollouts", "Rollouts"], run.has.curriculum && ["curriculum", "Curriculum"], ["replay", "Replay"]].filter(Boolean);
   fill(head, h("h1", {}, run.name, " ", h("span", { class: `status ${run.status}` }, run.status)),
     run.summary && h("p", { class: "quiet" }, run.summary),
     run.note && h("pre", { class: "bad" }, run.note), run.fault && h("p", { class: "bad" }, run.fault),

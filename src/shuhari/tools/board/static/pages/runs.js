@@ -1,6 +1,6 @@
 // The list of runs: search, status, order; the newest first. Some can be selected: compared, tagged, renamed, deleted.
 
-import { get, hasToken, post } from "../api.js";
+import { get, hasToken, NO_TOKEN, post } from "../api.js";
 import { choice, field, fill, h, number, sparkline } from "../dom.js";
 import { every, link, remember, tell } from "../main.js";
 import { ask } from "../parts/dialog.js";
@@ -10,7 +10,6 @@ const PAGE = 50;
 const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe"], ["task", "Task"], ["step", "Step"],
   ["score", "Score"], ["", "Curve"], ["date", "Last written"], ["", "Tags"], ["", "Note"]];
 const STATUSES = [["", "any"], "running", "complete", "failed", "stopped", "unreadable"];
-const NO_TOKEN = "Changes need the token: open the address that the terminal printed";
 
 export async function show(main, query, { signal }) {
   const state = { words: query.words || "", status: query.status || "", order: query.order || "date",
@@ -119,9 +118,15 @@ export async function show(main, query, { signal }) {
   async function renameIt() {
     const [name] = chosen.keys();
     const to = h("input", { type: "text", value: name, required: true, maxlength: 200, autofocus: true, autocomplete: "off", spellcheck: "false" });
-    const given = await ask(`Rename ${name}`, [field("New name, up to three names with / between", to)], "Rename",
-      () => (to.value.trim() && to.value.trim() !== name ? { to: to.value.trim() } : "Give another name"));
-    if (given && await change_("rename", { run: name, to: given.to }, (found) => `Renamed ${name} to ${found.name}`)) { chosen.delete(name); showActs(); }
+    await ask(`Rename ${name}`, [field("New name, up to three names with / between", to)], "Rename", async () => {
+      const other = to.value.trim();
+      if (!other || other === name) return "Give another name";
+      try {
+        tell(`Renamed ${name} to ${(await post("rename", { run: name, to: other })).name}`);
+      } catch (error) { return error.message; }
+      chosen.delete(name); showActs(); again();
+      return true;
+    });
   }
   async function tagThem() {
     const names = [...chosen.keys()], there = [...new Set([...chosen.values()].flatMap((r) => r.tags))].sort();

@@ -3,15 +3,18 @@
 import { h } from "../dom.js";
 
 /** Ask; what `read` gives of the form once `act` was pressed, null where it was closed. `read` may give a text that says
- * what is wrong, which is shown. */
+ * what is wrong, which is shown and keeps the dialog open, and may take its time. */
 export function ask(title, children, act, read = () => true, danger = false) {
   const before = document.activeElement;
   return new Promise((resolve) => {
-    let answer = null;
+    let answer = null, busy = false;
     const wrong = h("p", { class: "bad", role: "alert" });
-    const form = h("form", { onsubmit: (event) => {
+    const form = h("form", { onsubmit: async (event) => {
       event.preventDefault();
-      const found = read(form);
+      if (busy) return;
+      busy = true;
+      const found = await read(form);
+      busy = false;
       if (typeof found === "string") { wrong.textContent = found; return; }
       answer = found;
       dialog.close();

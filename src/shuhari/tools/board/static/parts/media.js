@@ -1,6 +1,6 @@
 // What a checkpoint's policy does, played or drawn on demand: it takes seconds, so behind buttons.
 
-import { get, getBlob, hasToken } from "../api.js";
+import { get, getBlob, hasToken, NO_TOKEN } from "../api.js";
 import { field, fill, h, number } from "../dom.js";
 import { drawTrack } from "./track.js";
 
@@ -10,11 +10,11 @@ const WHAT = { played: "an episode is played", video: "an episode is played and 
 /** A part of a page, closed at first, that plays the policy of a run. */
 export function drawMedia(run, signal) {
   const out = h("div", { "aria-live": "polite" }), step = h("select", { "aria-label": "checkpoint" }), episode = h("input", { type: "number", min: 0, value: 0 });
-  const buttons = KINDS.map(([kind, text]) => h("button", { type: "button", disabled: !hasToken(), onclick: () => ask(kind) }, text));
+  const buttons = KINDS.map(([kind, text]) => h("button", { type: "button", disabled: !hasToken(), title: hasToken() ? null : NO_TOKEN, onclick: () => ask(kind) }, text));
   const details = h("details", { class: "media" }, h("summary", {}, "Play or draw a checkpoint's policy"),
     h("p", { class: "quiet" }, "Controllers play held-out episodes; denoising policies draw their chains, masked language models how they fill in; policies over a few states are shown as a table."),
     h("div", { class: "tools" }, field("Checkpoint of step", step), field("Held-out episode", episode), buttons),
-    hasToken() ? null : h("p", { class: "warn" }, "To load a checkpoint needs the token: open the address that the terminal has printed."), out);
+    hasToken() ? null : h("p", { class: "warn" }, NO_TOKEN), out);
   details.addEventListener("toggle", async () => {
     if (!details.open || step.options.length) return;
     const found = (await get("checkpoints", { run }, signal)).checkpoints;
