@@ -21,6 +21,8 @@ from shuhari.cli.options import check_together
         ("show r --step 3", "--step: of --rollouts or --video or --samples, which is not given"),
         ("show r --rollouts --samples", "--rollouts and --samples exclude each other"),
         ("claim --dry-run --show rlvr/pacs", "--show and --dry-run exclude each other"),
+        ("board rollouts", "PAGE: of --json, which is not given"),
+        ("board --root nosuch", "nosuch: expected a folder that holds runs"),
         ("claim rlvr/pacs --board beds/trie/twins", "RECIPE...: it is not read with --board"),
         ("claim rlvr/pacs --seeds 0", "--seeds: of --bed, which is not given"),
         ("claim rlvr/pacs --whole", "--whole: of --prove, which is not given"),

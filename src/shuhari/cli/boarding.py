@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
+from shuhari.cli.options import check_together
 from shuhari.cli.text import print_json, say
+
+READS = {"": "--host --port --key-env --require-token", "--json": "PAGE"}
 
 
 def board(
+    ctx: typer.Context,
     page: Annotated[str, typer.Argument(help="With --json: of which page, such as runs or run?run=latest.")] = "runs",
     root: Annotated[Path, typer.Option(help="The folder that holds the runs.")] = Path("runs"),
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
@@ -30,6 +34,7 @@ def board(
 
     Example: shuhari board --port 6060
     """
+    check_together(ctx, READS)
     if not root.is_dir() and root != Path("runs"):
         raise typer.BadParameter(f"{root}: expected a folder that holds runs", param_hint="--root")
     if json:
