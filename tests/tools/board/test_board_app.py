@@ -154,7 +154,7 @@ def test_as_many_runs_as_a_list_shows_may_be_asked_for(ask: Callable[..., Any]) 
 def test_the_address_that_is_printed_holds_the_whole_token(
     board_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from shuhari.cli.boarding import board
+    from shuhari.cli import main
     from shuhari.tools.board import results
     from shuhari.tools.serving import running
 
@@ -170,7 +170,10 @@ def test_the_address_that_is_printed_holds_the_whole_token(
     token = "a+key/of=base64&more%2B=="
     monkeypatch.setenv("BOARD_TOKEN", token)
     for require in (False, True):
-        board(root=board_root, host="127.0.0.1", port=0, key_env="BOARD_TOKEN", require_token=require)
+        with pytest.raises(SystemExit) as end:
+            main(["board", "--root", str(board_root), "--port", "0", "--key-env", "BOARD_TOKEN",
+                  *["--require-token"] * require])  # fmt: skip
+        assert end.value.code in (0, None)
         printed = "".join(capsys.readouterr()).split("#token=")[1].strip()
         assert "&" not in printed and unquote(printed) == token
         asked = TestClient(served.pop(), base_url="https://board.example" if require else LOCAL)
