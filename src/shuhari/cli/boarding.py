@@ -77,9 +77,9 @@ def read_page(page: str, root: Path) -> object:
     from shuhari.data import nearest
     from shuhari.tools.board.asking import read_query
     from shuhari.tools.board.catalogue import Catalogue
-    from shuhari.tools.board.plain import to_finite
     from shuhari.tools.board.views import VIEWS
     from shuhari.tools.board.views.picture import Picture
+    from shuhari.tools.plain import read_plain, to_finite
     from shuhari.tools.serving.refusals import Refused
 
     name, _, query = page.partition("?")
@@ -95,4 +95,4 @@ def read_page(page: str, root: Path) -> object:
         raise typer.BadParameter(str(refused), param_hint="PAGE") from None
     if isinstance(found, Picture):
         raise typer.BadParameter(f"{name} is a picture, which the address /api/{name} gives", param_hint="PAGE")
-    return to_finite(found)
+    return to_finite(found, read_plain)

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from shuhari.tools.plain import to_finite
 from shuhari.tools.printable import make_printable as make_printable
 
 NOTHING = 1  # exit code where nothing was found of what was asked for by name, as of grep
@@ -25,17 +26,7 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """A value as JSON; what JSON has not is written as text, NaN as null."""
-    say(json.dumps(_to_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False))
-
-
-def _to_finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {str(k): _to_finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_finite(v) for v in value]
-    return value
+    say(json.dumps(to_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:

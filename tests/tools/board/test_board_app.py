@@ -208,7 +208,7 @@ def test_what_fails_is_told_without_its_insides(client: TestClient, monkeypatch:
 
 
 def test_numbers_that_json_has_not_are_null_and_text_is_ascii() -> None:
-    from shuhari.tools.board.plain import to_json
+    from shuhari.tools.plain import to_json
 
     assert json.loads(to_json({"a": [float("nan"), float("inf"), 1.5], "b": "\ud800\u202e<"})) == {
         "a": [None, None, 1.5], "b": "\ud800\u202e<"}  # fmt: skip

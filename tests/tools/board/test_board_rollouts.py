@@ -13,8 +13,8 @@ from board_runs import MARKUP
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.store import Store
 from shuhari.tools.board.catalogue import Catalogue
-from shuhari.tools.board.plain import to_json
 from shuhari.tools.board.views import rollouts
+from shuhari.tools.plain import to_json
 from shuhari.tools.serving.refusals import Refused
 
 LONG = 100_000  # tokens of an answer

@@ -31,10 +31,10 @@ from shuhari.data import nearest
 from shuhari.store import LockedError, NoRunError, StoreError
 from shuhari.tools.board.asking import read_query
 from shuhari.tools.board.catalogue import Catalogue
-from shuhari.tools.board.plain import to_json
 from shuhari.tools.board.views import CHANGES, COSTLY, VIEWS
 from shuhari.tools.board.views.metrics import tell_metrics
 from shuhari.tools.board.views.picture import Flow, Picture
+from shuhari.tools.plain import to_json
 from shuhari.tools.serving.guard import Guard
 from shuhari.tools.serving.refusals import Refused, show
 

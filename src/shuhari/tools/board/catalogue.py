@@ -45,7 +45,7 @@ class Catalogue:
             return path
         there = self._list_places()
         if name == "latest" and there:
-            return max(there.values(), key=lambda path: max(_read_stamp(path), default=(0, 0)))
+            return max(there.values(), key=lambda path: max(read_stamp(path), default=(0, 0)))
         if name not in there:
             raise NoRunError(f"no run {name!r:.200} in {self.root}/; {nearest(name, there)}")
         return there[name]
@@ -55,7 +55,7 @@ class Catalogue:
         `PENDING`, and are read meanwhile; with `wait` all are read first."""
         wanted = [word.lower() for word in words]
         places = self._list_places()
-        stamps = {name: _read_stamp(path) for name, path in places.items()}
+        stamps = {name: read_stamp(path) for name, path in places.items()}
         order = sorted(places, key=lambda name: (max(stamps[name], default=(0, 0)), name), reverse=True)
         missing = [name for name in order if self._is_stale(name, stamps[name])]
         left = self._read(places, stamps, missing, float("inf") if wait else AT_ONCE)
@@ -75,7 +75,7 @@ class Catalogue:
         that were read. After so many seconds the others are left out, until they are asked for again."""
         end, out = time.monotonic() + seconds, dict[str, Any]()
         for run in runs:
-            stamp, kept = _read_stamp(run.path), self._made.get((what, run.name))
+            stamp, kept = read_stamp(run.path), self._made.get((what, run.name))
             if kept is not None and (kept[0] == stamp or time.monotonic() < kept[1] + AGAIN):
                 out[run.name] = kept[2]
             elif run.status != PENDING and time.monotonic() < end:
@@ -131,7 +131,7 @@ class Catalogue:
         return []
 
 
-def _read_stamp(path: Path) -> Stamp:
+def read_stamp(path: Path) -> Stamp:
     """Of the files that make up its summary and are there."""
     found = []
     for name in (*FILES[:2], TAGS):

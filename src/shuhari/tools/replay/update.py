@@ -22,7 +22,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
-from shuhari.data import Info, Trajectory, code, find_outcomes
+from shuhari.data import Info, code, find_outcomes
 from shuhari.events import Collected
 from shuhari.loop.collect import pack_groups
 from shuhari.loop.context import Context
@@ -266,7 +266,3 @@ def _mean(parts: Any) -> float:
     values = np.concatenate([*(np.ravel(x) for x in parts), np.zeros(0)])
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else float("nan")
-
-
-def count_leaves(trajectories: Sequence[Trajectory]) -> int:
-    return sum(len(t.paths()) for t in trajectories)

@@ -18,7 +18,7 @@ from shuhari.store import Run as Stored
 from shuhari.store import resolve
 from shuhari.tools.handed import without_functions
 from shuhari.tools.replay.steps import change_recipe, choose_steps, describe_steps, find_state, finite, of_stage
-from shuhari.tools.replay.update import UpdateResult, count_leaves, find_start, make_update, open_at
+from shuhari.tools.replay.update import UpdateResult, find_start, make_update, open_at
 
 TAKEN = ("collect", "transform", "part", "learner", "surrogate", "micro_batch")  # sections that an update depends on
 CLOSE = 1e-3  # a relative difference above which the update made again is said to be another one
@@ -106,7 +106,7 @@ def _check_taken(key: str) -> None:
 
 
 def _describe_batch(kept: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> dict[str, Any]:
-    episodes = [count_leaves(g["trajectories"]) for g in kept]
+    episodes = [sum(len(t.paths()) for t in g["trajectories"]) for g in kept]
     whole, rounds = all(g.get("why") == "all" for g in kept), round(report.get("rollout/rounds", 1))
     all_of_them = report.get("rollout/episodes", 0) * rounds
     of = len(kept) if whole else round(all_of_them * len(kept) / sum(episodes)) if all_of_them else None

@@ -16,7 +16,7 @@ from shuhari.claims.verdict import LEAST
 from shuhari.data import nearest
 from shuhari.store import Run
 from shuhari.tools import comparison
-from shuhari.tools.board.catalogue import Catalogue
+from shuhari.tools.board.catalogue import Catalogue, Stamp, read_stamp
 from shuhari.tools.board.views.picture import Picture
 from shuhari.tools.comparison import GREEDY, Columns
 from shuhari.tools.plot import average_curves, choose_curves, plot_comparison, read_curve
@@ -27,7 +27,7 @@ NUMBERS = 8_000_000  # that are kept of all runs together, at about 32 bytes eac
 PLAIN = ("step", "wall")  # axes that every run has
 Sides = dict[str, list[Path]]
 
-_kept: dict[tuple[Path, str], tuple[tuple[int, ...], tuple[Columns, list[str]]]] = {}
+_kept: dict[tuple[Path, str], tuple[Stamp, tuple[Columns, list[str]]]] = {}
 _lock = threading.Lock()
 
 
@@ -120,8 +120,7 @@ def _find(runs: Catalogue, names: Sequence[str]) -> list[Path]:
 
 def _read(path: Path, metric: str) -> tuple[Columns, list[str]]:
     """(the columns of a metric and of what was spent, the names of all) of a run, kept while its files are the same."""
-    stamp = tuple(n for f in ("run.sqlite", "run.sqlite-wal") if (path / f).is_file()
-                  for s in [(path / f).stat()] for n in (s.st_mtime_ns, s.st_size))  # fmt: skip
+    stamp = read_stamp(path)
     with _lock:
         before = _kept.get((path, metric))
     if before is not None and before[0] == stamp:

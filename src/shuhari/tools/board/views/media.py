@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from shuhari.store import Run
-from shuhari.store.schema import FILE
-from shuhari.tools.board.catalogue import Catalogue
+from shuhari.tools.board.catalogue import Catalogue, read_stamp
 from shuhari.tools.board.views.picture import Picture
 from shuhari.tools.serving.refusals import Refused
 
@@ -115,7 +114,7 @@ def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
 
 def _make(path: Path, what: tuple[Any, ...], make: Callable[[], Any], weigh: Callable[[Any], int]) -> Any:
     """What was made of a run as it stands, or is made now; in the words of the library where it cannot be."""
-    key = (str(path), (path / FILE).stat().st_mtime_ns, *what)
+    key = (str(path), read_stamp(path), *what)
     if not _room.acquire(blocking=False):
         raise Refused("others play or draw a checkpoint: one at a time, ask again soon", status=409, code="busy")
     try:
