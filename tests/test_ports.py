@@ -52,8 +52,8 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "store/files.py": ("O_NOFOLLOW O_NONBLOCK register_at_fork sched_getaffinity", "what a system has"),
     "store/schema.py": ("tolist", "numbers of numpy and torch"),
     "tasks/snapshots.py": ("numpy start", "environments and spaces of Gymnasium"),
-    "tools/board/plain.py": ("tolist", "numbers of numpy and torch"),
     "tools/episodes.py": ("tolist", "numbers of numpy and torch"),
+    "tools/plain.py": ("tolist", "numbers of numpy and torch"),
     "tools/profile_report.py": ("base config dtype head_dim", "modules of transformers"),
 }
 
