@@ -34,10 +34,10 @@ ONLINE: dict[str, Any] = {"peer": "Stable-Baselines3", "env_steps": 10_000, "thr
 OFFLINE: dict[str, Any] = {"peer": "d3rlpy", "threads": 1}
 CASES: dict[str, dict[str, Any]] = {
     "SAC": {**ONLINE, "method": "sac", "recipe": "sac_pendulum"},
-    "TD3": {**ONLINE, "method": "td3", "recipe": "td3_pendulum"},
+    "TD3": {**ONLINE, "method": "td3", "recipe": "td3_pendulum", "env_steps": 20_000},
     "IQL": {**OFFLINE, "method": "iql", "recipe": "iql_pendulum", "updates": 4_000},
     "TD3+BC": {**OFFLINE, "method": "td3_bc", "recipe": "td3_bc_pendulum", "updates": 10_000},
-    "CQL": {**OFFLINE, "method": "cql", "recipe": "cql_pendulum", "updates": 1_600},
+    "CQL": {**OFFLINE, "method": "cql", "recipe": "cql_pendulum", "updates": 3_200},
 }
 HEAD = ("method", "peer", "budget", "ours: mean ± sd", "theirs", "difference [95 %]", "seeds", "verdict")
 Act = Callable[[Any], Any]
@@ -130,7 +130,8 @@ def measure(case: dict[str, Any], side: str) -> dict[str, Any]:
 def summary(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Of each case that has at least two seeds of both sides: the values by seed, and the judgement."""
     out = []
-    for name, runs in found["runs"].items():
+    for name in [n for n in CASES if n in found["runs"]]:
+        runs = found["runs"][name]
         by = {s: {r["seed"]: r["return"] for r in runs if r["side"] == s} for s in ("ours", "theirs")}
         seeds = sorted(by["ours"].keys() & by["theirs"].keys())
         if len(seeds) > 1:
