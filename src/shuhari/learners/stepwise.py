@@ -21,8 +21,8 @@ from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.learners.ucrl import SURE
-from shuhari.needs import Need, role_model
+from shuhari.learners.tables import SURE, find_table
+from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.registry import register
 
@@ -60,11 +60,7 @@ class Stepwise:
         return (self.role,)
 
     def bind(self, models: Mapping[str, Model]) -> None:
-        model = role_model(models, self.role)
-        weights: dict[str, Tensor] = dict(model.module.named_parameters())
-        if weights.keys() != {"logits"}:
-            raise TypeError(f"stepwise: the model of {self.role!r} is {type(model).__name__}: expected a tabular one")
-        self._table = weights["logits"]
+        self._table = find_table(models, self.role, "stepwise")
 
     @torch.no_grad()
     def update(self, batch: Batch, ctx: Ctx) -> Updated:

@@ -27,11 +27,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Positive, ProperShare, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.needs import Need, role_model
+from shuhari.learners.tables import SURE, find_table
+from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.registry import register
-
-SURE = 50.0  # the logit of what is planned, above 0 of all else
 
 
 @register("learner", "ucrl")
@@ -70,11 +69,7 @@ class Ucrl:
         return (self.role,)
 
     def bind(self, models: Mapping[str, Model]) -> None:
-        model = role_model(models, self.role)
-        weights: dict[str, Tensor] = dict(model.module.named_parameters())
-        if weights.keys() != {"logits"}:  # one for each state and action
-            raise TypeError(f"ucrl: the model of {self.role!r} is {type(model).__name__}: expected a tabular one")
-        self._table = weights["logits"]
+        self._table = find_table(models, self.role, "ucrl")
         S, A = self._table.shape
         if not self.state:
             pairs = ("earned", "before", "since")  # rewards; visits when it planned last, and since then
