@@ -11,12 +11,14 @@ from shuhari.claims.sources import is_older
 from shuhari.claims.verdict import HELD, Because
 from shuhari.data import EMPTY
 
+EARLIER = "earlier version of the code"  # what a result was measured on, where the library has changed since
+
 
 def describe_verdict(result: Mapping[str, Any], *, because: bool = True, now: bool = False, stale: str = "") -> str:
     """The verdict, and in brackets what it hangs on: `holds (its guard open, not by it, exploratory, stale)`.
 
     because: with what ablations say of the paper's reason (not where that has a column of its own). now: whether the
-    library has changed since, `older core`, which a page that is written once cannot say. stale: why, where the result
+    library has changed since, `EARLIER`, which a page that is written once cannot say. stale: why, where the result
     itself does not say it yet."""
     ruled, marks = "headline" in result, list[str]()
     if ruled:
@@ -30,5 +32,5 @@ def describe_verdict(result: Mapping[str, Any], *, because: bool = True, now: bo
     if stale or result.get("stale"):
         marks.append("stale")
     elif now and is_older(result["hashes"]):
-        marks.append("older core")
+        marks.append(EARLIER)
     return f"{result['verdict']} ({', '.join(marks)})" if marks else str(result["verdict"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +12,6 @@ from shuhari.cli.text import make_printable, note, print_json, say
 
 if TYPE_CHECKING:
     from shuhari.diagnosis import Finding
-
-FINE = "diagnosis: every number lies in its healthy range"
-FEW = 10  # steps; the rules that look at rewards ask for so many
 
 
 def diagnose(
@@ -54,22 +50,12 @@ def describe_finding(word: str, finding: Finding, path: Path) -> str:
 
 def say_findings(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], path: Path) -> None:
     """Print what the rules find in a run, or that they find nothing."""
+    from shuhari.diagnosis import describe_health
     from shuhari.diagnosis import diagnose as judged
 
     found = judged(columns, recipe)
     for finding in found:
         say(describe_finding("diagnosis", finding, path))
     if not found:
-        longest = max(Counter(columns["stage"]).values(), default=0)
-        unsure = f", as far as {longest} steps can show it: most rules need {FEW}" if longest < FEW else ""
-        say(f"{FINE}{unsure}{_tell_nothing_earned(columns)}")
+        say(f"diagnosis: {describe_health(columns)}")
 
-
-def _tell_nothing_earned(columns: Mapping[str, Sequence[Any]]) -> str:
-    """What no rule takes for a disease, and no user for health: that the last stage has earned nothing at all."""
-    last = [stage == columns["stage"][-1] for stage in columns["stage"]]
-    for name in ("reward/score", "reward/mean", "evaluate/greedy"):
-        values = [v for v, here in zip(columns.get(name, ()), last, strict=False) if here and v is not None]
-        if values and not any(values):
-            return f"; and yet {name} was 0 at every step of stage {columns['stage'][-1]}: nothing was achieved so far"
-    return ""

@@ -88,9 +88,11 @@ def show_kept(places: Sequence[Place], json: bool) -> None:
 
 
 def find_stale(places: Sequence[Place], *, named: bool) -> dict[Place, str]:
-    """Those whose result is out of date, or of an older core, or, where they were `named`, missing, and which it is."""
+    """Those whose result is out of date, or of an earlier version of the code, or, where they were `named`, missing,
+    and which it is."""
     from shuhari.claims.result import find_stale as why
     from shuhari.claims.sources import is_older
+    from shuhari.claims.wording import EARLIER
     from shuhari.config.overlay import RecipeError
 
     found = {}
@@ -103,7 +105,7 @@ def find_stale(places: Sequence[Place], *, named: bool) -> dict[Place, str]:
         if result is None and not named:
             continue
         reason = "not measured" if result is None else result.get("stale", "") or why(one.read(), result)
-        reason = reason or ("older core" if result is not None and is_older(result["hashes"]) else "")
+        reason = reason or (EARLIER if result is not None and is_older(result["hashes"]) else "")
         if reason:
             found[one] = reason
     return found

@@ -5,8 +5,8 @@ what its first steps show. Nothing here stops or changes a run.
 """
 
 from shuhari.diagnosis.evidence import Evidence
-from shuhari.diagnosis.judge import RULES, Finding, diagnose, judge
+from shuhari.diagnosis.judge import FINE, RULES, Finding, describe_health, diagnose, judge
 from shuhari.diagnosis.rule import Rule
 from shuhari.diagnosis.watch import Watch
 
-__all__ = ["RULES", "Evidence", "Finding", "Rule", "Watch", "diagnose", "judge"]
+__all__ = ["FINE", "RULES", "Evidence", "Finding", "Rule", "Watch", "describe_health", "diagnose", "judge"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,6 +13,8 @@ from shuhari.diagnosis.evidence import Evidence
 from shuhari.diagnosis.rule import Rule
 
 RULES: tuple[Rule, ...] = (*rewards.RULES, *sampling.RULES, *learning.RULES)
+FINE = "every number lies in its healthy range"
+FEW = 10  # steps; the rules that look at rewards ask for so many
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,20 @@ def split_stages(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]
         yield Evidence(str(stage), own, table, before)
         before = {n: v[-1] for n, v in own.items() if n.startswith("spent/") and v[-1] is not None}
         at = end
+
+
+def describe_health(columns: Mapping[str, Sequence[Any]]) -> str:
+    """What is said of a run in which no rule found anything: `FINE` alone, or with what makes that less sure."""
+    longest = max(Counter(columns["stage"]).values(), default=0)
+    unsure = f", as far as {longest} steps can show it: most rules need {FEW}" if longest < FEW else ""
+    return f"{FINE}{unsure}{_tell_nothing_earned(columns)}"
+
+
+def _tell_nothing_earned(columns: Mapping[str, Sequence[Any]]) -> str:
+    """What no rule takes for a disease, and no user for health: that the last stage has earned nothing at all."""
+    last = [stage == columns["stage"][-1] for stage in columns["stage"]]
+    for name in ("reward/score", "reward/mean", "evaluate/greedy"):
+        values = [v for v, here in zip(columns.get(name, ()), last, strict=False) if here and v is not None]
+        if values and not any(values):
+            return f"; and yet {name} was 0 at every step of stage {columns['stage'][-1]}: nothing was achieved so far"
+    return ""

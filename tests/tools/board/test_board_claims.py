@@ -16,7 +16,10 @@ from shuhari.claims import board
 from shuhari.claims.cards import find
 from shuhari.claims.wording import describe_verdict
 from shuhari.config.library import find_results, read_result
+from shuhari.store import Store
 from shuhari.tools.board import results
+from shuhari.tools.board.catalogue import Catalogue
+from shuhari.tools.board.views.claims import list_claimed
 
 Ask = Callable[..., Any]
 PACS = "rlvr/pacs"
@@ -55,6 +58,19 @@ def test_the_scoreboard_says_what_the_results_say(ask: Ask) -> None:
             assert row["effect"] == pytest.approx(head["effect"] / head["margin"])
         assert row["year"] == result["paper"].get("year")
     assert found["chance"] == board.false_holds([r for r in kept.values() if r])
+
+
+def test_a_run_leads_to_the_claims_of_its_methods(tmp_path: Path) -> None:
+    laid = {"rlvr/kl_cov+mopps": ["rlvr/kl_cov", "curriculum/mopps"], PACS: [], "../x/no": ["/y", "../z"]}
+    for name, methods in laid.items():
+        with Store.open(tmp_path / name[-2:]) as store:
+            tables = "".join(f'[laid."{one}"]\n' for one in methods)
+            store.write_text("recipe.toml", f'name = "{name}"\nsteps = 1\n{tables}')
+    runs = Catalogue(tmp_path)
+    found = {row["method"]: row["words"] for row in list_claimed(runs, "ps")}
+    assert set(found) == {"rlvr/kl_cov", "curriculum/mopps"}
+    assert all(words.startswith((read_result(name) or {})["verdict"]) for name, words in found.items())
+    assert [row["method"] for row in list_claimed(runs, "cs")] == [PACS] and list_claimed(runs, "no") == []
 
 
 def test_claims_are_filtered_and_put_in_order(ask: Ask) -> None:
@@ -143,8 +159,3 @@ def test_a_bed_ranks_its_methods_as_the_terminal_does(ask: Ask, elsewhere: Path,
     assert ask(f"beds?bed=beds/trie/twins4&metric={other}:final")["by"] == f"{other}:final"
     assert "did you mean" in ask("beds?bed=beds/trie/twin", 404)["error"]["message"]
     assert ask("beds?bed=beds/trie/twins4&metric=nothing", 400)["error"]["param"] == "metric"
-
-
-def test_links_know_which_methods_have_a_claim(ask: Ask) -> None:
-    found = ask("claimed")
-    assert found[PACS] == (read_result(PACS) or {})["verdict"] and "baselines/grpo" not in found

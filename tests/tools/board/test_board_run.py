@@ -133,6 +133,18 @@ def test_findings_are_those_of_the_terminal_with_the_rollouts_that_show_them(tmp
     assert by["length-drift"]["what"] == next(f for f in wanted if f.rule.name == "length-drift").list_lines()[0]
 
 
+def test_a_healthy_run_is_told_in_the_words_of_the_terminal(tmp_path: Path, capsys: Any) -> None:
+    from shuhari.cli.diagnosing import say_findings
+
+    for name, rewards in {"well": [i / 20 for i in range(20)], "short": [1.0], "none": [0.0]}.items():
+        path = write(tmp_path / name, [{"reward/mean": x} for x in rewards])
+        (path / "recipe.toml").write_text('name = "x"\nsteps = 1\n')
+        found = show_findings(Catalogue(tmp_path), name)
+        say_findings(Run(path).metrics(), Run(path).recipe, path)
+        assert found is not None and capsys.readouterr().out == f"diagnosis: {found['healthy']}\n"
+        assert found["sure"] == (name == "well"), found
+
+
 def test_every_rule_that_has_rollouts_to_show_is_one() -> None:
     from shuhari.diagnosis import RULES
     from shuhari.store.finding import ORDERS

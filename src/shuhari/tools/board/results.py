@@ -7,7 +7,7 @@ since takes seconds to find out, and is told once a thread knows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,9 +87,11 @@ def find_card(bed: str) -> Any:
     return None
 
 
-def list_claimed() -> Iterator[Method]:
-    """The recipes that state a claim, or have a result of one."""
+def list_claimed(among: Collection[str] | None = None) -> Iterator[Method]:
+    """The recipes (of those `among`, else all) that state a claim, or have a result of one."""
     for method in list_recipes():
+        if among is not None and method.name not in among:
+            continue
         if method.problem is None and (describe(method.name).get("claim") or read_one(method.name) is not None):
             yield method
 

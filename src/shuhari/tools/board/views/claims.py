@@ -10,6 +10,7 @@ from pydantic import Field
 
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, nearest
+from shuhari.store import Run
 from shuhari.tools.board import results
 from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.views.picture import Picture
@@ -33,7 +34,7 @@ def list_claims(
 ) -> dict[str, Any]:
     """{total, families, verdicts, chance, pending, problems, claims}: every method that states a claim, with its
     verdict and its effect in margins. families, verdicts: how many there are of each; chance: how many hold by chance;
-    pending: whether it is not known yet which results are of an older core (with `wait` it is)."""
+    pending: whether it is not known yet which results are of an earlier version of the code (with `wait` it is)."""
     from shuhari.claims.board import false_holds
 
     known = results.knows_core(wait=wait)
@@ -57,10 +58,14 @@ def list_claims(
     }
 
 
-def list_claimed(runs: Catalogue) -> dict[str, str]:
-    """Method -> verdict, of those that state a claim: what a link to one needs."""
-    found, _ = results.read_all()
-    return {m.name: str(found[m.name][0]["verdict"] if m.name in found else UNMEASURED) for m in results.list_claimed()}
+def list_claimed(runs: Catalogue, run: str) -> list[dict[str, str]]:
+    """[{method, words}]: the claims of the recipe of a run, and of the methods laid over it, with their verdicts."""
+    recipe = Run(runs.find(run)).recipe
+    name, known = str(recipe.get("name", "")), results.knows_core()
+    laid = recipe.get("laid")
+    methods = {name, name.partition("+")[0], *(laid if isinstance(laid, dict) else ())}
+    rows = [_tell(m.name, results.read_one(m.name), known) for m in results.list_claimed(methods)]
+    return [{"method": row["method"], "words": row["words"]} for row in rows]
 
 
 def draw_effects(runs: Catalogue, family: str = "", verdict: str = "", words: str = "") -> Picture:
@@ -101,6 +106,7 @@ def _tell_result(result: Mapping[str, Any], known: bool) -> dict[str, Any]:
     from shuhari.claims.board import count_tries, detectable, headline, ruled
     from shuhari.claims.result import describe_differences
     from shuhari.claims.sources import find_changed, is_older
+    from shuhari.claims.wording import EARLIER
 
     kept = ("headline", "premise", "mde", "looks", "cpu_s", "protocol", "exploratory", "budget", "seeds", "start",
             "chance", "task", "model", "kind", "notes", "stale")  # fmt: skip
@@ -108,7 +114,8 @@ def _tell_result(result: Mapping[str, Any], known: bool) -> dict[str, Any]:
                    "diverged": arm.get("diverged", [])} for name, arm in result["arms"].items()}  # fmt: skip
     own = {name: digest for name, digest in result["hashes"]["modules"].items() if name.startswith("shuhari.")}
     stale = str(result.get("stale") or find_changed(own, {}))
-    age = "older core: the loop, or a module that others share, has changed since, which does not undo it"
+    age = "the training loop, or a module that others share, has changed since, which does not undo it"
+    age = f"measured on an {EARLIER}: {age}"
     freshness = stale or (None if not known else age if is_older(result["hashes"]) else "up to date")
     return {
         **{key: result[key] for key in kept if key in result},

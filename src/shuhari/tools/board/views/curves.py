@@ -27,13 +27,13 @@ CHARTS = (  # what a page of a run shows: title, patterns of metrics; of `evalua
     ("Entropy", ("rollout/entropy", "*/entropy")),
     ("KL", ("*/kl", "*/approx_kl")),
     ("Clip fraction", ("*/clip_fraction",)),
-    ("Gap of log-probabilities", ("engine/gap", "engine/gap_max")),
+    ("Train/inference log-prob gap", ("engine/gap", "engine/gap_max")),
     ("Staleness", ("rollout/staleness",)),
     ("Groups alike", ("rollout/alike",)),
     ("Losses", ("*/loss/*",)),
     ("Gradient norm", ("*/grad_norm",)),
     ("Learning rate", ("*/lr",)),
-    ("Time of a step", ("time/*", SECONDS)),
+    ("Time of a step", (SECONDS,)),
 )
 LINES = 8  # curves of a chart
 NAMED = 60  # curves of a question

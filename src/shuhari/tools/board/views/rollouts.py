@@ -159,7 +159,7 @@ def _tell(group: Mapping[str, Any], i: int, numbers: Sequence[Mapping[str, Array
     rewards, weights = {name: sum_reward(t.steps, name) for name in names}, group.get("weights")
     played = [s for s in t.steps if not is_tokens(s.context)]
     infos = [t.info, *(s.info for s in t.steps)]
-    facts = {k: v for info in infos for k, v in info.items() if isinstance(v, bool | int | float)}
+    facts = {k: v for info in infos for k, v in info.items() if isinstance(v, bool | int | float) and k != "ended"}
     advantages = [c["advantage"] for c in numbers if "advantage" in c]
     out = {
         "status": str(t.status),

@@ -89,16 +89,17 @@ def show_recipe(runs: Catalogue, run: str) -> dict[str, Any]:
 
 
 def show_findings(runs: Catalogue, run: str) -> dict[str, Any] | None:
-    """{step, rules, findings} of `shuhari diagnose`, each with what it says, and `shown`: [{text, query}] of the
-    rollouts that show it; `raised`: the step at which a run that trained told it as an alarm, None where it did not.
-    Null while the steps are being read."""
+    """{step, rules, findings, healthy, sure} of `shuhari diagnose`, each finding with what it says, and `shown`:
+    [{text, query}] of the rollouts that show it; `raised`: the step at which a run that trained told it as an alarm,
+    None where it did not. healthy: what is said where nothing was found, and whether it is `sure`. Null while the steps
+    are being read."""
     path = runs.find(run)
     return runs.numbers.of(path).make("findings", lambda steps: judge(steps, Run(path), run))
 
 
 def judge(steps: Steps, opened: Run, run: str) -> dict[str, Any]:
     """What the rules find in the steps of a run."""
-    from shuhari.diagnosis import RULES, diagnose
+    from shuhari.diagnosis import FINE, RULES, describe_health, diagnose
 
     columns, (_, _, recipe) = steps.to_lists(), _read(opened)
     raised = _find_alarms(columns)
@@ -107,7 +108,8 @@ def judge(steps: Steps, opened: Run, run: str) -> dict[str, Any]:
         what, seen, helps = f.list_lines()
         findings.append({**f.to_json(), "what": what, "seen": seen, "helps": helps, "alarm": f.rule.at_once,
                          "raised": raised.get((f.stage, f.rule.name)), "shown": _list_shown(f, run)})  # fmt: skip
-    return {"step": steps.last, "rules": len(RULES), "findings": findings}
+    healthy = "" if findings or not columns["step"] else describe_health(columns)
+    return {"step": steps.last, "rules": len(RULES), "findings": findings, "healthy": healthy, "sure": healthy == FINE}
 
 
 def list_events(runs: Catalogue, run: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ export async function show(main, query, { signal }) {
     picture.hidden = !list.hidden;
     fill(chance, found.chance);
     fill(count, h("span", {}, `${found.total} of ${Object.values(found.families).reduce((a, b) => a + b, 0)} claims`),
-      found.pending && h("span", {}, "which are of an older core is being looked at"), found.problems.map((p) => h("span", { class: "bad" }, p)));
+      found.pending && h("span", {}, "which were measured on an earlier version of the code is being looked at"), found.problems.map((p) => h("span", { class: "bad" }, p)));
   }
   async function drawAll() {
     const asked = { words: state.words, family: state.family, verdict: state.verdict }, key = JSON.stringify(asked);

@@ -60,14 +60,14 @@ export async function show(main, query, { signal }) {
     reading.textContent = charts.told.whole ? "" : `Steps are being read: ${charts.told.read} stand for all of them so far.`;
   }
 
-  let seen = "", status = "", step = null;
+  let seen = "", status = "", step = null, news = null, claims = [];
   function showNews(found) {
-    const text = JSON.stringify(found);
+    const text = JSON.stringify([(news = found), claims]);
     status = found.status;
     if (text === seen) return;
     seen = text;
     const focused = head.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    showFacts(head, facts, found, run);
+    showFacts(head, facts, found, run, claims);
     if (focused) [...head.querySelectorAll("a")].find((a) => a.getAttribute("href") === focused)?.focus();
     if (found.step !== step) {
       step = found.step;
@@ -88,15 +88,16 @@ export async function show(main, query, { signal }) {
     showEvents(events, happened, run);
   }
   async function profileOf(found) {
-    if (!found.has.profile || profiled) return;
-    profiled = true;
-    showProfile(profile, await get("profile", { run }, signal));
+    if (profiled) return;
+    profiled = found.has.profile;
+    showProfile(profile, profiled ? await get("profile", { run }, signal) : null);
   }
   const fails = (at) => (error) => { if (!signal.aborted) fill(at, h("p", { class: "bad" }, error.message)); };
 
   showNews(first);
   await charts.refresh().then(() => state.more.length && charts.refresh(true)).then(controls).catch(fails(reading));
   refreshFindings().catch(fails(wrong));
+  get("claimed", { run }, signal).then((found) => { claims = found; showNews(news); }, () => {}); // a recipe that cannot be read is told at the top
   get("recipe", { run }, signal).then((found) => showRecipe(recipe, found), fails(recipe));
   let turn = 0;
   every(2, signal, async () => {
@@ -112,7 +113,7 @@ export async function show(main, query, { signal }) {
 
 const named = (text) => text.replaceAll("_", " ");
 
-function showFacts(head, facts, run, name) {
+function showFacts(head, facts, run, name, claims) {
   const pages = [["rollouts", "Rollouts"], run.has.curriculum && ["curriculum", "Curriculum"], ["replay", "Replay"]].filter(Boolean);
   fill(head, h("h1", {}, run.name, " ", h("span", { class: `status ${run.status}` }, run.status)),
     run.summary && h("p", { class: "quiet" }, run.summary),
@@ -123,11 +124,12 @@ function showFacts(head, facts, run, name) {
   const made = Object.entries(run.made_with).map(([k, v]) => `${k} ${v}`).join(", ");
   const spent = Object.entries(run.spent).map(([k, v]) => `${named(k)} ${number(v)}`).join(", ");
   const old = facts.querySelector("details")?.open;
-  fill(facts, h("div", { class: "halves" }, h("dl", {}, entry("Recipe", run.recipe), entry("Task", run.task), entry("Seed", String(run.seed)),
+  fill(facts, h("div", { class: "halves" }, h("dl", {}, entry("Recipe", run.recipe),
+    entry("Claims", claims.length ? claims.map((c, i) => [i > 0 && ", ", h("a", { href: link("claim", { method: c.method }) }, c.method), `: ${c.words}`]) : null), entry("Task", run.task), entry("Seed", String(run.seed)),
     entry("Step", run.step < 0 ? "none yet" : [`${run.step}${share} `, run.total > 0 && h("progress", { max: run.total, value: Math.min(run.step, run.total), "aria-label": "steps" })]),
     entry("Time in steps", run.seconds === null ? null : duration(run.seconds)), entry("Began from", run.init), entry("Folder", h("code", {}, run.path)),
     Object.entries(run.data).map(([place, card]) => entry(`Data ${place}`, describe(card)))),
-    run.ends.rows.length ? table(run.ends.heads, run.ends.rows.map((row) => row.map((x, i) => (i && typeof x === "string" ? h("span", { class: "end" }, x) : x)))) : h("p", { class: "quiet" }, run.status === "complete" ? "No held-out score was measured before or after." : "Held-out scores before and after come with its end.")),
+    run.ends.rows.length ? table(run.ends.heads, run.ends.rows.map((row) => h("tr", {}, row.map((x, i) => h("td", { class: i ? "n" : null }, i ? number(x) : x))))) : h("p", { class: "quiet" }, run.status === "complete" ? "No held-out score was measured before or after." : "Held-out scores before and after come with its end.")),
     (made || spent) && h("details", { open: old }, h("summary", {}, "Made with, and spent"), h("dl", {}, entry("Spent", spent), entry("Made with", made))));
 }
 
@@ -151,7 +153,7 @@ function showFindings(at, found) {
     f.shown.length > 0 && h("p", {}, "Rollouts: ", f.shown.map((s, i) => [i > 0 && ", ", h("a", { href: link("rollouts", s.query) }, s.text)]))));
   const alarms = found.findings.filter((f) => f.alarm).length;
   fill(at, h("h2", {}, "Diagnosis", found.findings.length > 0 && ` (${found.findings.length}${alarms ? `, ${alarms} of them alarms` : ""})`),
-    cards.length ? cards : h("p", { class: "good" }, `Every number lies in its healthy range, by ${found.rules} rules, as far as step ${found.step}.`));
+    cards.length ? cards : h("p", { class: `sentence ${found.sure ? "good" : "warn"}` }, found.healthy || "no step is stored yet"));
 }
 
 function showEvents(at, found, run) {
@@ -168,7 +170,11 @@ function showEvents(at, found, run) {
 const step = (run, n) => h("a", { href: link("rollouts", { run, step: n }) }, String(n));
 
 function showProfile(at, found) {
-  if (!found) return;
+  if (!found) {
+    fill(at, h("h2", {}, "Profile"), h("p", { class: "quiet" }, "Not profiled. ", h("code", {}, "shuhari train … --profile"),
+      " measures where the time of a step goes, phase by phase (sampling, grading, the update), and shows it here."));
+    return;
+  }
   const shares = found.rows.map((row) => [row[0].trim(), Number.parseFloat(row[2]) || 0]).filter(([, share]) => share > 0);
   fill(at, h("h2", {}, "Profile"), found.lines.map((line) => h("p", { class: "quiet" }, line)),
     h("div", { class: "bar", role: "img", "aria-label": `shares of time: ${shares.map(([n, s]) => `${n} ${s} %`).join(", ")}` },
