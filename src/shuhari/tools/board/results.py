@@ -79,8 +79,8 @@ def find_card(bed: str) -> Any:
     """The card of a bed, OUT's before the library's; None where there is none."""
     from shuhari.claims.cards import find
 
-    for at in (OUT / "beds", find_cards()):
-        path = (at / f"{bed.removeprefix(f'{BEDS}/')}.json").absolute()
+    for at in ((OUT / "beds").absolute(), find_cards()):
+        path = at / f"{bed.removeprefix(f'{BEDS}/')}.json"
         found = keep(path, "card", lambda at=at: find(bed, at))  # type: ignore[misc]
         if found is not None:
             return found
