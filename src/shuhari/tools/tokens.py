@@ -51,14 +51,19 @@ def spell(step: Step, pieces: Mapping[str, Mapping[str, Any]]) -> list[str] | No
 
 
 def find_ranges(numbers: Sequence[Mapping[str, Array]]) -> dict[str, dict[str, Any]]:
-    """name -> {low, high, mean, signed} of the numbers of steps; signed: those on both sides of 0 differ in kind."""
+    """name -> {low, high, signed, origin, middle} of the numbers of steps; signed: those on both sides of 0 differ
+    in kind; origin: what stands out least (0, a ratio of 1, the largest log-probability, else the smallest number);
+    middle: the median distance from it of the numbers that lie elsewhere, 0 where none does."""
     out = {}
     for name in sorted({name for columns in numbers for name in columns}):
         values = np.concatenate([columns[name] for columns in numbers if name in columns])
         values = values[np.isfinite(values)]
         low, high = float(values.min()), float(values.max())
         signed = name == "advantage" or name.startswith("kl/") or low < 0 < high
-        out[name] = {"low": low, "high": high, "mean": float(values.mean()), "signed": signed}
+        origin = 0.0 if signed else 1.0 if name == "ratio" else high if name.endswith(("logp", "log_prob")) else low
+        away = np.abs(values - origin)
+        middle = float(np.median(away[away > 0])) if away.any() else 0.0
+        out[name] = {"low": low, "high": high, "signed": signed, "origin": origin, "middle": middle}
     return out
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from board_runs import MARKUP, TOKEN
+from board_runs import MARKUP, TOKEN, WALK
 
 from shuhari.tools.board.app import make_app
 
@@ -163,7 +163,7 @@ def test_what_a_model_wrote_stays_text(visit: Callable[[str], Any]) -> None:
     assert page.title() != "taken" and page.locator("main img[src=x]").count() == 0
 
 
-def test_an_answer_with_a_negative_advantage_is_three_steps_away(page: Any, board_root: Path, tmp_path: Path) -> None:
+def test_an_answer_with_a_negative_advantage_is_three_clicks_away(page: Any, board_root: Path, tmp_path: Path) -> None:
     from shuhari.api import train
 
     def small(completions: list[str], **_: object) -> list[float]:
@@ -174,9 +174,67 @@ def test_an_answer_with_a_negative_advantage_is_three_steps_away(page: Any, boar
         page.goto(address)
         page.get_by_role("link", name="mixed").first.click()
         page.get_by_role("link", name="Rollouts").first.click()
-        page.get_by_label("Rewards differ").check()
         page.locator("tbody a").first.click()
         page.locator(".tokens .minus").first.wait_for()
+        page.get_by_text("More colours: entropy, ratio, KL").click()
+        page.get_by_text("transform.entropy_shaping.alpha=0").wait_for()
+        page.goto(f"{address}/#/rollouts?run=mixed")
+        page.get_by_label("Rewards differ").wait_for()
+        some = page.locator("tbody tr").count()
+        assert page.get_by_label("Rewards differ").is_checked()
+        page.get_by_role("button", name="Show all groups").click()
+        page.get_by_text("all alike").first.wait_for()
+        assert page.locator("tbody tr").count() > some
+
+
+def test_a_policy_is_filmed_and_no_more_is_offered_than_it_can_do(page: Any, board_root: Path, tmp_path: Path) -> None:
+    from shuhari.api import train
+
+    (tmp_path / "walk.toml").write_text(WALK)
+    train(tmp_path / "walk.toml", tmp_path / "runs" / "walk")
+    shutil.copytree(board_root / "sums" / "0", tmp_path / "runs" / "sums")
+    with serve(tmp_path / "runs") as address:
+        page.goto(f"{address}/#token={TOKEN}")
+        page.wait_for_selector(READY)
+        page.goto(f"{address}/#/rollouts?run=walk")
+        page.locator(".media summary").click()
+        page.get_by_role("button", name="Film it").click()
+        film = page.get_by_role("img", name="animation of held-out episode 0")
+        film.wait_for(timeout=60_000)
+        assert film.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
+        page.get_by_role("button", name="Policy as a table").click()
+        page.get_by_role("table", name="policy on the grid").wait_for()
+        page.goto(f"{address}/#/rollouts?run=sums")
+        page.locator(".media summary").click()
+        page.get_by_text("token by token").wait_for()
+        assert page.locator(".media button").count() == 0
+
+
+def test_curves_of_two_sets_of_runs_are_drawn(visit: Callable[[str], Any]) -> None:
+    from playwright.sync_api import expect
+
+    page = visit("compare?side=sums/0&side=sums/1&metric=reward/mean")
+    lines = page.get_by_role("img", name="reward/mean of the").locator(".scatterlayer .trace")
+    expect(lines).to_have_count(2)
+    page.get_by_label("Metric").select_option("evaluate/greedy")
+    expect(page.get_by_role("img", name="evaluate/greedy of the").locator(".scatterlayer .trace")).to_have_count(2)
+    page.locator("label", has_text="Over").get_by_role("combobox").select_option("wall")
+    expect(page.locator(".xtitle").first).to_contain_text("wall")
+
+
+def test_an_outlier_leaves_the_colours_of_others(visit: Callable[[str], Any]) -> None:
+    shares = visit("runs").evaluate("""async () => {
+      const tokens = await import("/static/parts/tokens.js");
+      const [root, box] = ["div", "div"].map((tag) => document.createElement(tag));
+      box.className = "tokens";
+      box.step = { numbers: { advantage: [0, 0.1, -0.2, 1000] } };
+      box.append(...box.step.numbers.advantage.map(() => document.createElement("span")));
+      root.append(box);
+      tokens.colour(root, "advantage", { advantage: { low: -0.2, high: 1000, signed: true, origin: 0, middle: 0.2 } });
+      return [...box.children].map((e) => [e.className, parseInt(e.style.getPropertyValue("--a")) || 0]);
+    }""")
+    assert [way for way, _ in shares] == ["", "plus", "minus", "plus"]
+    assert shares[0][1] == 0 and 10 < shares[1][1] < shares[2][1] < shares[3][1] == 60
 
 
 def test_keys_alone_lead_through_the_board(visit: Callable[[str], Any]) -> None:
@@ -249,5 +307,7 @@ def test_a_run_is_deleted_after_a_question(page: Any, board_root: Path, tmp_path
             expect(dialog).to_contain_text("one")
             assert (tmp_path / "one").exists()
             dialog.get_by_role("button", name=answer).click()
+        expect(page.locator("#message")).to_have_text("Deleted: one")
         expect(page.locator("tbody tr")).to_have_count(0)
+        expect(page.locator("main")).to_contain_text("no run in")
     assert not (tmp_path / "one").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from board_runs import WALK
 
 from shuhari.api import train
 from shuhari.tools.board.catalogue import Catalogue
@@ -18,23 +19,11 @@ from shuhari.tools.episodes import play
 from shuhari.tools.serving.refusals import Refused
 from small_runs import write_sums
 
-WORLD = """summary = "a walk"
-steps = 2
-task.name = "gridworld"
-models.policy.use = "tabular"
-rollout = {use = "episode", n = 1}
-buffer.size = 4
-transform.returns.gamma = 0.95
-[part.policy]
-terms.clip = {behaviour = "present"}
-optimiser.lr = 0.1
-"""
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
     home = tmp_path_factory.mktemp("media")
-    for name, text in (("walk", WORLD), ("sums", 'summary = "sums"\n' + write_sums(steps=1, size=2))):
+    for name, text in (("walk", WALK), ("sums", 'summary = "sums"\n' + write_sums(steps=1, size=2))):
         (home / f"{name}.toml").write_text(text)
         train(home / f"{name}.toml", home / "runs" / name)
     return Catalogue(home / "runs")
@@ -63,6 +52,20 @@ def test_a_walk_is_played_drawn_and_told_as_a_table(runs: Catalogue, monkeypatch
     assert media.draw(runs, "walk", "samples").data[:4] == b"\x89PNG"
     assert len(media._kept) == 1  # what was made before had to go
     assert list_files(runs.find("walk")) == before
+
+
+def test_only_what_a_policy_can_do_is_offered(runs: Catalogue) -> None:
+    from shuhari.config.recipe import dump, load
+    from shuhari.store import Store
+
+    assert media.list_drawable(runs, "walk")["kinds"] == ["played", "video", "samples", "policy"]
+    found = media.list_drawable(runs, "sums")
+    assert found["kinds"] == [] and "token by token" in found["why"]
+    wanted = {"beds/masked/many": ["samples"], "baselines/ppo_cartpole": ["played", "video", "samples"]}
+    for name, kinds in wanted.items():
+        with Store.open(runs.root / name) as store:  # no weights are needed to say so
+            store.write_text("recipe.toml", dump(load(name)))
+        assert media.list_drawable(runs, name)["kinds"] == kinds, name
 
 
 def test_one_is_made_one_waits_and_others_are_told(runs: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:

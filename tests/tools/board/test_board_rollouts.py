@@ -16,6 +16,7 @@ from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.views import rollouts
 from shuhari.tools.plain import to_json
 from shuhari.tools.serving.refusals import Refused
+from shuhari.tools.tokens import find_ranges
 
 LONG = 100_000  # tokens of an answer
 
@@ -108,8 +109,16 @@ def test_a_group_says_what_each_token_is_and_why_it_was_rewarded(kept: Catalogue
     assert step["numbers"]["ratio"] == pytest.approx([1, np.exp(-1)], rel=1e-4)
     assert step["numbers"]["kl/reference"] == [2, -1]
     ranges = group["numbers"]
-    assert ranges["advantage"] == {"low": -1, "high": 1, "mean": pytest.approx(-1 / 3), "signed": True}
+    assert ranges["advantage"] == {"low": -1, "high": 1, "signed": True, "origin": 0, "middle": 1}
+    assert ranges["ratio"]["origin"] == 1 and ranges["logp"]["origin"] == ranges["logp"]["high"] == -1
     assert ranges["kl/reference"]["signed"] and not ranges["ratio"]["signed"]
+
+
+def test_one_outlier_does_not_set_the_scale_of_colours() -> None:
+    far = find_ranges([{"advantage": np.array([0.0] * 50 + [0.2] * 4 + [-0.1] * 4 + [-1000.0]), "v": np.arange(5.0)}])
+    assert far["advantage"]["middle"] == pytest.approx(0.2) and far["advantage"]["low"] == -1000
+    assert (far["v"]["origin"], far["v"]["middle"]) == (0, 2.5)
+    assert find_ranges([{"advantage": np.zeros(3)}])["advantage"]["middle"] == 0
 
 
 def test_a_tree_has_its_shared_steps_once(kept: Catalogue) -> None:

@@ -35,6 +35,7 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "curriculum": curriculum.list_problems,
     "curves": curves.tell_curves,
     "difficulty": curriculum.tell_difficulty,
+    "drawable": media.list_drawable,
     "effects": claims.draw_effects,
     "events": run.list_events,
     "findings": run.show_findings,
@@ -55,7 +56,7 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "text": rollouts.open_text,
     "tokens": rollouts.open_tokens,
 })  # fmt: skip
-COSTLY = frozenset({"media", "played", "policy"})  # they load a run's models, and the code that its recipe names
+COSTLY = frozenset({"drawable", "media", "played", "policy"})  # they load a run's models, or code that it names
 CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "delete": changes.delete_runs,
     "regrade": replay.regrade,

@@ -34,6 +34,35 @@ def list_checkpoints(runs: Catalogue, run: str) -> dict[str, Any]:
     return {"run": run, "checkpoints": Run(runs.find(run)).checkpoints()}
 
 
+def list_drawable(runs: Catalogue, run: str) -> dict[str, Any]:
+    """{kinds, why}: which of `played`, `video`, `samples` and `policy` there are of a run's policy, by its recipe, as
+    no weights are needed to say so; why there are none, "" where there are some."""
+    from gymnasium.spaces import Discrete
+
+    from shuhari.abilities import find_missing
+    from shuhari.config.build import build_stages
+    from shuhari.loop.opening import read_recipe
+
+    path = runs.find(run)
+
+    def make() -> dict[str, Any]:
+        stages = build_stages(read_recipe(path).stages)
+        models = [stage.models["policy"].model for stage in stages if "policy" in stage.models]
+        policy = next((model for model in models if model is not None), None)
+        spaces = stages[-1].task.spaces()
+        if spaces is None:
+            if policy is not None and not find_missing(policy, "fill"):
+                return {"kinds": ["samples"], "why": ""}
+            return {"kinds": [], "why": "Its policy writes text token by token: the groups that the run kept show it."}
+        kinds, few = ["played", "video", "samples"], all(isinstance(space, Discrete) for space in spaces)
+        if few and int(spaces[0].n) <= STATES and policy is not None and not find_missing(policy, "decide"):
+            kinds.append("policy")
+        return {"kinds": kinds, "why": ""}
+
+    found: dict[str, Any] = _make(path, ("drawable",), make, lambda made: 1 << 10)
+    return found
+
+
 def draw(
     runs: Catalogue, run: str, kind: Literal["video", "samples"] = "video", step: Step = None, episode: Episode = 0
 ) -> Picture:

@@ -35,10 +35,12 @@ async function showList(main, query, signal) {
   const { run } = query;
   const state = { order: query.order || "worst", down: query.down === "true", offset: Number(query.offset) || 0 };
   for (const name of FILTERS) state[name] = query[name] || "";
-  const body = h("tbody"), foot = h("p", { class: "foot" });
+  let undecided = Object.keys(query).every((name) => name === "run"); // nothing is asked for: groups that teach something, if there are any
+  if (undecided) state.contrast = "true";
+  const body = h("tbody"), hint = h("p", { class: "quiet" }), foot = h("p", { class: "foot" });
   const set = (name) => (event) => change({ [name]: event.target.value, offset: 0 });
   const bound = (name, label, step = "any") => field(label, h("input", { type: "number", step, value: state[name], onchange: set(name) }));
-  const contrast = h("input", { type: "checkbox", checked: state.contrast === "true", onchange: () => change({ contrast: contrast.checked ? "true" : "", offset: 0 }) });
+  const contrast = h("input", { type: "checkbox", checked: state.contrast === "true", onchange: () => change({ contrast: String(contrast.checked), offset: 0 }) });
   const tools = h("input", { type: "checkbox", checked: state.replies === "1", onchange: () => change({ replies: tools.checked ? "1" : "", offset: 0 }) });
   const pair = (...fields) => h("span", { class: "pair" }, fields);
   let asked = 0;
@@ -50,8 +52,8 @@ async function showList(main, query, signal) {
       bound("step", "Step", "1"), field("Problem", h("input", { value: state.problem, onchange: set("problem") })),
       pair(bound("low", "Mean reward from"), bound("high", "to")), pair(bound("shortest", "Length from", "1"), bound("longest", "to", "1")),
       field("Ended", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 }))),
-      field("Rewards differ", contrast, "only groups whose samples earned different rewards: these are learnt from"),
-      field("Tools or turns", tools, "only groups in which an environment or a tool answered")),
+      field("Rewards differ", contrast, "only groups whose samples earned different rewards: where these are compared within the group, it is learnt from these alone"),
+      field("Tools or turns", tools, "only groups in which an environment or a tool answered")), hint,
     h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {},
       [["Problem"], ["Step", "n"], ["Kept as"], ["Samples", "n"], ["Mean reward", "n"], ["Worst to best", "n"], ["Longest", "n"], ["Ended"]].map(([x, kind]) => h("th", { scope: "col", class: kind }, x)))), body)), foot,
     drawMedia(run, signal, query));
@@ -61,6 +63,10 @@ async function showList(main, query, signal) {
     const filters = Object.fromEntries(FILTERS.map((name) => [name, state[name]]));
     const found = await get("rollouts", { run, ...filters, order: state.order, down: state.down, offset: state.offset, limit: PAGE }, signal);
     if (mine !== asked) return;
+    if (undecided && !found.total && found.kept) { undecided = contrast.checked = false; state.contrast = ""; return refresh(); }
+    undecided = false;
+    fill(hint, state.contrast === "true" && ["Groups whose samples earned different rewards; the others have no advantage where rewards are compared within the group. ",
+      h("button", { type: "button", onclick: () => contrast.click() }, "Show all groups")]);
     fill(body, found.groups.map((group) => row(group, run)));
     fill(foot, summary(found), found.total > PAGE && h("span", { class: "pager" },
       h("button", { type: "button", disabled: !state.offset, onclick: () => change({ offset: Math.max(0, state.offset - PAGE) }) }, "Before"),
@@ -88,7 +94,7 @@ function row(group, run) {
   return h("tr", { "data-row": group.id, tabindex: 0 },
     h("td", {}, h("a", { href: link("rollouts", { run, group: group.id }) }, group.problem ?? group.group)),
     h("td", { class: "n" }, group.step), h("td", {}, group.why), h("td", { class: "n" }, number(group.samples)), h("td", { class: "n" }, number(group.score)),
-    h("td", { class: "n" }, group.worst === group.best ? "all alike" : `${number(group.worst)} to ${number(group.best)}`),
+    h("td", { class: "n" }, group.samples < 2 ? "–" : group.worst === group.best ? "all alike" : `${number(group.worst)} to ${number(group.best)}`),
     h("td", { class: "n" }, number(group.length)), h("td", {}, group.status));
 }
 
@@ -116,7 +122,7 @@ async function showGroups(main, query, signal) {
       tokens && names.length > 0 && field("Colour of tokens", choice(names.map((n) => [n, nameNumber(n)]), state.colour,
         (v) => { state.colour = v; remember({ colour: v }); paintAll(); })),
       field("Samples", choice(SORTS, state.sort, (v) => { state.sort = v; remember({ sort: v }); fillColumns(); })), tokens && legends),
-    compare(query, same, mates, mate, signal), columns);
+    compare(query, same, mates, mate, signal), tokens && tellMissing(names), columns);
   fillColumns();
   if (first.numbers.advantage && first.numbers.advantage.low === 0 && first.numbers.advantage.high === 0) await pointOn(columns, run, first, signal);
 }
@@ -126,6 +132,17 @@ async function pointOn(columns, run, group, signal) {
   const [next] = (await get("rollouts", { run, contrast: true, order: "worst", limit: 1 }, signal)).groups;
   columns.before(h("p", { class: "card" }, "All samples earned the same reward: no token has an advantage, and nothing was learnt from this group. ",
     next && next.id !== group.id ? h("a", { href: link("rollouts", { run, group: next.id }) }, `A group where rewards differ: ${next.problem}, step ${next.step}`) : null));
+}
+
+/** How a run is made to keep the numbers that tokens have none of. */
+function tellMissing(names) {
+  const entropy = !names.some((name) => name.endsWith("/entropy")), kl = !names.some((name) => name.startsWith("kl/"));
+  if (!entropy && !kl) return null;
+  return h("details", {}, h("summary", {}, `More colours: ${[entropy && "entropy", kl && "ratio, KL"].filter(Boolean).join(", ")}`),
+    h("p", {}, "This run has not kept these numbers: they are kept where models are asked for them before the update. A weight of 0 asks, and leaves training as it is:"),
+    entropy && h("pre", {}, "shuhari train … --set transform.entropy_shaping.alpha=0"),
+    kl && h("pre", {}, "shuhari train … --set models.reference.init=policy --set transform.kl_in_reward.beta=0"),
+    kl && h("p", {}, "The reference are the weights at the start; in a recipe of stages ", h("code", {}, "stage.rl.models.reference.init=policy"), " takes those with which stage rl begins."));
 }
 
 function compare(query, same, mates, mate, signal) {

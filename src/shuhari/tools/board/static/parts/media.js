@@ -4,22 +4,29 @@ import { get, getBlob, hasToken, NO_TOKEN } from "../api.js";
 import { field, fill, h, number } from "../dom.js";
 import { drawTrack } from "./track.js";
 
-const KINDS = [["played", "Play an episode"], ["video", "Film it"], ["samples", "Draw samples"], ["policy", "Policy as a table"]];
+const KINDS = { played: "Play an episode", video: "Film it", samples: "Draw samples", policy: "Policy as a table" };
 const WHAT = { played: "an episode is played", video: "an episode is played and filmed", samples: "samples are drawn", policy: "the policy is asked" };
 
 /** A part of a page, closed at first, that plays the policy of a run. */
 export function drawMedia(run, signal) {
   const out = h("div", { "aria-live": "polite" }), step = h("select", { "aria-label": "checkpoint" }), episode = h("input", { type: "number", min: 0, value: 0 });
-  const buttons = KINDS.map(([kind, text]) => h("button", { type: "button", disabled: !hasToken(), title: hasToken() ? null : NO_TOKEN, onclick: () => ask(kind) }, text));
-  const details = h("details", { class: "media" }, h("summary", {}, "Play or draw a checkpoint's policy"),
-    h("p", { class: "quiet" }, "Controllers play held-out episodes; denoising policies draw their chains, masked language models how they fill in; policies over a few states are shown as a table."),
-    h("div", { class: "tools" }, field("Checkpoint of step", step), field("Held-out episode", episode), buttons),
-    hasToken() ? null : h("p", { class: "warn" }, NO_TOKEN), out);
+  const tools = h("div", { class: "tools" }), details = h("details", { class: "media" }, h("summary", {}, "Play or draw a checkpoint's policy"), tools, out);
+  let buttons = [], opened = false;
   details.addEventListener("toggle", async () => {
-    if (!details.open || step.options.length) return;
-    const found = (await get("checkpoints", { run }, signal)).checkpoints;
-    fill(step, found.reverse().map((c) => h("option", { value: c.step }, c.score === null ? String(c.step) : `${c.step}, score ${number(c.score)}`)));
+    if (!details.open || opened) return;
+    opened = true;
+    try { await open(); } catch (error) { if (!signal.aborted) fill(out, h("p", { class: "warn" }, error.message)); }
   });
+
+  async function open() {
+    if (!hasToken()) { fill(out, h("p", { class: "warn" }, NO_TOKEN)); return; }
+    fill(out, h("p", { class: "quiet", role: "status" }, "The run's recipe is opened…"));
+    const [{ checkpoints }, { kinds, why }] = await Promise.all([get("checkpoints", { run }, signal), get("drawable", { run }, signal)]);
+    buttons = kinds.map((kind) => h("button", { type: "button", onclick: () => ask(kind) }, KINDS[kind]));
+    fill(step, checkpoints.reverse().map((c) => h("option", { value: c.step }, c.score === null ? String(c.step) : `${c.step}, score ${number(c.score)}`)));
+    if (kinds.length) fill(tools, field("Checkpoint of step", step), kinds.includes("played") && field("Held-out episode", episode), buttons);
+    fill(out, why && h("p", { class: "quiet" }, why));
+  }
 
   async function ask(kind) {
     const began = Date.now(), busy = h("p", { role: "status" }), query = { run, step: step.value, episode: episode.value };

@@ -20,29 +20,26 @@ export function orderNumbers(ranges) {
   return Object.keys(ranges).sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
 }
 
-/** {low, high} of several groups together. */
+/** The ranges of several groups together. */
 export function joinRanges(all) {
-  const out = {};
+  const out = {}, falls = (r) => r.origin === r.high && r.low < r.high;
   for (const ranges of all)
     for (const [name, r] of Object.entries(ranges)) {
-      const o = out[name];
-      out[name] = o ? { low: Math.min(o.low, r.low), high: Math.max(o.high, r.high), mean: o.mean, signed: o.signed || r.signed } : { ...r };
+      const o = out[name] ?? r, low = Math.min(o.low, r.low), high = Math.max(o.high, r.high), signed = o.signed || r.signed;
+      const origin = signed ? 0 : name === "ratio" ? 1 : falls(o) || falls(r) ? high : low;
+      out[name] = { low, high, signed, origin, middle: (o.middle + r.middle) / 2 };
     }
   return out;
 }
 
-const centre = (name) => (name === "ratio" ? 1 : 0);
-const reach = (name, range) => Math.max(Math.abs(range.high - centre(name)), Math.abs(range.low - centre(name))) || 1;
+const reach = (range) => Math.max(Math.abs(range.high - range.origin), Math.abs(range.low - range.origin)) || 1;
 const diverges = (name, range) => range.signed || name === "ratio";
 
-/** How strongly a value is coloured: [0..1, "plus" | "minus" | "more"]. */
+/** How strongly a value is coloured: [0..1, "plus" | "minus" | "more"]. The scale is that of asinh in units of the
+ * middle: near the origin linear, far out logarithmic, so that one outlier leaves the colour of the others. */
 function weigh(value, name, range) {
-  if (diverges(name, range)) {
-    const c = centre(name);
-    return [Math.abs(value - c) / reach(name, range), value < c ? "minus" : "plus"];
-  }
-  const share = (value - range.low) / (range.high - range.low || 1);
-  return [name === "logp" || name.endsWith("log_prob") ? 1 - share : share, "more"]; // what was unlikely stands out
+  const bend = (distance) => Math.asinh(distance / (range.middle || 1)), way = value < range.origin ? "minus" : "plus";
+  return [bend(Math.abs(value - range.origin)) / bend(reach(range)), diverges(name, range) ? way : "more"];
 }
 
 function paint(element, value, name, range) {
@@ -71,12 +68,12 @@ export function legend(name, ranges) {
   if (!range) return h("span", { class: "quiet" }, "no number of its tokens was kept");
   if (range.low === range.high) return h("span", { class: "legend" }, `${nameNumber(name)}: ${number(range.low)} everywhere`);
   if (!diverges(name, range)) {
-    const ends = name === "logp" || name.endsWith("log_prob") ? [range.high, range.low] : [range.low, range.high];
+    const ends = range.origin === range.high ? [range.high, range.low] : [range.low, range.high];
     return h("span", { class: "legend" }, number(ends[0]), h("span", { class: "ramp more", "aria-hidden": "true" }), number(ends[1]));
   }
-  const c = centre(name), most = reach(name, range);
+  const c = range.origin, most = reach(range);
   return h("span", { class: "legend" }, number(c - most), h("span", { class: "ramp both", "aria-hidden": "true" }), number(c + most),
-    h("span", { class: "quiet" }, `here ${number(range.low)} to ${number(range.high)}`),
+    h("span", { class: "quiet" }, `here ${number(range.low)} to ${number(range.high)}${most > 3 * range.middle ? ", asinh scale" : ""}`),
     h("span", { class: "minus sample" }, `below ${c}: underlined`), h("span", { class: "plus sample" }, `above ${c}`));
 }
 
