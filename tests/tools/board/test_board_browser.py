@@ -5,6 +5,7 @@ It drives the Chromium that the machine has (Debian: `apt install chromium`), an
 
 from __future__ import annotations
 
+import io
 import shutil
 import socket
 import threading
@@ -235,6 +236,29 @@ def test_an_outlier_leaves_the_colours_of_others(visit: Callable[[str], Any]) ->
     }""")
     assert [way for way, _ in shares] == ["", "plus", "minus", "plus"]
     assert shares[0][1] == 0 and 10 < shares[1][1] < shares[2][1] < shares[3][1] == 60
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_table_that_goes_on_beyond_its_edge_shows_it(visit: Callable[[str], Any], theme: str) -> None:
+    from PIL import Image, ImageStat
+
+    page = visit("rollouts?run=sums/0")
+    page.evaluate("theme => localStorage.setItem('shuhari-theme', theme)", theme)
+    page.set_viewport_size({"width": 480, "height": 900})
+    page = visit("rollouts?run=sums/0")
+    box = page.locator(".scroll").first.bounding_box()
+    edges = {"left": box["x"] + 1, "right": box["x"] + box["width"] - 4}
+
+    def is_shaded(edge: str) -> bool:
+        head = {"x": edges[edge], "y": box["y"] + 3, "width": 3, "height": 3}  # above the words of the first row
+        ground = {"x": 2, "y": box["y"], "width": 3, "height": 3}
+        edge_, ground_ = (ImageStat.Stat(Image.open(io.BytesIO(page.screenshot(clip=at))).convert("L")).mean[0]
+                          for at in (head, ground))  # fmt: skip
+        return abs(edge_ - ground_) > 8
+
+    assert (is_shaded("left"), is_shaded("right")) == (False, True)
+    page.locator(".scroll").first.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+    assert (is_shaded("left"), is_shaded("right")) == (True, False)
 
 
 def test_keys_alone_lead_through_the_board(visit: Callable[[str], Any]) -> None:
