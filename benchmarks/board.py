@@ -40,7 +40,7 @@ PAGES = {
     "a group": "rollouts?run=big&group={worst}",
     "curriculum": "curriculum?run=big",
     "replay": "replay?run=big",
-    "compare": "compare?side=many/0&side=many/1",
+    "compare": "compare?arm=many/0&arm=many/1",
     "claims": "claims",
     "beds": "beds",
 }

@@ -112,23 +112,23 @@ def test_eval_of_an_earlier_step_and_another_split(shuhari, home: Path) -> None:
 
 
 def copy_runs(values: dict[str, list[float]], seeds: list[int]) -> list[str]:
-    """Runs of a side for each name, whose last reward is as given; the sides, as `compare` takes them."""
-    sides = []
+    """Runs of an arm for each name, whose last reward is as given; the arms, as `compare` takes them."""
+    arms = []
     for name, wanted in values.items():
         for seed, value in zip(seeds, wanted, strict=True):
             recipe = Path("runs/s0/recipe.toml").read_text().replace("seed = 0", f"seed = {seed}")
             with Store.open(Path(f"runs/{name}{seed}")) as store:
                 store.write_text("recipe.toml", recipe)
                 store.commit(1, stage="main", wall=1.0, metrics={"reward/mean": value})
-        sides.append(",".join(f"{name}{seed}" for seed in seeds))
-    return sides
+        arms.append(",".join(f"{name}{seed}" for seed in seeds))
+    return arms
 
 
 def test_compare_of_few_seeds_gives_no_interval(shuhari, home: Path) -> None:
     a, b = (Run(f"runs/s{i}").metrics()["reward/mean"][-1] for i in (0, 1))
     asked = ("compare", "s0,s1", "s1,s0", "--metric", "reward/mean", "--png", "out/c.png")
     found = told(shuhari(*asked, "--json"))
-    first, second = found["sides"].values()
+    first, second = found["arms"].values()
     assert found["over"] == "seeds" and first["value"] == pytest.approx((a + b) / 2) and first["n"] == 2
     assert second["difference"] == pytest.approx(0) and second["low"] is second["high"] is None
     assert "below 5" in found["caveats"][0] and "no interval: 2 seeds" in shuhari(*asked).err
@@ -137,14 +137,14 @@ def test_compare_of_few_seeds_gives_no_interval(shuhari, home: Path) -> None:
 
 def test_compare_of_five_seeds_is_the_paired_interval_of_claims(shuhari, home: Path) -> None:
     x, y = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5]
-    sides = copy_runs({"a": x, "b": y}, [0, 1, 2, 3, 4])
-    found = told(shuhari("compare", *sides, "--metric", "reward/mean", "--json"))
-    entry = found["sides"][sides[1]]
+    arms = copy_runs({"a": x, "b": y}, [0, 1, 2, 3, 4])
+    found = told(shuhari("compare", *arms, "--metric", "reward/mean", "--json"))
+    entry = found["arms"][arms[1]]
     wanted = scipy.stats.ttest_rel(y, x).confidence_interval()
     assert (entry["low"], entry["high"]) == pytest.approx((wanted.low, wanted.high))
     assert entry["paired"] is True and not found["caveats"]
-    shuffled = ",".join(reversed(sides[1].split(",")))
-    assert told(shuhari("compare", sides[0], shuffled, "--metric", "reward/mean", "--json"))["sides"][shuffled] == entry
+    shuffled = ",".join(reversed(arms[1].split(",")))
+    assert told(shuhari("compare", arms[0], shuffled, "--metric", "reward/mean", "--json"))["arms"][shuffled] == entry
 
 
 def test_compare_draws_for_print(shuhari, home: Path) -> None:
@@ -162,9 +162,9 @@ def test_compare_asks_for_different_seeds(shuhari, home: Path) -> None:
 def test_compare_of_single_runs_is_over_problems(shuhari, home: Path) -> None:
     done = shuhari("compare", "s0", "s1", "-n", 6)
     assert done.code == 0 and "problems" in done.out and "plot: compare.png" in done.out
-    assert "one run a side" in done.err and done.out.split()[0] == "held-out"
+    assert "one run an arm" in done.err and done.out.split()[0] == "held-out"
     assert shuhari("compare", "s0", "s1", "-n", 6, "--metric", "held-out").out == done.out
-    found = told(shuhari("compare", "s0", "s1", "-n", 6, "--json"))["sides"]
+    found = told(shuhari("compare", "s0", "s1", "-n", 6, "--json"))["arms"]
     assert found["s1"]["paired"] is True and found["s1"]["n"] == 6  # the same problems, though the seeds differ
     assert found["s0"]["value"] == told(shuhari("eval", "s0", "-n", 6, "--samples", 1, "--json"))["greedy"]["value"]
     assert found["s1"]["low"] is None and "no interval: 6 held-out problems" in done.err  # too few

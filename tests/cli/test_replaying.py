@@ -56,7 +56,7 @@ def test_what_if(shuhari, home: Path) -> None:
     assert done.code == 0, done.err
     assert "step 3 of stage main: 3 of 4 groups, 12 episodes; weights: the checkpoint of step 2" in done.out
     assert "with part.policy.terms.clip.weight = 2" in done.out and "KL(before || after)" in done.out
-    assert "the batch is 3 of 4 groups of the step" in done.err and "cosine of both sides, policy" in done.out
+    assert "the batch is 3 of 4 groups of the step" in done.err and "cosine of both updates, policy" in done.out
     found = json.loads(shuhari("what-if", "s0@3", "--json").out)
     assert found["changed"] is None and len(found["groups"]) == 3 and "policy/loss/clip" in found["reported"]
 

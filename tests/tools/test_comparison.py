@@ -1,4 +1,4 @@
-"""Sides of runs: their names, their numbers, what is said beside them. What `compare` prints of them: tests/cli."""
+"""Arms of runs: their names, their numbers, what is said beside them. What `compare` prints of them: tests/cli."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shuhari.tools.comparison import (
     check_same_task,
     compare_seeds,
     list_caveats,
-    name_sides,
+    name_arms,
     read_finals,
 )
 
@@ -37,13 +37,13 @@ def make(tmp_path: Path) -> Make:
 
 def test_seeds_are_paired_whatever_their_order(make: Make) -> None:
     x, y = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5]
-    sides = {"a": [make(f"a{i}", i, [0.0, v]) for i, v in enumerate(x)],
+    arms = {"a": [make(f"a{i}", i, [0.0, v]) for i, v in enumerate(x)],
              "b": [make(f"b{i}", i, [0.0, v]) for i, v in reversed([*enumerate(y)])]}  # fmt: skip
-    columns = {name: [Run(p).read_columns(["m"]) for p in paths] for name, paths in sides.items()}
-    found = compare_seeds(sides, columns, "m")
+    columns = {name: [Run(p).read_columns(["m"]) for p in paths] for name, paths in arms.items()}
+    found = compare_seeds(arms, columns, "m")
     wanted = scipy.stats.ttest_rel(y, x).confidence_interval()
     assert (found["b"]["low"], found["b"]["high"]) == pytest.approx((wanted.low, wanted.high))
-    assert read_finals(sides, columns, "m")["b"] == (y, [0, 1, 2, 3, 4]) and not list_caveats(found, False)
+    assert read_finals(arms, columns, "m")["b"] == (y, [0, 1, 2, 3, 4]) and not list_caveats(found, False)
 
 
 def test_what_cannot_be_compared_says_why(make: Make) -> None:
@@ -60,10 +60,10 @@ def test_sides_are_named_by_what_tells_them_apart(make: Make) -> None:
     runs = [make(f"{kind}-s{i}", i, [1.0], recipe) for kind, recipe in (("wide", "q"), ("deep", "q")) for i in (0, 1)]
     other = make("other", 0, [1.0], "p")
     bass, cello = ([make(f"{kind}{i}", i, [1.0], "q") for i in (1, 2)] for kind in ("bass", "cello"))
-    assert name_sides({"1": bass, "2": cello}) == {"1": "bass", "2": "cello"}  # an s of a seed follows a separator
-    assert name_sides({"1": runs[:2], "2": [other]}) == {"1": "q", "2": "p"}
-    assert name_sides({"1": runs[:2], "2": runs[2:]}) == {"1": "wide", "2": "deep"}
-    assert name_sides({"1": runs[:2], "2": [runs[0]], "3": [runs[0], runs[2]]}) == {"1": "1", "2": "2", "3": "3"}
+    assert name_arms({"1": bass, "2": cello}) == {"1": "bass", "2": "cello"}  # an s of a seed follows a separator
+    assert name_arms({"1": runs[:2], "2": [other]}) == {"1": "q", "2": "p"}
+    assert name_arms({"1": runs[:2], "2": runs[2:]}) == {"1": "wide", "2": "deep"}
+    assert name_arms({"1": runs[:2], "2": [runs[0]], "3": [runs[0], runs[2]]}) == {"1": "1", "2": "2", "3": "3"}
 
 
 @pytest.mark.parametrize("broken", [False, True])

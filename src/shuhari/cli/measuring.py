@@ -129,7 +129,7 @@ def _measure(
 
 
 def compare(
-    arms: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs; join the seeds of one side by commas.")],
+    given: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs; join the seeds of one arm by commas.")],
     metric: Annotated[str, typer.Option(help="What is compared: its last value in each run.")] = "evaluate/greedy",
     png: Annotated[
         Path, typer.Option("--png", "--plot", help="Where the plot goes: a .png, or an .svg for print.")
@@ -141,46 +141,46 @@ def compare(
 ) -> None:
     """Compare runs, or sets of seeds, with the first: difference, 95 % interval, and a plot of the curves.
 
-    Several runs a side are compared over seeds, by the paired interval of claims: below five seeds a side there is
-    none, as two or three say next to nothing of the next. One run a side is evaluated anew, both on the same problems;
+    Several runs an arm are compared over seeds, by the paired interval of claims: below five seeds an arm there is
+    none, as two or three say next to nothing of the next. One run an arm is evaluated anew, both on the same problems;
     that interval is about these two runs, not about their methods.
 
     Example: shuhari compare a-s0,a-s1,a-s2,a-s3,a-s4 b-s0,b-s1,b-s2,b-s3,b-s4 --png a-b.png
     """
     from shuhari.store import metrics
-    from shuhari.tools.comparison import GREEDY, check_same_task, compare_seeds, find_axis, list_caveats, name_sides
+    from shuhari.tools.comparison import GREEDY, check_same_task, compare_seeds, find_axis, list_caveats, name_arms
     from shuhari.tools.plot import KINDS, name_metric, plot_comparison
 
-    sides = {arm: [_resolve(name) for name in _split(arm)] for arm in arms}
+    arms = {arm: [_resolve(name) for name in _split(arm)] for arm in given}
     if (kind := png.suffix.lower()) not in ("", *KINDS):
         raise typer.BadParameter(f"{png.name} ends with {kind}: expected {' or '.join(KINDS)}", param_hint="--png")
-    if len(sides) < 2:
-        raise typer.BadParameter("compare needs two different sides; seeds of one side are joined by commas")
+    if len(arms) < 2:
+        raise typer.BadParameter("compare needs two different arms; seeds of one arm are joined by commas")
     with _explain():
-        check_same_task([path for paths in sides.values() for path in paths])
-    columns = {arm: [metrics(path) for path in paths] for arm, paths in sides.items()}
-    single = all(len(paths) == 1 for paths in sides.values())
+        check_same_task([path for paths in arms.values() for path in paths])
+    columns = {arm: [metrics(path) for path in paths] for arm, paths in arms.items()}
+    single = all(len(paths) == 1 for paths in arms.values())
     single = single and (metric in (GREEDY, "held-out") or metric.startswith(f"{GREEDY}."))
     measure, equal = "", False
     if single:
-        measure, equal, found = _compare_problems(sides, n, metric.removeprefix(GREEDY).partition(".")[2])
+        measure, equal, found = _compare_problems(arms, n, metric.removeprefix(GREEDY).partition(".")[2])
     else:
         with _explain():
-            found = compare_seeds(sides, columns, metric)
+            found = compare_seeds(arms, columns, metric)
     caveats = list_caveats(found, single, equal)
-    if single and (others := _list_untold(sides, measure)):
+    if single and (others := _list_untold(arms, measure)):
         caveats.append(f"compared is {measure!r}; trained is {' and '.join(map(repr, others))}: "
                        f"--metric {GREEDY}.{others[0]} compares that")  # fmt: skip
     drawn: Path | None = png
-    named = {label: columns[arm] for arm, label in name_sides(sides).items()}
-    word, over = name_metric(metric), find_axis(columns, [p for paths in sides.values() for p in paths])
+    named = {label: columns[arm] for arm, label in name_arms(arms).items()}
+    word, over = name_metric(metric), find_axis(columns, [p for paths in arms.values() for p in paths])
     try:
         plot_comparison(named, metric, png, word, over)
     except (KeyError, OSError) as error:
         note(f"no plot: {error.args[0] if isinstance(error, KeyError) else error}")
         drawn = None
     if json:
-        table = {"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn}
+        table = {"metric": metric, "over": "problems" if single else "seeds", "arms": found, "png": drawn}
         print_json({**table, **({"measure": measure} if single else {}), "caveats": caveats})
         return
     rows = []
@@ -197,19 +197,19 @@ def compare(
         note(caveat)
 
 
-def _list_untold(sides: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
+def _list_untold(arms: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
     """The rewards that were trained in any of the runs, where that which is compared is none of them."""
     from shuhari.cli.training import list_trained
     from shuhari.store import Run
 
-    trained = dict.fromkeys(n for paths in sides.values() for p in paths for n in list_trained(Run(p).recipe))
+    trained = dict.fromkeys(n for paths in arms.values() for p in paths for n in list_trained(Run(p).recipe))
     return [] if measure in (*trained, "reward") else list(trained)
 
 
 def _compare_problems(
-    sides: Mapping[str, Sequence[Path]], n: int | None, name: str
+    arms: Mapping[str, Sequence[Path]], n: int | None, name: str
 ) -> tuple[str, bool, dict[str, dict[str, Any]]]:
-    """(the reward compared: `name`, or what evaluation reads; whether two sides differ by the same on every problem;
+    """(the reward compared: `name`, or what evaluation reads; whether two arms differ by the same on every problem;
     each single run evaluated greedily, with differences over problems, paired where they are the same problems)."""
     from shuhari.tools.comparison import FEWEST, compare_with_first
 
@@ -217,7 +217,7 @@ def _compare_problems(
     tasks: dict[str, Any] = {}
     found: dict[str, tuple[list[float], list[Any]]] = {}
     measure = name
-    for side, paths in sides.items():
+    for arm, paths in arms.items():
         measured = _measure(paths[0], None, settings, tasks)
         outcomes, measure = measured.outcomes, measure or measured.measure
         known = {**outcomes.rewards, measured.measure: outcomes.greedy}
@@ -230,7 +230,7 @@ def _compare_problems(
             message = f"{paths[0]}: none of {len(values)} held-out problems could be graded"
             raise typer.BadParameter(f"{message}: --metric {others[0]} compares what it says of recorded pairs"
                                      if others else message)  # fmt: skip
-        found[side] = values, outcomes.ids
+        found[arm] = values, outcomes.ids
     compared = compare_with_first(found, FEWEST)
     equal = any(entry.get("low") is not None and entry["low"] == entry["high"] for entry in compared.values())
     for entry in compared.values():

@@ -150,7 +150,7 @@ def _say_updates(found: Mapping[str, Any]) -> None:
     print_table(heads, [(n, *(side.get(n) for side in sides), found["reported"].get(n)) for n in names])
     for part, cosine in found["cosine"].items():
         how = " and ".join(f"{format_number(cosine[k])} {of}" for k, of in COSINES.items())
-        say(f"cosine of both sides, {part}: {how}")
+        say(f"cosine of both updates, {part}: {how}")
     for group in _sort_groups(found["groups"])[:GROUPS]:
         say(f"group {make_printable(group['group'], SHORT)}: reward, advantage{'' if len(sides) == 1 else ' | then'}")
         for episode in group["episodes"][:EPISODES]:

@@ -31,22 +31,22 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class ComparisonError(ValueError):
-    """Sides that cannot be compared; says which and why."""
+    """Arms that cannot be compared; says which and why."""
 
 
 def compare_seeds(
-    sides: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str
+    arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str
 ) -> dict[str, dict[str, Any]]:
-    """The last value of the metric in each run; differences over seeds, paired where both sides have the same."""
-    return compare_with_first(read_finals(sides, columns, metric), LEAST)
+    """The last value of the metric in each run; differences over seeds, paired where both arms have the same."""
+    return compare_with_first(read_finals(arms, columns, metric), LEAST)
 
 
 def read_finals(
-    sides: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str
+    arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str
 ) -> dict[str, tuple[list[float], list[Any]]]:
-    """(the last values, the seeds) of each side, by seed. ComparisonError where two runs of one have the same."""
+    """(the last values, the seeds) of each arm, by seed. ComparisonError where two runs of one have the same."""
     found: dict[str, tuple[list[float], list[Any]]] = {}
-    for name, paths in sides.items():
+    for name, paths in arms.items():
         rows = [(read_seed(p), read_last(c, metric, p)) for p, c in zip(paths, columns[name], strict=True)]
         rows.sort(key=lambda row: row[0])
         twice = next((a for (a, _), (b, _) in pairwise(rows) if a == b), None)
@@ -73,7 +73,7 @@ def read_last(columns: Columns, metric: str, path: Path) -> float:
 
 
 def compare_with_first(found: Mapping[str, tuple[list[float], list[Any]]], least: int = 2) -> dict[str, dict[str, Any]]:
-    """Values by their ids, of each side; an interval from `least` values a side on."""
+    """Values by their ids, of each arm; an interval from `least` values an arm on."""
     first, names = next(iter(found.values()))
     out: dict[str, dict[str, Any]] = {}
     for i, (name, (values, ids)) in enumerate(found.items()):
@@ -88,11 +88,11 @@ def compare_with_first(found: Mapping[str, tuple[list[float], list[Any]]], least
 
 
 def list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bool = False) -> list[str]:
-    """What the numbers do not tell. `equal`: every problem has the same grade on two sides."""
+    """What the numbers do not tell. `equal`: every problem has the same grade on two arms."""
     others = list(found.values())[1:]
     if single:
         least = min(entry["n"] for entry in found.values())
-        out = ["one run a side: the interval is over problems, and tells of these runs; of their methods seeds tell"]
+        out = ["one run an arm: the interval is over problems, and tells of these runs; of their methods seeds tell"]
         if least < FEWEST:
             out.append(f"no interval: {least} held-out problem{'s' * (least != 1)}, and below {FEWEST} one says next "
                        "to nothing: give the task more, or ask for more with -n")  # fmt: skip
@@ -102,10 +102,10 @@ def list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bo
     out = []
     if any(entry["low"] != entry["low"] for entry in others):
         least = min(entry["n"] for entry in found.values())
-        out.append(f"no interval: {least} seeds a side, and below {LEAST} one says next to nothing: train more seeds "
-                   "(--seed), the same on each side")  # fmt: skip
+        out.append(f"no interval: {least} seeds an arm, and below {LEAST} one says next to nothing: train more seeds "
+                   "(--seed), the same on each arm")  # fmt: skip
     if not all(entry["paired"] for entry in others):
-        out.append("sides of different seeds are not paired, which costs precision: give each the same seeds")
+        out.append("arms of different seeds are not paired, which costs precision: give each the same seeds")
     return out
 
 
@@ -119,37 +119,37 @@ def check_same_task(paths: Sequence[Path]) -> None:
 
 def find_axis(columns: Mapping[str, Sequence[Columns]], paths: Sequence[Path]) -> str:
     """What all runs spent of the budget that they have alike; `step` where they have different ones."""
-    tables = [table for side in columns.values() for table in side]
+    tables = [table for arm in columns.values() for table in arm]
     found = {find_unit(Run(path).recipe, table) for path, table in zip(paths, tables, strict=True)}
     return found.pop() if len(found) == 1 else "step"
 
 
-def name_sides(sides: Mapping[str, Sequence[Path]]) -> dict[str, str]:
-    """A short name of each side: of its recipe where the others have another; else what the names of its runs begin
+def name_arms(arms: Mapping[str, Sequence[Path]]) -> dict[str, str]:
+    """A short name of each arm: of its recipe where the others have another; else what the names of its runs begin
     with; else itself."""
-    recipes = {side: {str(Run(path).recipe.get("name", "")) for path in paths} for side, paths in sides.items()}
-    starts = {side: _find_start([path.name for path in paths]) for side, paths in sides.items()}
-    for found in ({side: next(iter(r)) if len(r) == 1 else "" for side, r in recipes.items()}, starts):
-        if all(found.values()) and len({*found.values()}) == len(sides):
+    recipes = {arm: {str(Run(path).recipe.get("name", "")) for path in paths} for arm, paths in arms.items()}
+    starts = {arm: _find_start([path.name for path in paths]) for arm, paths in arms.items()}
+    for found in ({arm: next(iter(r)) if len(r) == 1 else "" for arm, r in recipes.items()}, starts):
+        if all(found.values()) and len({*found.values()}) == len(arms):
             return found
-    return {side: side for side in sides}
+    return {arm: arm for arm in arms}
 
 
 def find_differences(recipes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
-    """Setting -> side -> its values there, each once, of the settings that are not the same everywhere; None: not set.
+    """Setting -> arm -> its values there, each once, of the settings that are not the same everywhere; None: not set.
     Without seeds and titles."""
-    leaves = {side: [_list_settings(recipe) for recipe in some] for side, some in recipes.items()}
+    leaves = {arm: [_list_settings(recipe) for recipe in some] for arm, some in recipes.items()}
     names = dict.fromkeys(name for some in leaves.values() for one in some for name in one)
     out = {}
     for name in names:
-        found = {side: list(dict.fromkeys(one.get(name) for one in some)) for side, some in leaves.items()}
+        found = {arm: list(dict.fromkeys(one.get(name) for one in some)) for arm, some in leaves.items()}
         if len({value for values in found.values() for value in values}) > 1:
-            out[name] = {side: [None if v is None else json.loads(v) for v in values] for side, values in found.items()}
+            out[name] = {arm: [None if v is None else json.loads(v) for v in values] for arm, values in found.items()}
     return out
 
 
 def group_by_recipe(recipes: Mapping[str, Mapping[str, Any]]) -> tuple[list[list[str]], list[str]]:
-    """(runs of one recipe each, in their order; those left out, as another of their side has their seed), of run ->
+    """(runs of one recipe each, in their order; those left out, as another of their arm has their seed), of run ->
     recipe. Seeds, titles and how the work is spread make no other recipe."""
     groups: dict[str, dict[Any, str]] = {}
     left = []

@@ -62,56 +62,56 @@ def test_its_numbers_are_those_of_the_terminal(
 
     monkeypatch.chdir(root.parent)
     measuring.compare([A, B], metric="m", png=Path("c.png"), n=None, json=True)
-    printed, found = json.loads(capsys.readouterr().out), ask("compare", side=[A, B], metric="m")
-    for side in found["sides"]:
-        numbers = printed["sides"][side["side"]]
-        assert {key: side[key] for key in numbers} == pytest.approx(numbers)
+    printed, found = json.loads(capsys.readouterr().out), ask("compare", arm=[A, B], metric="m")
+    for arm in found["arms"]:
+        numbers = printed["arms"][arm["arm"]]
+        assert {key: arm[key] for key in numbers} == pytest.approx(numbers)
     assert found["caveats"] == printed["caveats"] == []
     wanted = scipy.stats.ttest_rel(Y, X).confidence_interval()
-    assert (found["sides"][1]["low"], found["sides"][1]["high"]) == pytest.approx((wanted.low, wanted.high))
+    assert (found["arms"][1]["low"], found["arms"][1]["high"]) == pytest.approx((wanted.low, wanted.high))
 
 
 def test_beside_them_stand_the_numbers_of_rliable(ask: Ask) -> None:
-    found = ask("compare", side=[A, B], metric="m")
-    first, second = found["sides"]
+    found = ask("compare", arm=[A, B], metric="m")
+    first, second = found["arms"]
     assert first["iqm"]["value"] == pytest.approx(scipy.stats.trim_mean(X, 0.25))
     assert first["iqm"]["low"] < first["iqm"]["value"] < first["iqm"]["high"]
     assert len(first["profile"]) == len(found["thresholds"]) == 101
     assert first["profile"][0] == 1 and first["profile"][-1] == 0
     assert all(a <= b for a, b in zip(first["profile"], second["profile"], strict=True))
     assert [r["value"] for r in first["runs"]] == X and [r["seed"] for r in first["runs"]] == [0, 1, 2, 3, 4]
-    few = ask("compare", side=["a-s0,a-s1", "b-s0,b-s1"], metric="m")
-    assert few["sides"][0]["iqm"]["low"] is few["sides"][0]["profile"] is few["sides"][1]["low"] is None
+    few = ask("compare", arm=["a-s0,a-s1", "b-s0,b-s1"], metric="m")
+    assert few["arms"][0]["iqm"]["low"] is few["arms"][0]["profile"] is few["arms"][1]["low"] is None
     assert "no interval: 2 seeds" in few["caveats"][0]
 
 
 def test_curves_are_means_with_the_range_of_their_runs(ask: Ask) -> None:
-    found = ask("compare", side=[A], metric="m", x="spent/tokens")
-    curve = found["sides"][0]["curve"]
+    found = ask("compare", arm=[A], metric="m", x="spent/tokens")
+    curve = found["arms"][0]["curve"]
     assert curve["x"] == [10, 20] and curve["mean"] == pytest.approx([0, sum(X) / 5]) and curve["n"] == 5
     assert (curve["low"][1], curve["high"][1]) == (min(X), max(X))
     assert found["axes"] == ["step", "wall", "spent/tokens", "spent/updates"] and found["x"] == "spent/tokens"
-    assert ask("compare", side=[A], metric="m")["x"] == "step"
-    assert ask("compare", side=[A], metric="m", x="wall")["sides"][0]["curve"]["x"] == [2, 4]
-    long = ask("compare", side=["long"], metric="m")["sides"][0]["curve"]
+    assert ask("compare", arm=[A], metric="m")["x"] == "step"
+    assert ask("compare", arm=[A], metric="m", x="wall")["arms"][0]["curve"]["x"] == [2, 4]
+    long = ask("compare", arm=["long"], metric="m")["arms"][0]["curve"]
     assert len(long["x"]) <= 2000 and long["x"] == sorted(long["x"])
     assert (min(long["mean"]), max(long["mean"])) == (0, 4999 / 5000)  # no peak is lost
 
 
 def test_what_differs_in_the_recipes_is_told(ask: Ask) -> None:
-    found = ask("compare", side=[A, B], metric="m")
-    assert [s["label"] for s in found["sides"]] == ["grpo", "dapo"]
+    found = ask("compare", arm=[A, B], metric="m")
+    assert [s["label"] for s in found["arms"]] == ["grpo", "dapo"]
     assert found["differs"] == [{"setting": "clip", "values": ["not set", "0.3"]}]
 
 
 def test_runs_are_put_into_sides_by_their_recipes(ask: Ask) -> None:
     names = [*B.split(","), *A.split(","), "again"]
-    assert ask("grouped", run=names) == {"sides": [B, A], "left_out": ["again"]}
+    assert ask("grouped", run=names) == {"arms": [B, A], "left_out": ["again"]}
 
 
 def test_text_of_recipes_stays_text_and_is_cut(ask: Ask) -> None:
-    found = ask("compare", side=["a-s0", "hostile"], metric="m")
-    assert found["sides"][1]["label"] == MARKUP
+    found = ask("compare", arm=["a-s0", "hostile"], metric="m")
+    assert found["arms"][1]["label"] == MARKUP
     (note,) = (row for row in found["differs"] if row["setting"] == "note")
     assert note["values"][1].startswith(MARKUP) and len(note["values"][1]) <= 201
 
@@ -119,16 +119,16 @@ def test_text_of_recipes_stays_text_and_is_cut(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "told"),
     [
-        ({"side": ["a-s0,again"], "metric": "m"}, 400, "two runs have seed 0"),
-        ({"side": ["a-s0", "other"], "metric": "m"}, 400, "expected one task"),
-        ({"side": ["a-s0"], "metric": "mm"}, 400, "no metric 'mm'"),
-        ({"side": ["a-s0"], "metric": "m", "x": "spent/token"}, 400, "did you mean 'spent/tokens'"),
-        ({"side": ["a-s9"], "metric": "m"}, 404, "no run 'a-s9'"),
-        ({"side": ["../elsewhere"], "metric": "m"}, 404, "no run"),
-        ({"side": [","], "metric": "m"}, 400, "0 sides"),
-        ({"side": [f"a-s0,{i}" for i in range(13)], "metric": "m"}, 400, "13 sides"),
-        ({"side": [",".join(["a-s0"] * 201)], "metric": "m"}, 400, "201 runs"),
-        ({"metric": "m"}, 400, "lacks side"),
+        ({"arm": ["a-s0,again"], "metric": "m"}, 400, "two runs have seed 0"),
+        ({"arm": ["a-s0", "other"], "metric": "m"}, 400, "expected one task"),
+        ({"arm": ["a-s0"], "metric": "mm"}, 400, "no metric 'mm'"),
+        ({"arm": ["a-s0"], "metric": "m", "x": "spent/token"}, 400, "did you mean 'spent/tokens'"),
+        ({"arm": ["a-s9"], "metric": "m"}, 404, "no run 'a-s9'"),
+        ({"arm": ["../elsewhere"], "metric": "m"}, 404, "no run"),
+        ({"arm": [","], "metric": "m"}, 400, "0 arms"),
+        ({"arm": [f"a-s0,{i}" for i in range(13)], "metric": "m"}, 400, "13 arms"),
+        ({"arm": [",".join(["a-s0"] * 201)], "metric": "m"}, 400, "201 runs"),
+        ({"metric": "m"}, 400, "lacks arm"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(ask: Ask, query: dict[str, Any], status: int, told: str) -> None:
@@ -138,19 +138,19 @@ def test_what_cannot_be_compared_is_refused(ask: Ask, query: dict[str, Any], sta
 def test_what_is_kept_is_bounded_and_of_metrics_that_there_are(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     compare._kept.clear()
     for i in range(3):
-        told = ask("compare", 400, side=["a-s0"], metric=f"m{i}" + "x" * 10_000 * i)["error"]["message"]
+        told = ask("compare", 400, arm=["a-s0"], metric=f"m{i}" + "x" * 10_000 * i)["error"]["message"]
         assert "no metric 'm" in told and len(told) < 1000
-    assert "did you mean 'm'" in ask("compare", 400, side=["a-s0"], metric="mm")["error"]["message"]
+    assert "did you mean 'm'" in ask("compare", 400, arm=["a-s0"], metric="mm")["error"]["message"]
     assert not compare._kept
-    ask("compare", side=["a-s0,a-s1"], metric="m")
+    ask("compare", arm=["a-s0,a-s1"], metric="m")
     assert len(compare._kept) == 2
     monkeypatch.setattr(compare, "NUMBERS", 100)
-    ask("compare", side=["long"], metric="m")
+    ask("compare", arm=["long"], metric="m")
     assert [path.name for path, _ in compare._kept] == ["long"]
 
 
 def test_the_plot_is_a_picture(ask: Ask) -> None:
-    drawn = ask("plot", side=[A, B], metric="m")
+    drawn = ask("plot", arm=[A, B], metric="m")
     assert drawn.headers["content-type"].startswith("image/svg+xml") and "grpo (n = 5)" in drawn.text
     assert "default-src 'none'" in drawn.headers["content-security-policy"]
-    assert ask("plot", side=[A], metric="m", kind="png").content.startswith(b"\x89PNG")
+    assert ask("plot", arm=[A], metric="m", kind="png").content.startswith(b"\x89PNG")

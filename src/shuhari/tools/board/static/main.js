@@ -113,7 +113,7 @@ function move(by) {
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const typing = event.target.matches("input, select, textarea, [contenteditable]");
-  if (typing) { if (event.key === "Escape") event.target.blur(); return; }
+  if (typing) { if (event.key === "Escape") { event.preventDefault(); event.target.blur(); } return; } // a search would be emptied, and its list not
   if (going) {
     going = false;
     if (event.key in LETTERS) location.hash = link(LETTERS[event.key]);

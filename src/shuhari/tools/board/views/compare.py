@@ -22,96 +22,96 @@ from shuhari.tools.comparison import GREEDY, Columns
 from shuhari.tools.plot import average_curves, choose_curves, plot_comparison, read_curve
 from shuhari.tools.serving.refusals import Refused
 
-RUNS, SIDES, POINTS, TEXT, SETTINGS = 200, 12, 1000, 200, 300
+RUNS, ARMS, POINTS, TEXT, SETTINGS = 200, 12, 1000, 200, 300
 NUMBERS = 8_000_000  # that are kept of all runs together, at about 32 bytes each
 PLAIN = ("step", "wall")  # axes that every run has
-Sides = dict[str, list[Path]]
+Arms = dict[str, list[Path]]
 
 _kept: dict[tuple[Path, str], tuple[Stamp, tuple[Columns, list[str]]]] = {}
 _lock = threading.Lock()
 
 
-def compare_runs(runs: Catalogue, side: list[str], metric: str = GREEDY, x: str = "") -> dict[str, Any]:
-    """{metric, x, axes, metrics, sides, caveats, differs}: sides of runs joined by commas, each compared with the first
+def compare_runs(runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str = "") -> dict[str, Any]:
+    """{metric, x, axes, metrics, arms, caveats, differs}: arms of runs joined by commas, each compared with the first
     as `shuhari compare` does: last values, their mean, difference and interval over seeds; beside it the interquartile
     mean, the performance profile, and a curve with the range of its runs. x: step, wall or spent/* (default: the
     budget's unit)."""
-    sides, columns, names, over, axes = _read_sides(runs, side, metric, x)
+    arms, columns, names, over, axes = _read_arms(runs, arm, metric, x)
     try:
-        comparison.check_same_task([path for paths in sides.values() for path in paths])
-        finals = comparison.read_finals(sides, columns, metric)
+        comparison.check_same_task([path for paths in arms.values() for path in paths])
+        finals = comparison.read_finals(arms, columns, metric)
     except comparison.ComparisonError as error:
         raise Refused(str(error)) from None
     found = comparison.compare_with_first(finals, LEAST)
-    labels = comparison.name_sides(sides)
+    labels = comparison.name_arms(arms)
     every = [v for values, _ in finals.values() for v in values if v == v]
     at = _spread_thresholds(every)
     caveats = comparison.list_caveats(found, single=False)
-    if all(len(paths) == 1 for paths in sides.values()) and metric.startswith(GREEDY) and len(sides) > 1:
+    if all(len(paths) == 1 for paths in arms.values()) and metric.startswith(GREEDY) and len(arms) > 1:
         caveats.append("of single runs `shuhari compare` evaluates both anew, on the same problems, with an interval "
                        "over these")  # fmt: skip
     told = []
-    for name, paths in sides.items():
+    for name, paths in arms.items():
         values, seeds = finals[name]
         order = sorted(range(len(paths)), key=lambda i: comparison.read_seed(paths[i]))
         rows = [{"run": _name(runs, paths[i]), "seed": seeds[k], "value": values[k]} for k, i in enumerate(order)]
         middle = stats.bootstrap_interquartile_mean(values)
         known, ends = middle.n >= LEAST, {"low": middle.low, "high": middle.high}
         told.append({
-            "side": name, "label": labels[name], "runs": rows, **found[name],
+            "arm": name, "label": labels[name], "runs": rows, **found[name],
             "iqm": {"value": middle.value, "low": None, "high": None, **(ends if known else {})},
             "profile": stats.profile_performance(values, at) if known else None,
             "curve": _make_curve(columns[name], metric, over),
         })  # fmt: skip
-    recipes = {name: [Run(path).recipe for path in paths] for name, paths in sides.items()}
-    differs = [{"setting": key, "values": [_show(values[name]) for name in sides]}
+    recipes = {name: [Run(path).recipe for path in paths] for name, paths in arms.items()}
+    differs = [{"setting": key, "values": [_show(values[name]) for name in arms]}
                for key, values in comparison.find_differences(recipes).items()]  # fmt: skip
-    return {"metric": metric, "x": over, "axes": axes, "metrics": names, "sides": told, "thresholds": at,
+    return {"metric": metric, "x": over, "axes": axes, "metrics": names, "arms": told, "thresholds": at,
             "caveats": caveats, "differs": differs[:SETTINGS], "left_out": max(0, len(differs) - SETTINGS)}  # fmt: skip
 
 
 def plot_sides(
-    runs: Catalogue, side: list[str], metric: str = GREEDY, x: str = "", kind: Literal["png", "svg"] = "svg"
+    runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str = "", kind: Literal["png", "svg"] = "svg"
 ) -> Picture:
-    """The curves of the sides as `shuhari compare --plot` draws them."""
-    sides, columns, _, over, _ = _read_sides(runs, side, metric, x)
-    labels, out = comparison.name_sides(sides), io.BytesIO()
+    """The curves of the arms as `shuhari compare --plot` draws them."""
+    arms, columns, _, over, _ = _read_arms(runs, arm, metric, x)
+    labels, out = comparison.name_arms(arms), io.BytesIO()
     try:
-        plot_comparison({labels[name]: columns[name] for name in sides}, metric, out, over=over, kind=kind)
+        plot_comparison({labels[name]: columns[name] for name in arms}, metric, out, over=over, kind=kind)
     except KeyError as error:
         raise Refused(str(error.args[0]), "metric") from None
     return Picture(out.getvalue(), {"png": "image/png", "svg": "image/svg+xml"}[kind])
 
 
 def group_runs(runs: Catalogue, run: list[str]) -> dict[str, Any]:
-    """{sides, left_out}: runs put into sides by their recipes, seeds apart; left_out: those whose seed another run of
-    their side has."""
+    """{arms, left_out}: runs put into arms by their recipes, seeds apart; left_out: those whose seed another run of
+    their arm has."""
     found = {name: Run(path).recipe for name, path in zip(run, _find(runs, run), strict=True)}
     groups, left = comparison.group_by_recipe(found)
-    return {"sides": [",".join(names) for names in groups], "left_out": left}
+    return {"arms": [",".join(names) for names in groups], "left_out": left}
 
 
-def _read_sides(
-    runs: Catalogue, side: Sequence[str], metric: str, x: str
-) -> tuple[Sides, dict[str, list[Columns]], list[str], str, list[str]]:
-    """(paths of each side, their columns, the metrics that there are, the axis, the axes that all runs have)."""
-    named = {text: [name for name in text.split(",") if name] for text in side}
+def _read_arms(
+    runs: Catalogue, arm: Sequence[str], metric: str, x: str
+) -> tuple[Arms, dict[str, list[Columns]], list[str], str, list[str]]:
+    """(paths of each arm, their columns, the metrics that there are, the axis, the axes that all runs have)."""
+    named = {text: [name for name in text.split(",") if name] for text in arm}
     named = {text: names for text, names in named.items() if names}
-    if not named or len(named) > SIDES:
-        raise Refused(f"{len(named)} sides: expected 1 to {SIDES}, each of runs joined by commas", "side")
+    if not named or len(named) > ARMS:
+        raise Refused(f"{len(named)} arms: expected 1 to {ARMS}, each of runs joined by commas", "arm")
     if (many := sum(map(len, named.values()))) > RUNS:
-        raise Refused(f"{many} runs: expected at most {RUNS}", "side")
-    sides = {text: _find(runs, names) for text, names in named.items()}
-    found = {text: [_read(path, metric) for path in paths] for text, paths in sides.items()}
+        raise Refused(f"{many} runs: expected at most {RUNS}", "arm")
+    arms = {text: _find(runs, names) for text, names in named.items()}
+    found = {text: [_read(path, metric) for path in paths] for text, paths in arms.items()}
     columns = {text: [one for one, _ in some] for text, some in found.items()}
     lists = [names for some in found.values() for _, names in some]
     axes = [*PLAIN, *(n for n in lists[0] if n.startswith("spent/") and all(n in names for names in lists))]
-    over = x or comparison.find_axis(columns, [path for paths in sides.values() for path in paths])
+    over = x or comparison.find_axis(columns, [path for paths in arms.values() for path in paths])
     if over not in axes:
         if x:
             raise Refused(f"not all runs have {x[:TEXT]!r}; {nearest(x[:TEXT], axes)}", "x")
         over = "step"
-    return sides, columns, sorted({n for names in lists for n in names}), over, axes
+    return arms, columns, sorted({n for names in lists for n in names}), over, axes
 
 
 def _find(runs: Catalogue, names: Sequence[str]) -> list[Path]:
@@ -176,7 +176,7 @@ def _name(runs: Catalogue, path: Path) -> str:
 
 
 def _show(values: Sequence[Any]) -> str:
-    """The values of a setting on a side, as text, cut where they are long."""
+    """The values of a setting on an arm, as text, cut where they are long."""
     text = " or ".join("not set" if v is None else f"{v:g}" if _is_number(v) else str(v) for v in values)
     return text if len(text) <= TEXT else f"{text[:TEXT]}…"
 

@@ -10,16 +10,16 @@ export const title = "Compare";
 const LIST = 30; // runs that the picker shows at once
 
 export async function show(main, query, { signal }) {
-  const state = { side: [query.side ?? []].flat(), metric: query.metric || "", x: query.x || "" };
-  let sides = state.side.map((text) => text.split(",").filter(Boolean)), seen = "", last = null;
+  const state = { arm: [query.arm ?? []].flat(), metric: query.metric || "", x: query.x || "" };
+  let arms = state.arm.map((text) => text.split(",").filter(Boolean)), seen = "", last = null;
   const chosen = new Set();
-  const result = h("div"), editor = h("div", { class: "sides" }), rows = h("div");
+  const result = h("div"), editor = h("div", { class: "arms" }), rows = h("div");
   const search = h("input", { type: "search", placeholder: "name, recipe, task, status", oninput: () => guard(listRuns) });
-  const picker = h("details", { class: "card", open: !sides.length }, h("summary", {}, "Choose runs"),
+  const picker = h("details", { class: "card", open: !arms.length }, h("summary", {}, "Choose runs"),
     h("form", { class: "tools", onsubmit: (e) => e.preventDefault() }, field("Search", search),
-      button("Sides by recipe", () => guard(groupChosen), "Put the chosen runs into sides, one for each recipe"),
-      button("One more side", addChosen, "Put the chosen runs into one side"),
-      button("Clear the sides", () => setSides([]))), rows, editor);
+      button("Arms by recipe", () => guard(groupChosen), "Put the chosen runs into arms, one for each recipe"),
+      button("One more arm", addChosen, "Put the chosen runs into one arm"),
+      button("Clear the arms", () => setArms([]))), rows, editor);
   main.append(h("h1", {}, title), picker, result);
 
   const guard = (work) => work().catch((error) => { if (!signal.aborted) tell(error.message, true); });
@@ -39,47 +39,47 @@ export async function show(main, query, { signal }) {
       found.total > LIST && h("p", { class: "quiet" }, `the last ${LIST} of ${found.total}: search for others`)] : h("p", {}, "no run like this"));
   }
   async function groupChosen() {
-    const names = chosen.size ? [...chosen].sort() : sides.flat();
+    const names = chosen.size ? [...chosen].sort() : arms.flat();
     if (!names.length) return tell("choose runs first: the boxes in the list", true);
     const found = await get("grouped", { run: names }, signal);
-    setSides(found.sides.map((text) => text.split(",")));
-    if (found.left_out.length) tell(`left out, as another run of the side has the same seed: ${found.left_out.join(", ")}`);
+    setArms(found.arms.map((text) => text.split(",")));
+    if (found.left_out.length) tell(`left out, as another run of the arm has the same seed: ${found.left_out.join(", ")}`);
   }
   function addChosen() {
     if (!chosen.size) return tell("choose runs first: the boxes in the list", true);
-    setSides([...sides, [...chosen].sort()]);
+    setArms([...arms, [...chosen].sort()]);
     chosen.clear();
     guard(listRuns);
   }
-  function setSides(next) {
-    sides = next.filter((names) => names.length);
-    state.side = sides.map((names) => names.join(","));
+  function setArms(next) {
+    arms = next.filter((names) => names.length);
+    state.arm = arms.map((names) => names.join(","));
     tell("");
     change({});
     edit();
   }
   function edit() {
-    fill(editor, sides.map((names, i) => h("fieldset", {}, h("legend", {}, last?.sides[i]?.label && last.sides.length === sides.length ? `Side ${i + 1}: ${last.sides[i].label}` : `Side ${i + 1}`),
-      i ? button("Make it the first", () => setSides([names, ...sides.filter((_, k) => k !== i)]), "The others are compared with the first") : h("span", { class: "quiet" }, "the others are compared with it"),
+    fill(editor, arms.map((names, i) => h("fieldset", {}, h("legend", {}, last?.arms[i]?.label && last.arms.length === arms.length ? `Arm ${i + 1}: ${last.arms[i].label}` : `Arm ${i + 1}`),
+      i ? button("Make it the first", () => setArms([names, ...arms.filter((_, k) => k !== i)]), "The others are compared with the first") : h("span", { class: "quiet" }, "the others are compared with it"),
       h("ul", {}, names.map((name) => h("li", {}, h("span", {}, name),
-        sides.length > 1 && choice([["", "move to"], ...sides.map((_, k) => [String(k), `side ${k + 1}`]).filter(([k]) => Number(k) !== i)], "", (to) => move(name, i, Number(to)), { "aria-label": `move ${name} to` }),
+        arms.length > 1 && choice([["", "move to"], ...arms.map((_, k) => [String(k), `arm ${k + 1}`]).filter(([k]) => Number(k) !== i)], "", (to) => move(name, i, Number(to)), { "aria-label": `move ${name} to` }),
         button("Remove", () => move(name, i, null), `remove ${name}`)))))));
   }
   function move(name, from, to) {
-    const next = sides.map((names) => [...names]);
+    const next = arms.map((names) => [...names]);
     next[from] = next[from].filter((n) => n !== name);
     if (to !== null) next[to].push(name);
-    setSides(next);
+    setArms(next);
   }
   function change(some) {
     Object.assign(state, some);
-    remember({ side: state.side, metric: state.metric || null, x: state.x || null });
+    remember({ arm: state.arm, metric: state.metric || null, x: state.x || null });
     guard(refresh);
   }
   async function refresh() {
-    if (!state.side.length) {
+    if (!state.arm.length) {
       seen = "";
-      return fill(result, h("p", { class: "quiet" }, "No side is chosen yet. A side is one or more runs, mostly the seeds of one recipe."));
+      return fill(result, h("p", { class: "quiet" }, "No arm is chosen yet. An arm is one or more runs, mostly the seeds of one recipe."));
     }
     const found = await get("compare", state, signal).catch((error) => { fill(result); seen = ""; throw error; });
     const text = JSON.stringify(found);
@@ -100,54 +100,54 @@ const interval = (e) => (e.low === null || e.low === undefined ? "–" : `[${num
 
 function render(result, found, state, change, guard) {
   const metrics = found.metrics.includes(found.metric) ? found.metrics : [found.metric, ...found.metrics];
-  const curves = h("div", { class: "chart", role: "img", "aria-label": `${found.metric} of the sides` }), finals = h("div", { class: "chart" }), profile = h("div", { class: "chart" });
+  const curves = h("div", { class: "chart", role: "img", "aria-label": `${found.metric} of the arms` }), finals = h("div", { class: "chart" }), profile = h("div", { class: "chart" });
   const save = async (kind) => {
     const where = await getBlob("plot", { ...state, kind });
     h("a", { href: where, download: `compare.${kind}` }).click();
     setTimeout(() => URL.revokeObjectURL(where), 1000);
   };
-  const rows = found.sides.map((side, i) => h("tr", {}, h("td", {}, sign(i), ` ${side.label}`), h("td", { class: "n" }, side.n), h("td", { class: "n" }, number(side.value)),
-    h("td", { class: "n" }, number(side.iqm.value)), h("td", { class: "n" }, interval(side.iqm)), h("td", { class: "n" }, i ? number(side.difference) : "–"),
-    h("td", { class: "n" }, i ? interval(side) : "–"), h("td", {}, i ? (side.paired ? "by seed" : "no") : "–")));
+  const rows = found.arms.map((arm, i) => h("tr", {}, h("td", {}, sign(i), ` ${arm.label}`), h("td", { class: "n" }, arm.n), h("td", { class: "n" }, number(arm.value)),
+    h("td", { class: "n" }, number(arm.iqm.value)), h("td", { class: "n" }, interval(arm.iqm)), h("td", { class: "n" }, i ? number(arm.difference) : "–"),
+    h("td", { class: "n" }, i ? interval(arm) : "–"), h("td", {}, i ? (arm.paired ? "by seed" : "no") : "–")));
   fill(result,
     h("div", { class: "tools" }, field("Metric", choice(metrics, found.metric, (v) => change({ metric: v }))), field("Over", choice(found.axes, found.x, (v) => change({ x: v }))),
       button("CSV", () => download("compare.csv", writeTable(found), "text/csv")), button("SVG", () => guard(() => save("svg"))), button("PNG", () => guard(() => save("png")))),
-    curves, h("p", { class: "quiet" }, "Means over the runs of a side, as far as all of them go, with their range."),
+    curves, h("p", { class: "quiet" }, "Means over the runs of an arm, as far as all of them go, with their range."),
     h("h2", {}, "Last values"),
-    table(["Side", "Runs", "Mean", "Interquartile mean", "Its 95 % bootstrap interval", "Difference from the first", "95 % interval", "Paired"], rows),
+    table(["Arm", "Runs", "Mean", "Interquartile mean", "Its 95 % bootstrap interval", "Difference from the first", "95 % interval", "Paired"], rows),
     found.caveats.map((text) => h("p", { class: "warn" }, `Note: ${text}.`)),
-    h("div", { class: "charts" }, finals, found.sides.some((s) => s.profile) ? profile : null),
-    h("details", {}, h("summary", {}, "The last value of each run"), table(["Side", "Run", "Seed", "Value"],
-      found.sides.flatMap((side) => side.runs.map((r) => [side.label, h("a", { href: link("run", { run: r.run }) }, r.run), String(r.seed), r.value])))),
+    h("div", { class: "charts" }, finals, found.arms.some((s) => s.profile) ? profile : null),
+    h("details", {}, h("summary", {}, "The last value of each run"), table(["Arm", "Run", "Seed", "Value"],
+      found.arms.flatMap((arm) => arm.runs.map((r) => [arm.label, h("a", { href: link("run", { run: r.run }) }, r.run), String(r.seed), r.value])))),
     h("h2", {}, "What differs in the recipes"),
-    found.differs.length ? table(["Setting", ...found.sides.map((s) => s.label)], found.differs.map((d) => [h("code", {}, d.setting), ...d.values])) : h("p", {}, "Nothing: the recipes are the same, seeds apart."),
+    found.differs.length ? table(["Setting", ...found.arms.map((s) => s.label)], found.differs.map((d) => [h("code", {}, d.setting), ...d.values])) : h("p", {}, "Nothing: the recipes are the same, seeds apart."),
     found.left_out ? h("p", { class: "quiet" }, `and ${found.left_out} more settings`) : null);
   const over = found.x.replace("spent/", "").replaceAll("_", " ");
-  const named = Object.fromEntries(found.sides.map((s) => [s.label, s.curve]));
+  const named = Object.fromEntries(found.arms.map((s) => [s.label, s.curve]));
   draw(curves, traceBands(named), layBands(over, found.metric, 380));
-  draw(finals, found.sides.map((s, i) => ({ x: s.runs.map(() => i), y: s.runs.map((r) => r.value), text: s.runs.map((r) => plain(`${r.run}, seed ${r.seed}`)), name: plain(s.label), mode: "markers",
+  draw(finals, found.arms.map((s, i) => ({ x: s.runs.map(() => i), y: s.runs.map((r) => r.value), text: s.runs.map((r) => plain(`${r.run}, seed ${r.seed}`)), name: plain(s.label), mode: "markers",
     marker: { color: COLOURS[i % COLOURS.length], size: 8, symbol: i }, hovertemplate: "%{text}: %{y:.4g}<extra></extra>" })), {
     title: { text: "Each run" }, hovermode: "closest", showlegend: false, yaxis: { title: { text: plain(found.metric) } },
-    xaxis: { tickvals: found.sides.map((_, i) => i), ticktext: found.sides.map((s) => plain(s.label)), range: [-0.5, found.sides.length - 0.5] } });
+    xaxis: { tickvals: found.arms.map((_, i) => i), ticktext: found.arms.map((s) => plain(s.label)), range: [-0.5, found.arms.length - 0.5] } });
   if (profile.isConnected)
-    draw(profile, found.sides.flatMap((s, i) => (s.profile ? [{ x: found.thresholds, y: s.profile, name: plain(s.label), line: { shape: "hv", color: COLOURS[i % COLOURS.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }] : [])),
+    draw(profile, found.arms.flatMap((s, i) => (s.profile ? [{ x: found.thresholds, y: s.profile, name: plain(s.label), line: { shape: "hv", color: COLOURS[i % COLOURS.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }] : [])),
       { title: { text: "Performance profile" }, yaxis: { range: [-0.02, 1.02], title: { text: "share of runs above" } } });
 }
 
-/** A mark of a side's colour and number, as the charts have it. */
+/** A mark of an arm's colour and number, as the charts have it. */
 function sign(i) {
   const mark = h("span", { "aria-hidden": "true" }, "■");
   mark.style.color = COLOURS[i % COLOURS.length];
   return mark;
 }
 
-/** Last values and curves as a table of commas: side, run, seed, x, value; the mean of a side has no run. */
+/** Last values and curves as a table of commas: arm, run, seed, x, value; the mean of an arm has no run. */
 function writeTable(found) {
   const cell = (x) => (/[",\n\r]/.test(String(x)) ? `"${String(x).replaceAll('"', '""')}"` : /^[=+@\t]/.test(String(x)) ? `'${x}` : String(x ?? ""));
-  const rows = [["side", "run", "seed", found.x, found.metric, "low", "high"]];
-  for (const side of found.sides) {
-    for (const run of side.runs) rows.push([side.label, run.run, run.seed, "last", run.value, "", ""]);
-    side.curve.x.forEach((x, i) => rows.push([side.label, "", "", x, side.curve.mean[i], side.curve.low[i], side.curve.high[i]]));
+  const rows = [["arm", "run", "seed", found.x, found.metric, "low", "high"]];
+  for (const arm of found.arms) {
+    for (const run of arm.runs) rows.push([arm.label, run.run, run.seed, "last", run.value, "", ""]);
+    arm.curve.x.forEach((x, i) => rows.push([arm.label, "", "", x, arm.curve.mean[i], arm.curve.low[i], arm.curve.high[i]]));
   }
   return rows.map((row) => row.map(cell).join(",")).join("\n") + "\n";
 }

@@ -209,14 +209,14 @@ function tellUpdates(found) {
   const settings = Object.entries(found.settings).map(([k, x]) => h("code", {}, `${k} = ${typeof x === "object" ? JSON.stringify(x) : x} `));
   const cosine = (x) => (x === null ? "none (one of both is 0)" : number(x));
   return [
-    h("p", {}, `Step ${found.step} of stage ${found.stage}: ${batch.groups} of ${batch.of ?? "an unknown number of"} groups, ${batch.episodes} episodes; weights: ${weights.step ? `the checkpoint of step ${weights.step}` : "what the run began with"}. `, changed ? ["With ", settings] : "As configured; a setting above adds a second side."),
+    h("p", {}, `Step ${found.step} of stage ${found.stage}: ${batch.groups} of ${batch.of ?? "an unknown number of"} groups, ${batch.episodes} episodes; weights: ${weights.step ? `the checkpoint of step ${weights.step}` : "what the run began with"}. `, changed ? ["With ", settings] : "As configured; a setting above adds a second update."),
     found.notes.length ? h("div", { class: "card" }, h("p", { class: "warn" }, "To be known of this"), h("ul", {}, found.notes.map((text) => h("li", {}, text)))) : null,
     grid([["Number"], ["As configured", "n"], ...(changed ? [["With the settings", "n"], ["Difference", "n"]] : []), ["The run reported", "n"]], names.map((k) => {
       const other = changed && differ(before[k], after[k]);
       const by = other && Number.isFinite(before[k]) && Number.isFinite(after[k]) ? after[k] - before[k] : null;
-      return h("tr", { class: other ? "differs" : null }, h("td", {}, k), n(before[k]), changed ? [n(after[k]), h("td", { class: "n" }, by === null ? (other ? "only one side" : "same") : `${by > 0 ? "+" : "−"}${number(Math.abs(by))}`)] : null, n(found.reported[k]));
+      return h("tr", { class: other ? "differs" : null }, h("td", {}, k), n(before[k]), changed ? [n(after[k]), h("td", { class: "n" }, by === null ? (other ? "in one alone" : "same") : `${by > 0 ? "+" : "−"}${number(Math.abs(by))}`)] : null, n(found.reported[k]));
     }), { class: "update" }),
-    changed && Object.keys(found.cosine).length ? h("ul", {}, Object.entries(found.cosine).map(([part, c]) => h("li", {}, `Cosine of both sides, ${part}: of the gradients ${cosine(c.gradient)}, of how the weights moved ${cosine(c.moved)}`))) : null,
+    changed && Object.keys(found.cosine).length ? h("ul", {}, Object.entries(found.cosine).map(([part, c]) => h("li", {}, `Cosine of both updates, ${part}: of the gradients ${cosine(c.gradient)}, of how the weights moved ${cosine(c.moved)}`))) : null,
     h("h3", {}, "Advantages by episode"),
     found.points.length ? h("div", { class: "chart", role: "img", "aria-label": "advantage of each episode with the settings over that as configured" }) : null,
     h("p", { class: "quiet" }, `${Math.min(found.groups.length, found.all.groups)} of ${found.all.groups} groups${changed ? ", those first whose advantages differ" : ""}.`),

@@ -86,9 +86,9 @@ export async function show(main, query, { signal }) {
     const may = (f, why = "") => ({ type: "button", disabled: !hasToken() || Boolean(why), title: hasToken() ? why || null : NO_TOKEN, onclick: f });
     all.checked = names.length > 0 && [...body.querySelectorAll("input[type=checkbox]")].every((b) => b.checked);
     if (!names.length) { fill(acts); return; }
-    const sides = names.map((name) => `side=${encodeURIComponent(name)}`).join("&");
+    const arms = names.map((name) => `arm=${encodeURIComponent(name)}`).join("&");
     const held = busy.length ? `${busy[0].name} is being written` : "";
-    fill(acts, h("span", {}, `${names.length} selected`), names.length > 1 ? h("a", { href: `#/compare?${sides}` }, "Compare") : h("span", { class: "quiet" }, "Compare: select another"),
+    fill(acts, h("span", {}, `${names.length} selected`), names.length > 1 ? h("a", { href: `#/compare?${arms}` }, "Compare") : h("span", { class: "quiet" }, "Compare: select another"),
       h("button", may(tagThem), "Tag…"), h("button", may(renameIt, names.length > 1 ? "One run at a time" : held), "Rename…"),
       h("button", may(deleteThem, held), "Delete…"),
       h("button", { type: "button", onclick: () => { for (const b of body.querySelectorAll("input:checked")) b.checked = false; chosen.clear(); showActs(); } }, "Clear"),
