@@ -102,8 +102,8 @@ def list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bo
     out = []
     if any(entry["low"] != entry["low"] for entry in others):
         least = min(entry["n"] for entry in found.values())
-        out.append(f"no interval: {least} seeds an arm, and below {LEAST} one says next to nothing: train more seeds "
-                   "(--seed), the same on each arm")  # fmt: skip
+        out.append(f"no interval: {least} seed{'s' * (least != 1)} an arm, and below {LEAST} one says next to nothing: "
+                   "train more seeds (--seed), the same on each arm")  # fmt: skip
     if not all(entry["paired"] for entry in others):
         out.append("arms of different seeds are not paired, which costs precision: give each the same seeds")
     return out

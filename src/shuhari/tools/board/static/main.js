@@ -124,7 +124,7 @@ addEventListener("keydown", (event) => {
     "?": showKeys, t: toggleTheme, j: () => move(1), k: () => move(-1), g: () => { going = true; },
     "/": () => main.querySelector("input[type=search]")?.focus(),
     x: () => row?.querySelector("input[type=checkbox]")?.click(),
-    Enter: () => { if (row === document.activeElement) row.querySelector("a")?.click(); },
+    Enter: row && row === document.activeElement && (() => row.querySelector("a")?.click()), // else of a link or a button
   }[event.key];
   if (act) { event.preventDefault(); act(); }
 });
