@@ -151,6 +151,8 @@ def wrong(hint: Any, value: Any) -> str:
 
 
 def _outside(bounds: Bounds, value: Any) -> str:
+    if type(value) in (float, int) and bounds.hold(value):
+        return ""  # as nearly always, and a run asks thousands of times
     numbers = _ends(value) if isinstance(value, Ramp) else (_plain(value),)
     if any(isinstance(x, bool) or not isinstance(x, Real) for x in numbers) or all(map(bounds.hold, numbers)):
         return ""

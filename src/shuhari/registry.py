@@ -151,7 +151,8 @@ def names(kind: str) -> list[str]:
 
 def other(kind: str, cls: type) -> str:
     """ "is registered as ..." where a class is that of other kinds and not of this one; empty else."""
-    kinds = {k for (k, _), known in _ENTRIES.items() if _origin(known) == _origin(cls)}
+    here = _origin(cls)
+    kinds = {k for (k, _), known in _ENTRIES.items() if known.__qualname__ == here[1] and _origin(known) == here}
     if not kinds or kind in kinds:
         return ""
     return f"is registered as {' and '.join(sorted(kinds))}: expected {with_article(kind)}"

@@ -74,11 +74,16 @@ terms.loss = {{use = "clip"}}
     return at / "own.toml"
 
 
+def shorten(recipe: Recipe) -> Recipe:
+    """Where a method brings a stage of its own, which teaches for hundreds of steps, a few show that it trains."""
+    return recipe.with_settings({f"stage.{x['name']}.steps": 4 for x in recipe.stages if x.get("steps", 0) > 4})
+
+
 @pytest.mark.parametrize("base", ["own", "baselines/quickstart", "baselines/ppo_cartpole"])
 @pytest.mark.parametrize("name", METHODS)
 def test_over_a_recipe_of_ones_own_it_trains_or_is_refused(name: str, base: str, own: Path, tmp_path: Path) -> None:
     try:
-        recipe = load(own, methods=[name]) if base == "own" else shrink(load(base, methods=[name]))
+        recipe = shorten(load(own, methods=[name])) if base == "own" else shrink(load(base, methods=[name]))
         built(recipe)
     except RecipeError:
         assert base == "baselines/ppo_cartpole" or name == "engine/srl"  # which are not of text alike

@@ -9,7 +9,6 @@ how training rolls out or samples, [evaluate] keeps what stood there before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 from shuhari.config.contradictions import decide, refuse_twice
@@ -34,6 +33,7 @@ from shuhari.config.overlay import (
     RecipeError,
     Sources,
     Tree,
+    copy_tree,
     format_path,
     is_schedule,
     join,
@@ -55,7 +55,7 @@ def lay_methods(
     if there := tree.get("laid"):
         raise RecipeError("", f"{base} has {' and '.join(there)} laid over it already: give all methods together")
     refuse_twice(changes)
-    tree, sources = deepcopy(tree), dict(sources)
+    tree, sources = copy_tree(tree), dict(sources)
     stages = tree.get("stage") or {}
     resolved = {name: resolve(tree, name) for name in stages} or {"": resolve(tree, "")}
     chosen = [name for name, table in resolved.items() if is_sampling(table)]
@@ -81,7 +81,7 @@ def lay_methods(
 
 def resolve(tree: Tree, stage: str) -> Tree:
     """The whole table of a stage; of a recipe without stages, that of the recipe."""
-    table = deepcopy({k: v for k, v in tree.items() if k != "stage"})
+    table = copy_tree({k: v for k, v in tree.items() if k != "stage"})
     if stage:
         lay(table, {k: v for k, v in tree["stage"][stage].items() if k not in REPEAT}, stage, {})
     return table
@@ -90,7 +90,7 @@ def resolve(tree: Tree, stage: str) -> Tree:
 def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
     """Settings over a tree of laid methods, so that they reach the stages that were changed: what these say themselves
     is set there too, and what they alone have (a component that the base has not, or another there) there alone."""
-    out: Tree = deepcopy(dict(over))
+    out: Tree = copy_tree(dict(over))
     for name, stated in (tree.get("stage") or {}).items():
         stage = resolve(tree, name)
         if not is_sampling(stage):
@@ -209,7 +209,7 @@ def _change_stage(
     """A resolved stage as methods leave it, and where what they bring came from."""
     places = Places(base, stage)
     statements = [one for change in changes for one in list_statements(change, places)]
-    table, sources = deepcopy(stage), Sources()
+    table, sources = copy_tree(stage), Sources()
     decided = decide(statements, [(places.find(path), value) for path, value in sets])
     for one in decided:
         if isinstance(one, Wrap):
@@ -243,7 +243,7 @@ def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
     old = dict(look_up(table, one.slot) or EMPTY)
     kept = {k: old.pop(k) for k in list_kept(one.slot) if k in old}
     inner = {"use": find_default(one.slot) or USE[one.slot[-1]], **old}
-    new: Tree = {**deepcopy(one.table), **kept}
+    new: Tree = {**copy_tree(one.table), **kept}
     at = new
     for key in one.into[:-1]:
         at = at.setdefault(key, {})
@@ -263,7 +263,7 @@ def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement |
     if any(isinstance(s, Wrap) or not (s.kept or s.held) for s in by):
         filled["rollout"] = {"use": USE["rollout"], **{k: v for k, v in rollout.items() if k not in ("n", "sampling")}}
     if any(isinstance(s, Statement) and "sampling" in s.path for s in by):
-        filled["sampling"] = deepcopy(rollout.get("sampling", {}))
+        filled["sampling"] = copy_tree(rollout.get("sampling", {}))
     for key in [k for k in filled if k in (table.get("evaluate") or EMPTY)]:
         del filled[key]
     if filled:
@@ -312,15 +312,15 @@ def find_difference(old: Mapping[str, Any], new: Mapping[str, Any], path: Path =
         if key in old and _is_same(was, value):
             continue
         both = isinstance(was, Mapping) and isinstance(value, Mapping) and not (is_schedule(was) or is_schedule(value))
-        over[key] = find_difference(was, value, (*path, key)) if both else deepcopy(value)
+        over[key] = find_difference(was, value, (*path, key)) if both else copy_tree(value)
     if not path:
         return over
-    tried: Tree = nest(path, deepcopy(dict(old)))
+    tried: Tree = nest(path, copy_tree(dict(old)))
     try:
         lay(tried, nest(path, over), "", {})
     except RecipeError:
-        return {"replace": True, **deepcopy(dict(new))}
-    return over if _is_same(look_up(tried, path), new) else {"replace": True, **deepcopy(dict(new))}
+        return {"replace": True, **copy_tree(dict(new))}
+    return over if _is_same(look_up(tried, path), new) else {"replace": True, **copy_tree(dict(new))}
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -340,7 +340,7 @@ def _insert(tree: Tree, sources: Sources, change: Change, first: str) -> Tree:
         if name in stages or name in brought:
             where = f"insert.{format_path((name,))}"
             raise RecipeError(where, f"{change.name} brings a stage {name!r}, and there is one")
-        brought[name] = {k: deepcopy(v) for k, v in stage.items() if k != "name"}
+        brought[name] = {k: copy_tree(v) for k, v in stage.items() if k != "name"}
         sources |= {("stage", name, *p): f"with {change.name}" for p, _ in walk_leaves(brought[name])}
     out: Tree = {}
     for name, table in stages.items():

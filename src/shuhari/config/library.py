@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -17,7 +16,7 @@ from pathlib import Path as File
 from typing import Any
 
 from shuhari import plugins
-from shuhari.config.overlay import RecipeError, Tree
+from shuhari.config.overlay import RecipeError, Tree, copy_tree
 
 FORMAT = 1
 BEDS, CONTROL = "beds", "control"  # beds/<bed>/<variant>, and what must gain there: beds/<bed>/control/<variant>
@@ -93,7 +92,7 @@ def find_recipe(name: str) -> Traversable | None:
 def read_table(name: str, source: Traversable) -> Tree:
     """The table in a file. RecipeError where it is no TOML, or of a format to come."""
     try:
-        table = deepcopy(_parse(source.read_text(encoding="utf-8")))
+        table = copy_tree(_parse(source.read_text(encoding="utf-8")))
     except RecursionError:
         raise RecipeError("", f"recipe {name} is not TOML that can be read: its tables lie too deep") from None
     except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path as File
@@ -30,6 +29,7 @@ from shuhari.config.overlay import (
     RecipeError,
     Sources,
     Tree,
+    copy_tree,
     expand_repeats,
     format_path,
     has,
@@ -89,7 +89,7 @@ class Recipe:
         base = {k: v for k, v in self.tree.items() if k not in ("stage", "name")}
         out = []
         for name, over in expand_repeats(self.tree.get("stage") or {"main": {}}):
-            table = deepcopy(base)
+            table = copy_tree(base)
             try:
                 lay(table, over, name, {})
             except RecipeError as error:
@@ -111,7 +111,7 @@ class Recipe:
     def with_settings(self, settings: Mapping[str, Any], origin: str = "set") -> Recipe:
         """With `settings` (dotted keys or nested mappings) laid over; where methods are laid, also over the stages that
         these changed. RecipeError for one that no stage reads."""
-        tree, sources = deepcopy(self.tree), dict(self.sources)
+        tree, sources = copy_tree(self.tree), dict(self.sources)
         asked = place_sets(tree, _to_tree(settings))
         over = spread(tree, asked) if "laid" in tree else asked
         for path, _ in walk_leaves(over):

@@ -18,12 +18,17 @@ CHOOSE = ("sse4", "avx", "fma", "amx", "f16c", "bmi", "asimd", "sve")  # instruc
 
 def versions() -> dict[str, Any]:
     """What a run was made with."""
-    found: dict[str, Any] = {}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
+    found: dict[str, Any] = {name: known for name in PACKAGES if (known := _version(name))}
     there = {"python": platform.python_version(), "machine": platform.machine(), "processor": processor()}
     return {**found, **there, "threads": torch.get_num_threads()}
+
+
+@cache
+def _version(package: str) -> str:
+    """"" where it is not installed. A process asks once: the whole metadata are parsed for it, for milliseconds."""
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return ""
 
 
 @cache

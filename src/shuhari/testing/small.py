@@ -21,7 +21,7 @@ LEAST: dict[tuple[str, ...], int] = {
     ("evaluate", "n"): 4, ("evaluate", "samples"): 2, ("evaluate", "watch"): 4,
 }  # fmt: skip
 HELD_OUT = 16  # problems of a test split that a task makes
-ASKED = {"exact": 4, "localisation": 4}  # metrics that ask a policy about `n` problems by themselves -> at most so many
+ASKED = {"exact": 2, "localisation": 2}  # metrics that ask a policy about `n` problems by themselves -> at most so many
 
 
 def shrink(recipe: Recipe, steps: int = 2, **settings: Any) -> Recipe:
