@@ -13,6 +13,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 # two workers, a file each; those that tests/conftest.py knows to take long begin first
 WORKERS = -n 2 --dist loadfile --no-loadscope-reorder
 
+# Compiled code is kept, even where the environment says otherwise: each process that a test starts would compile the
+# library anew, for half a second.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help setup quickstart test lint docs pythons baselines peers
 
 help:
