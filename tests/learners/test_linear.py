@@ -50,6 +50,12 @@ def draw(*walks: tuple[Walk, int], ends: bool = True) -> Batch:
     return Batch({**rows, "id": torch.arange(len(rows["child"]))})
 
 
+def telling(features: np.ndarray) -> Any:
+    """The context of a task whose environments tell these."""
+    has = {"has_wrapper_attr": lambda _: True, "get_wrapper_attr": lambda _: features, "close": lambda: None}
+    return context(models={}, task=SimpleNamespace(make=lambda: SimpleNamespace(**has)))
+
+
 def play(world: Lock, n: int) -> list[tuple[Walk, int]]:
     """Random episodes."""
     rng, out = np.random.default_rng(0), []
@@ -120,6 +126,15 @@ def test_features_carry_from_look_to_look_and_pairs_do_not() -> None:
         assert not table[6:].any()  # behind the last step nothing is decided
 
 
+def test_features_are_those_of_the_step() -> None:
+    """Those of the first step tell its actions apart, those of the second do not."""
+    phi = np.zeros((9, 2, 2))
+    phi[:3], phi[3:] = np.eye(2), [1, 0]
+    learner, table, _ = made({"horizon": 2, "actions": 2}, bonus=0.0)
+    learner.update(draw(([(0, 1, 0.0), (3, 1, 1.0)], 6)), telling(phi))
+    assert table[:6].argmax(1).tolist() == [1, 1, 1, 0, 0, 0]
+
+
 def test_pessimism_prefers_what_is_known() -> None:
     """Action 0 paid 0.8 in the mean of sixteen times, action 1 its 1 once: by hand 0.8 - 0.5 / 4 and 1 - 0.5."""
     seen = [([(0, 0, 0.8)], 3)] * 16 + [([(0, 1, 1.0)], 3)]
@@ -152,13 +167,8 @@ def test_what_it_cannot_learn_is_refused() -> None:
         learner.update(draw(([(0, 0, 0.0), (3, 0, 1.5)], 6)), ctx)
     with pytest.raises(ValueError, match=r"not of step h \+ 1"):
         learner.update(draw(([(0, 0, 0.0), (1, 0, 0.5)], 6)), ctx)
-    bare = SimpleNamespace(
-        make=lambda: SimpleNamespace(
-            has_wrapper_attr=lambda _: True, get_wrapper_attr=lambda _: np.ones((3, 2, 4)), close=lambda: None
-        )
-    )
     with pytest.raises(ValueError, match=r"features \[3, 2, 4\]: expected \[9, 2\]"):
-        made({"horizon": 2, "actions": 2})[0].update(draw(([(0, 0, 0.0)], 3)), context(models={}, task=bare))
+        made({"horizon": 2, "actions": 2})[0].update(draw(([(0, 0, 0.0)], 3)), telling(np.ones((3, 2, 4))))
     policy = Tabular()
     policy.build(Gym("world/lock", {"horizon": 2}))
     with pytest.raises(ValueError, match="9 states: expected a multiple of horizon \\+ 1 = 11"):
