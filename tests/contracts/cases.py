@@ -168,6 +168,14 @@ CASES = [
         crowd=20_000,
     ),
     Case(
+        "chain-consistency",
+        lambda: ChainPolicy(3, law="consistency", end=0.3, hidden=(16,)),
+        task(OBSERVED, BOUNDED),
+        observations,
+        nudge=0.02,
+        crowd=20_000,
+    ),
+    Case(
         "guided",
         lambda: Composed(
             Guided(after=1),

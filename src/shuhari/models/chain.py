@@ -7,9 +7,9 @@ law N(0, I) has no weights and falls out of every ratio. Ratios at level `row` a
 level `decision` of single steps (DDPO), at level `sequence` the geometric mean over steps.
 
 Times run from 0, noise, to 1, a decision. With u the network's answer and c numbers of the step, every law has the mean
-c x + c' u; without noise the step is one of Euler (of `ddpm`: DDIM with eta 0).
+c x + c' u; without noise the step is one of Euler (of `ddpm`: DDIM with eta 0; of `consistency` the first is the whole).
 
-Left out: chunks of several actions, distillation to one step, guidance, a clamp of the predicted decision.
+Left out: chunks of several actions, distillation from another policy, guidance, a clamp of the predicted decision.
 
 Axes: `B` rows, `K` steps, `A` action dimensions, `D` features.
 """
@@ -30,7 +30,7 @@ from shuhari.events import Event
 from shuhari.models.denoising import Chain, Steps, denoise
 from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import honour
-from shuhari.models.schedules import ddpm_schedule, flow_schedule
+from shuhari.models.schedules import consistency_schedule, ddpm_schedule, diffused, flow_schedule
 from shuhari.models.spaces import Inputs, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
@@ -59,16 +59,21 @@ class ChainPolicy:
 
     In a bounded Box the decision is in units of half its range about the middle, and the environment gets it scaled and
     clamped. law: `noise`, the flow's Euler steps with noise that is learnt, of deviation in [`low`, `high`] (ReinFlow;
-    pi_RL's Flow-Noise); `sde`, the flow's stochastic equation at noise level `level` (Flow-SDE); `ddpm`. single: noise
-    in one step of the chain, drawn anew for each decision, which alone is scored; the others take none (pi_RL's mixed
-    sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the embedded time.
+    pi_RL's Flow-Noise); `sde`, the flow's stochastic equation at noise level `level` (Flow-SDE); `ddpm`; `consistency`,
+    which predicts the decision in each step and adds noise of the next level (RLCM: Oertell et al. 2024, arXiv
+    2404.03673), in the last step of deviation `end`: the release scores noise there that never reaches the decision, so
+    that here, where it does, it is small. It is taught to predict alike from points 1 / `fine` of the time apart.
+    single: noise in one step of the chain, drawn anew for each decision, which alone is scored; the others take none
+    (pi_RL's mixed sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the embedded time.
     `normalise`, `see`: as in `value`. `info`: `chain` [B, K, A], and with single `noised` [B, K]."""
 
     steps: Length = 4
-    law: Literal["noise", "sde", "ddpm"] = "noise"
+    law: Literal["noise", "sde", "ddpm", "consistency"] = "noise"
     low: Positive = 0.1
     high: Positive = 0.24
     level: Positive = 0.5
+    end: Positive = 0.1
+    fine: Length = 20
     single: bool = False
     bound: AtLeast0 = 0.0
     hidden: tuple[Length, ...] = (64, 64)
@@ -86,6 +91,9 @@ class ChainPolicy:
             raise ValueError(f"chain: low is {self.low} and high {self.high}: expected low <= high")
         if self.time % 2:
             raise ValueError(f"chain: time is {self.time}: expected an even number, sines and cosines")
+        if self.single and self.law == "consistency":
+            raise ValueError("chain: single is true and law 'consistency', of which a step without noise is the last: "
+                             "expected another law, or single = false")  # fmt: skip
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "chain")
@@ -98,6 +106,8 @@ class ChainPolicy:
         self._net = self.module = Denoiser(self._inputs, body, learnt)
         if self.law == "ddpm":
             self.schedule = ddpm_schedule(self.steps)
+        elif self.law == "consistency":
+            self.schedule = consistency_schedule(self.steps, self.end)
         else:
             self.schedule = flow_schedule(self.steps, self.level if self.law == "sde" else None)
         self._times = embed(torch.arange(self.steps) / self.steps, self.time)  # [K, E]
@@ -147,6 +157,12 @@ class ChainPolicy:
     def error(self, features: Tensor, action: Tensor, noise: Noise) -> Tensor:
         """See `Chain.denoising`."""
         z, v = noise.normal(0, self.dimensions), noise.uniform(0, 1).float()
+        if self.law == "consistency":
+            nearer = (v + 1 / self.fine).clamp(max=1.0)
+            with torch.no_grad():
+                decision = self._predict(features, action, z, nearer)[0]
+            _, at, add, u = self._predict(features, action, z, v)
+            return (u - (at - decision) / add).square().mean(1)
         if self.law == "ddpm":
             k = (v * self.steps).long().clamp(max=self.steps - 1)
             keep, add, time, target = self.schedule.keep[k], self.schedule.add[k], self._times[k[:, 0]], z
@@ -154,6 +170,14 @@ class ChainPolicy:
             keep, add, time, target = v, 1 - v, embed(v[:, 0], self.time), action - z
         u = self._net.body(torch.cat([features, keep * action + add * z, time], 1))
         return (u - target).square().mean(1)
+
+    def _predict(self, features: Tensor, action: Tensor, z: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of `action`, diffused with noise z to times t [B, 1]: the decision at - add u that a consistency model sees in
+        it; `at` is what is left of the point, `add` how much is noise, u the network's answer."""
+        keep, add = diffused(t)
+        x = keep * action + add * z
+        u = self._net.body(torch.cat([features, x, embed(t[:, 0], self.time)], 1))
+        return keep * x - add * u, keep * x, add, u
 
 
 def _over(features: Tensor, x: Tensor) -> Tensor:
