@@ -364,7 +364,7 @@ def test_a_consistency_model_is_the_end_of_its_flow() -> None:
 
 
 def test_the_loss_of_a_consistency_model_that_is_right_is_what_pairs_of_points_differ_by() -> None:
-    """Of N(0, s²) f is s times a point's place among all, so that the square of a gap is on average 2 s² (1 - r) / add²,
+    """Of N(0, s²) f is s times a point's place among all, so that a gap's square is on average 2 s² (1 - r) / add²,
     r the correlation of two points of one decision and one noise; the mean over times by quadrature."""
     policy, s, n = flow(made(LINE, steps=3, law="consistency", fine=4), 0.0, 0.5), 0.5, 4_000
     action = s * torch.randn(n, 1, generator=torch.Generator().manual_seed(3))

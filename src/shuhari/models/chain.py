@@ -7,7 +7,8 @@ law N(0, I) has no weights and falls out of every ratio. Ratios at level `row` a
 level `decision` of single steps (DDPO), at level `sequence` the geometric mean over steps.
 
 Times run from 0, noise, to 1, a decision. With u the network's answer and c numbers of the step, every law has the mean
-c x + c' u; without noise the step is one of Euler (of `ddpm`: DDIM with eta 0; of `consistency` the first is the whole).
+c x + c' u; without noise the step is one of Euler (of `ddpm`: DDIM with eta 0; of `consistency` the first jumps to its
+end).
 
 Left out: chunks of several actions, distillation from another policy, guidance, a clamp of the predicted decision.
 
@@ -64,7 +65,8 @@ class ChainPolicy:
     2404.03673), in the last step of deviation `end`: the release scores noise there that never reaches the decision, so
     that here, where it does, it is small. It is taught to predict alike from points 1 / `fine` of the time apart.
     single: noise in one step of the chain, drawn anew for each decision, which alone is scored; the others take none
-    (pi_RL's mixed sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the embedded time.
+    (pi_RL's mixed sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the
+    embedded time.
     `normalise`, `see`: as in `value`. `info`: `chain` [B, K, A], and with single `noised` [B, K]."""
 
     steps: Length = 4
@@ -172,8 +174,8 @@ class ChainPolicy:
         return (u - target).square().mean(1)
 
     def _predict(self, features: Tensor, action: Tensor, z: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of `action`, diffused with noise z to times t [B, 1]: the decision at - add u that a consistency model sees in
-        it; `at` is what is left of the point, `add` how much is noise, u the network's answer."""
+        """Of `action`, diffused with noise z to times t [B, 1]: the decision at - add u that a consistency model sees
+        in it, `at`, `add` (how much of it is noise) and u, the network's answer."""
         keep, add = diffused(t)
         x = keep * action + add * z
         u = self._net.body(torch.cat([features, x, embed(t[:, 0], self.time)], 1))

@@ -46,7 +46,7 @@ class Steps:
         return self._counted(normal_kl(self.law, other.steps.law))
 
     def parameters(self) -> Tensor:
-        """[B, K, A] velocities; of `ddpm` the predicted noise, of `consistency` sqrt(a) noise - sqrt(1 - a) decision."""
+        """[B, K, A] velocities; of `ddpm` the predicted noise, of `consistency` as in `consistency_schedule`."""
         return self.u
 
     @property

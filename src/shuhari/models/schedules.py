@@ -66,9 +66,10 @@ def ddpm_schedule(steps: int) -> Schedule:
 
 def consistency_schedule(steps: int, end: float) -> Schedule:
     """Of a consistency model (Song et al. 2023, arXiv 2303.01469): f(x, t), the decision at the end of the probability
-    flow from a point, of the diffusion of `ddpm_schedule`. The network's answer u is in f = sqrt(a) x - sqrt(1 - a) u, so
-    that f(x, 1) = x. A step predicts the decision and adds noise of the next level, sqrt(a') f + sqrt(1 - a') z (their
-    algorithm 1), the last one f + `end` z. Without noise the first step jumps to f, where the point then stays."""
+    flow from a point, of the diffusion of `ddpm_schedule`. The network's answer u stands for sqrt(a) z - sqrt(1 - a)
+    decision, so that f = sqrt(a) x - sqrt(1 - a) u, and f(x, 1) = x. A step predicts the decision and adds noise z of
+    the next level, sqrt(a') f + sqrt(1 - a') z (their algorithm 1), the last one f + `end` z. Without noise the first
+    step jumps to f, where the point then stays."""
     now, after = _cut(steps)
     keep, add, onto, std = now.sqrt(), (1 - now).sqrt(), after.sqrt(), (1 - after).sqrt()
     std[-1] = end
