@@ -4,13 +4,16 @@ alone, a reward that is no number makes whole episodes vanish from what is learn
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from shuhari.data import Array
+from shuhari.tasks.lanes import Stepped, step_lanes
 
 Env = gymnasium.Env[Any, Any]
 FIVE = "gymnasium's five values, (observation, reward, terminated, truncated, info)"
@@ -55,14 +58,39 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
         if not _is_five(found):
             self._refuse(found)
-        if self.entries and np.size(found[1]) != self.entries:
-            raise ValueError(f"{self.called}: its reward has {np.size(found[1])} entries, "
-                             f"and `rewards` names {self.entries}")  # fmt: skip
-        if not (_are_finite(found[1], self.entries) if self.entries else _is_finite(found[1])):
-            expected = f"{self.entries} finite numbers" if self.entries else "a finite number"
-            raise ValueError(f"{self.called}: its reward at {self._when()} is {_show(found[1])}: expected {expected}")
-        self._see(found[0], self.env.observation_space)
+        self._check(found[0], found[1])
         return found
+
+    @staticmethod
+    def step_lanes(envs: Sequence[Checked], actions: Array) -> Stepped:
+        for env in envs:
+            env.at += 1
+        first = envs[0]
+        try:
+            found = step_lanes([env.env for env in envs], actions)
+        except Exception as error:
+            error.add_note(f"raised by a step of {len(envs)} lanes of {first.called}")
+            raise
+        space: Any = first.env.observation_space
+        seen, reward, N = *found[:2], len(envs)
+        fine = seen.shape == (N, *space.shape) and seen.dtype.kind in "biuf" and not np.isnan(seen).any()
+        if fine and _are_finite(reward, N * (first.entries or 1)):
+            looks = isinstance(space, spaces.Box) and min(env.seen for env in envs) < LOOKED
+            of = [i for i, env in enumerate(envs) if env.seen < LOOKED] if looks else []
+        else:
+            of = list(range(N))
+        for i in of:
+            envs[i]._check(seen[i], reward[i])
+        return found
+
+    def _check(self, seen: Any, reward: Any) -> None:
+        if self.entries and np.size(reward) != self.entries:
+            raise ValueError(f"{self.called}: its reward has {np.size(reward)} entries, "
+                             f"and `rewards` names {self.entries}")  # fmt: skip
+        if not (_are_finite(reward, self.entries) if self.entries else _is_finite(reward)):
+            expected = f"{self.entries} finite numbers" if self.entries else "a finite number"
+            raise ValueError(f"{self.called}: its reward at {self._when()} is {_show(reward)}: expected {expected}")
+        self._see(seen, self.env.observation_space)
 
     def _ask_bare(self, action: Any) -> Any:
         """What the environment itself returns for a step, without its wrappers, of which one could not take it apart;

@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from shuhari.abilities import ability
 from shuhari.data import Array, Payload
+from shuhari.tasks.lanes import are_alike, step_lanes
 from shuhari.tasks.snapshots import begin, restore, snapshot
 from shuhari.tasks.tells import EXTRAS
 from shuhari.tasks.views import storage_dtype
@@ -49,10 +50,14 @@ class Actor(Protocol):
 
 
 class Inline:
-    """An actor in this process: posts are executed when they are polled. `lanes`: the numbers of its environments."""
+    """An actor in this process: posts are executed when they are polled. `lanes`: the numbers of its environments.
+    Those that can be stepped together are, from `few` on."""
+
+    few = 6  # of fewer the arrays take longer than they save
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], lanes: Iterable[int]) -> None:
         self.envs = {i: make() for i in lanes}
+        self._alike = len(self.envs) >= self.few and are_alike([*self.envs.values()])
         self._posted: dict[int, tuple[Any, Mapping[int, Payload]]] = {}
 
     @property
@@ -69,6 +74,9 @@ class Inline:
     def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
         taken, fresh = self._posted.pop(lanes.start)
         envs, first, over, i = self.envs, lanes.start, list[tuple[int, int]](), lanes.start
+        moved = [i for i in range(first, lanes.stop) if i not in fresh] if self._alike and taken is not None else []
+        if len(moved) >= self.few:
+            over, taken = self._step(moved, np.asarray(taken)[[i - first for i in moved]], seen, reward, extras), None
         try:
             for i in range(first, lanes.stop):
                 if i in fresh:
@@ -85,6 +93,21 @@ class Inline:
             error.add_note(f"in lane {i}, counted from 0")
             raise
         return over
+
+    def _step(
+        self, lanes: list[int], actions: Array, seen: Seen, reward: Array, extras: Extras
+    ) -> list[tuple[int, int]]:
+        """Step these lanes together; those whose episodes end."""
+        try:
+            o, reward[lanes], terminated, truncated, info = step_lanes([self.envs[i] for i in lanes], actions)
+        except Exception as error:
+            error.add_note(f"in lanes {lanes[0]} to {lanes[-1]}, counted from 0, which are stepped together")
+            raise
+        write(seen, lanes, o)
+        for name, to in extras.items():
+            to[lanes] = info[EXTRAS][name]
+        ends = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, RUNNING)).tolist()
+        return [(i, how) for i, how in zip(lanes, ends, strict=True) if how]
 
     def snapshots(self) -> list[Any]:
         return [snapshot(env) for env in self.envs.values()]

@@ -6,6 +6,7 @@ Source of the programme: Altman, "Constrained Markov Decision Processes" (1999),
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from scipy import optimize, sparse
 from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
 from shuhari.data import Array
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped, gather, scatter
 
 
 @register("world", "cmdp")
@@ -52,6 +54,15 @@ class Cmdp(gymnasium.Env[Any, Any]):
         self.place = min(int(np.searchsorted(self._sums[self.place, action], u, side="right")), self.states - 1)
         self.at += 1
         return self.place, reward, False, self.at >= self.limit, {"cost": cost}
+
+    @staticmethod
+    def step_lanes(worlds: Sequence[Cmdp], actions: Array) -> Stepped:
+        first, (place, at) = worlds[0], gather(worlds, "place", "at")
+        u = np.array([w.np_random.random() for w in worlds])
+        there = (first._sums[place, actions] <= u[:, None]).sum(1).clip(max=first.states - 1)
+        scatter(worlds, place=there, at=at + 1)
+        cost = {"cost": first.c[place, actions]}
+        return there, first.r[place, actions], np.zeros(len(u), bool), at + 1 >= first.limit, cost
 
 
 def make_tables(states: int, speeds: int, instance: int) -> tuple[Array, Array, Array]:

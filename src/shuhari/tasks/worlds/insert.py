@@ -5,6 +5,7 @@ Left out: turning, forces, several stages, two arms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from gymnasium import spaces
 from shuhari.bounds import AtLeast0, Length, Positive, Share, check
 from shuhari.data import Array
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped, at_least, at_most, gather, scatter
 
 
 @register("world", "insert")
@@ -62,6 +64,23 @@ class Insert(gymnasium.Env[Array, Array]):
         self.x, self.y, self.at = x, max(y, -self.depth), self.at + 1
         done = y <= -self.depth
         return self._look(), float(done), done, self.at >= self.limit and not done, {}
+
+    @staticmethod
+    def step_lanes(worlds: Sequence[Insert], actions: Array) -> Stepped:
+        first, (x, y, hole), at = worlds[0], gather(worlds, "x", "y", "hole"), gather(worlds, "at") + 1
+        shaken = first.noise * np.array([w.np_random.standard_normal(2) for w in worlds])
+        dx, dy = (first.stride * np.clip(actions, -1.0, 1.0) + shaken).T
+        low, high = hole - first.half, hole + first.half
+        inside, touches = y < 0, y == 0
+        x = at_most(at_least(x + dx * np.where(touches, first.slide, 1.0), -1.5), 1.5)
+        x = np.where(inside, at_most(at_least(x, low), high), x)
+        y = at_most(y + dy, 1.5)
+        y = np.where((y < 0) & ~inside & ~((low <= x) & (x <= high)), 0.0, y)
+        done = y <= -first.depth
+        y = at_least(y, -first.depth)
+        scatter(worlds, x=x, y=y, at=at)
+        seen = np.column_stack([x, y, hole, y == 0]).astype(np.float32)
+        return seen, done.astype(float), done, (at >= first.limit) & ~done, {}
 
     def expert(self, observation: Any, rng: Any) -> Array:
         """Goes to just above the hole, then straight down; knows no more than a policy does."""

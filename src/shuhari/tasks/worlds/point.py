@@ -17,6 +17,7 @@ from gymnasium import spaces
 from shuhari.bounds import AtLeast0, Length, Positive, ShareBelow1, check
 from shuhari.data import Array, nearest
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped, gather, power, scatter
 from shuhari.tasks.scene import Box, Scene
 
 WALL, FREE, START, GOAL = "#", ".", "S", "G"
@@ -101,6 +102,30 @@ class Point(gymnasium.Env[Array, Array]):
         self.at += 1
         done = (int(self.y), int(self.x)) == self.goal
         return self._look(), float(done) - self.cost, done, self.at >= self.limit and not done, self._tell()
+
+    @staticmethod
+    def step_lanes(worlds: Sequence[Point], actions: Array) -> Stepped:
+        first, (H, W) = worlds[0], worlds[0].shape
+        place, v = gather(worlds, "x", "y").T, gather(worlds, "vx", "vy").T  # [N, 2]
+        wanted, keep = np.clip(actions, -1.0, 1.0) * first.speed, first.inertia
+        v = keep * v + (1 - keep) * wanted.astype(float)
+        d = v
+        if first.noise:
+            d = np.clip(v + first.noise * np.array([w.np_random.standard_normal(2) for w in worlds]), -1.0, 1.0)
+        for i in (0, 1):  # along x, then along y
+            there = place.copy()
+            there[:, i] += d[:, i]
+            inside = ((there >= 0) & (there < (W, H))).all(1)
+            column, row = np.where(inside[:, None], there, 0).astype(int).T
+            goes = inside & first.free[row, column]
+            place, v[:, i] = np.where(goes[:, None], there, place), np.where(goes, v[:, i], 0.0)
+        at, (x, y), (vx, vy) = gather(worlds, "at") + 1, place.T, v.T
+        scatter(worlds, x=x, y=y, vx=vx, vy=vy, at=at)
+        done = (place.astype(int) == first.goal[::-1]).all(1)
+        seen = np.column_stack([(place - (W / 2, H / 2)) / first.half, v / first.speed]).astype(np.float32)
+        near = [power(x - a, 2) + power(y - b, 2) < r**2 for a, b, r in first.hazards]
+        info = {"cost": np.any(near, 0).astype(float)} if near else {}
+        return seen, done - first.cost, done, (at >= first.limit) & ~done, info
 
     def _tell(self) -> dict[str, Any]:
         hurt = any((self.x - x) ** 2 + (self.y - y) ** 2 < r**2 for x, y, r in self.hazards)

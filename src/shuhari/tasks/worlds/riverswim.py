@@ -6,6 +6,7 @@ the numbers of Osband, Russo and Van Roy, "(More) Efficient Reinforcement Learni
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from shuhari.analysis.average_reward import extended_value_iteration
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.data import Array
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped, gather, scatter
 
 LEFT, RIGHT = 0, 1  # before the first change
 
@@ -55,6 +57,16 @@ class RiverSwim(gymnasium.Env[Any, Any]):
         self.place = int(np.searchsorted(self.p[self.place, swims].cumsum(), u, side="right").clip(max=self.states - 1))
         self.at += 1
         return self.place, reward, False, self.at >= self.limit, {"regret": self.gain - reward}
+
+    @staticmethod
+    def step_lanes(worlds: Sequence[RiverSwim], actions: Array) -> Stepped:
+        first, (place, at) = worlds[0], gather(worlds, "place", "at")
+        swims = np.where(at // first.period % 2 == 1, 1 - actions, actions) if first.period else actions
+        u = np.array([w.np_random.random() for w in worlds])
+        there = (first.p[place, swims].cumsum(1) <= u[:, None]).sum(1).clip(max=first.states - 1)
+        scatter(worlds, place=there, at=at + 1)
+        reward = first.r[place, swims]
+        return there, reward, np.zeros(len(u), bool), at + 1 >= first.limit, {"regret": first.gain - reward}
 
 
 def make_tables(states: int) -> tuple[Array, Array]:
