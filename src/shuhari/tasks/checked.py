@@ -4,16 +4,16 @@ alone, a reward that is no number makes whole episodes vanish from what is learn
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from shuhari.data import Array
-from shuhari.tasks.lanes import Stepped, step_lanes
+from shuhari.tasks.lanes import Stepped
 
 Env = gymnasium.Env[Any, Any]
 FIVE = "gymnasium's five values, (observation, reward, terminated, truncated, info)"
@@ -26,6 +26,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Passes everything on. Raises ValueError for a reward that is no finite number (with `entries`: no row of so many
     of them), for an observation that is not of its space's shape or holds a NaN, and for a `step` or a `reset` of the
     old gym. An error of the environment's own is left as it is, with a note that names the environment and the step."""
+
+    moves: ClassVar = "at", "seen"
 
     def __init__(self, env: Env, called: str, entries: int = 0) -> None:
         super().__init__(env)
@@ -61,26 +63,22 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._check(found[0], found[1])
         return found
 
-    @staticmethod
-    def step_lanes(envs: Sequence[Checked], actions: Array) -> Stepped:
-        for env in envs:
-            env.at += 1
-        first = envs[0]
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        lanes.at, envs = lanes.at + 1, lanes.envs
+        space: Any = self.env.observation_space
         try:
-            found = step_lanes([env.env for env in envs], actions)
+            found = lanes.step(actions)
         except Exception as error:
-            error.add_note(f"raised by a step of {len(envs)} lanes of {first.called}")
+            error.add_note(f"raised by a step of {len(envs)} lanes of {self.called}")
             raise
-        space: Any = first.env.observation_space
-        seen, reward, N = *found[:2], len(envs)
+        (seen, reward), N = found[:2], len(envs)
         fine = seen.shape == (N, *space.shape) and seen.dtype.kind in "biuf" and not np.isnan(seen).any()
-        if fine and _are_finite(reward, N * (first.entries or 1)):
-            looks = isinstance(space, spaces.Box) and min(env.seen for env in envs) < LOOKED
-            of = [i for i, env in enumerate(envs) if env.seen < LOOKED] if looks else []
-        else:
-            of = list(range(N))
-        for i in of:
+        fine = fine and _are_finite(reward, N * (self.entries or 1))
+        looks = np.flatnonzero(lanes.seen < LOOKED) if isinstance(space, spaces.Box) else ()
+        for i in looks if fine else range(N):
+            envs[i].at, envs[i].seen = int(lanes.at[i]), int(lanes.seen[i])
             envs[i]._check(seen[i], reward[i])
+            lanes.seen[i] = envs[i].seen
         return found
 
     def _check(self, seen: Any, reward: Any) -> None:

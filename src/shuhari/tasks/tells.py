@@ -6,14 +6,14 @@ fixed shapes, so that lanes can write them straight into columns, from worker pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from shuhari.data import Array, nearest
-from shuhari.tasks.lanes import Stepped, step_lanes
+from shuhari.tasks.lanes import Stepped
 
 Env = gymnasium.Env[Any, Any]
 EXTRAS = "shuhari/extras"  # the key of `info`
@@ -44,19 +44,17 @@ class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
             extras[column] = np.asarray(value, self.like[column].dtype)
         return observation, float(np.sum(reward)), terminated, truncated, {**info, EXTRAS: extras}
 
-    @staticmethod
-    def step_lanes(envs: Sequence[Teller], actions: Array) -> Stepped:
-        first = envs[0]
-        sent = actions.copy() if EXECUTED in first.like else None
-        seen, reward, terminated, truncated, info = step_lanes([env.env for env in envs], actions)
-        extras = {f"reward/{name}": reward[:, k] for k, name in enumerate(first.rewards)}
-        total = np.array([np.sum(r) for r in reward]) if first.rewards else reward
-        for name, how, column in first.tells:
-            value, like = info.get(name), first.like[column]
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        sent = actions.copy() if EXECUTED in self.like else None
+        seen, reward, terminated, truncated, info = lanes.step(actions)
+        extras = {f"reward/{name}": reward[:, k] for k, name in enumerate(self.rewards)}
+        total = np.array([np.sum(r) for r in reward], float) if self.rewards else reward
+        for name, how, column in self.tells:
+            value, like = info.get(name), self.like[column]
             if how == "action":
                 value = sent if value is None else value
             elif value is None:
-                value = np.broadcast_to(like, (len(envs), *like.shape))
+                value = np.broadcast_to(like, (len(reward), *like.shape))
             elif how == "final":
                 value = np.where(terminated | truncated, value, like)
             extras[column] = np.asarray(value, like.dtype)

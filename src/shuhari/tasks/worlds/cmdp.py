@@ -6,9 +6,8 @@ Source of the programme: Altman, "Constrained Markov Decision Processes" (1999),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,7 +17,7 @@ from scipy import optimize, sparse
 from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
 from shuhari.data import Array
 from shuhari.registry import register
-from shuhari.tasks.lanes import Stepped, gather, scatter
+from shuhari.tasks.lanes import Stepped
 
 
 @register("world", "cmdp")
@@ -35,6 +34,7 @@ class Cmdp(gymnasium.Env[Any, Any]):
     speeds: Annotated[int, Bounds(2, 100)] = 5
     limit: Length = 20
     instance: Count = 0
+    moves: ClassVar = "place", "at"
 
     def __post_init__(self) -> None:
         check(self)
@@ -55,14 +55,11 @@ class Cmdp(gymnasium.Env[Any, Any]):
         self.at += 1
         return self.place, reward, False, self.at >= self.limit, {"cost": cost}
 
-    @staticmethod
-    def step_lanes(worlds: Sequence[Cmdp], actions: Array) -> Stepped:
-        first, (place, at) = worlds[0], gather(worlds, "place", "at")
-        u = np.array([w.np_random.random() for w in worlds])
-        there = (first._sums[place, actions] <= u[:, None]).sum(1).clip(max=first.states - 1)
-        scatter(worlds, place=there, at=at + 1)
-        cost = {"cost": first.c[place, actions]}
-        return there, first.r[place, actions], np.zeros(len(u), bool), at + 1 >= first.limit, cost
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        reward, cost = self.r[lanes.place, actions], self.c[lanes.place, actions]
+        passed = self._sums[lanes.place, actions] <= lanes.draw("random")[:, None]  # [N, S]
+        lanes.place, lanes.at = passed.sum(1).clip(max=self.states - 1), lanes.at + 1
+        return lanes.place, reward, np.zeros(len(reward), bool), lanes.at >= self.limit, {"cost": cost}
 
 
 def make_tables(states: int, speeds: int, instance: int) -> tuple[Array, Array, Array]:

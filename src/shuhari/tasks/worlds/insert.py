@@ -5,9 +5,8 @@ Left out: turning, forces, several stages, two arms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -16,7 +15,7 @@ from gymnasium import spaces
 from shuhari.bounds import AtLeast0, Length, Positive, Share, check
 from shuhari.data import Array
 from shuhari.registry import register
-from shuhari.tasks.lanes import Stepped, at_least, at_most, gather, scatter
+from shuhari.tasks.lanes import Stepped, at_least, at_most, look
 
 
 @register("world", "insert")
@@ -36,6 +35,7 @@ class Insert(gymnasium.Env[Array, Array]):
     noise: AtLeast0 = 0.01
     slide: Share = 0.3
     limit: Length = 30
+    moves: ClassVar = "x", "y", "hole", "at"
 
     def __post_init__(self) -> None:
         check(self)
@@ -65,22 +65,18 @@ class Insert(gymnasium.Env[Array, Array]):
         done = y <= -self.depth
         return self._look(), float(done), done, self.at >= self.limit and not done, {}
 
-    @staticmethod
-    def step_lanes(worlds: Sequence[Insert], actions: Array) -> Stepped:
-        first, (x, y, hole), at = worlds[0], gather(worlds, "x", "y", "hole"), gather(worlds, "at") + 1
-        shaken = first.noise * np.array([w.np_random.standard_normal(2) for w in worlds])
-        dx, dy = (first.stride * np.clip(actions, -1.0, 1.0) + shaken).T
-        low, high = hole - first.half, hole + first.half
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        x, y, hole, lanes.at = lanes.x, lanes.y, lanes.hole, lanes.at + 1
+        dx, dy = (self.stride * np.clip(actions, -1.0, 1.0) + self.noise * lanes.draw("standard_normal", 2)).T
+        low, high = hole - self.half, hole + self.half
         inside, touches = y < 0, y == 0
-        x = at_most(at_least(x + dx * np.where(touches, first.slide, 1.0), -1.5), 1.5)
+        x = at_most(at_least(x + dx * np.where(touches, self.slide, 1.0), -1.5), 1.5)
         x = np.where(inside, at_most(at_least(x, low), high), x)
         y = at_most(y + dy, 1.5)
         y = np.where((y < 0) & ~inside & ~((low <= x) & (x <= high)), 0.0, y)
-        done = y <= -first.depth
-        y = at_least(y, -first.depth)
-        scatter(worlds, x=x, y=y, at=at)
-        seen = np.column_stack([x, y, hole, y == 0]).astype(np.float32)
-        return seen, done.astype(float), done, (at >= first.limit) & ~done, {}
+        lanes.x, lanes.y, done = x, at_least(y, -self.depth), y <= -self.depth
+        seen = look(x, lanes.y, hole, lanes.y == 0)
+        return seen, done.astype(float), done, (lanes.at >= self.limit) & ~done, {}
 
     def expert(self, observation: Any, rng: Any) -> Array:
         """Goes to just above the hole, then straight down; knows no more than a policy does."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -17,7 +17,7 @@ from gymnasium import spaces
 from shuhari.bounds import AtLeast0, Length, Positive, ShareBelow1, check
 from shuhari.data import Array, nearest
 from shuhari.registry import register
-from shuhari.tasks.lanes import Stepped, gather, power, scatter
+from shuhari.tasks.lanes import Stepped, look, power
 from shuhari.tasks.scene import Box, Scene
 
 WALL, FREE, START, GOAL = "#", ".", "S", "G"
@@ -51,6 +51,7 @@ class Point(gymnasium.Env[Array, Array]):
     noise: AtLeast0 = 0.0
     hazards: Sequence[Sequence[float]] = ()
     limit: Length = 100
+    moves: ClassVar = "x", "y", "vx", "vy", "at"
 
     def __post_init__(self) -> None:
         check(self)
@@ -103,29 +104,27 @@ class Point(gymnasium.Env[Array, Array]):
         done = (int(self.y), int(self.x)) == self.goal
         return self._look(), float(done) - self.cost, done, self.at >= self.limit and not done, self._tell()
 
-    @staticmethod
-    def step_lanes(worlds: Sequence[Point], actions: Array) -> Stepped:
-        first, (H, W) = worlds[0], worlds[0].shape
-        place, v = gather(worlds, "x", "y").T, gather(worlds, "vx", "vy").T  # [N, 2]
-        wanted, keep = np.clip(actions, -1.0, 1.0) * first.speed, first.inertia
-        v = keep * v + (1 - keep) * wanted.astype(float)
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        (H, W), (row, column) = self.shape, self.goal
+        wanted, keep = (np.clip(actions, -1.0, 1.0) * self.speed).T, self.inertia
+        v = keep * np.array([lanes.vx, lanes.vy]) + (1 - keep) * wanted.astype(float)  # [2, N]
         d = v
-        if first.noise:
-            d = np.clip(v + first.noise * np.array([w.np_random.standard_normal(2) for w in worlds]), -1.0, 1.0)
-        for i in (0, 1):  # along x, then along y
-            there = place.copy()
-            there[:, i] += d[:, i]
-            inside = ((there >= 0) & (there < (W, H))).all(1)
-            column, row = np.where(inside[:, None], there, 0).astype(int).T
-            goes = inside & first.free[row, column]
-            place, v[:, i] = np.where(goes[:, None], there, place), np.where(goes, v[:, i], 0.0)
-        at, (x, y), (vx, vy) = gather(worlds, "at") + 1, place.T, v.T
-        scatter(worlds, x=x, y=y, vx=vx, vy=vy, at=at)
-        done = (place.astype(int) == first.goal[::-1]).all(1)
-        seen = np.column_stack([(place - (W / 2, H / 2)) / first.half, v / first.speed]).astype(np.float32)
-        near = [power(x - a, 2) + power(y - b, 2) < r**2 for a, b, r in first.hazards]
-        info = {"cost": np.any(near, 0).astype(float)} if near else {}
-        return seen, done - first.cost, done, (at >= first.limit) & ~done, info
+        if self.noise:
+            d = np.clip(v + self.noise * lanes.draw("standard_normal", 2).T, -1.0, 1.0)
+        x, y = lanes.x + d[0], lanes.y + d[1]
+        inside = (x >= 0) & (x < W)
+        goes = inside & self.free[lanes.y.astype(int), np.where(inside, x, 0.0).astype(int)]
+        lanes.x, lanes.vx = x, _ = np.where(goes, (x, v[0]), (lanes.x, np.zeros(len(x))))
+        inside = (y >= 0) & (y < H)
+        goes = inside & self.free[np.where(inside, y, 0.0).astype(int), x.astype(int)]
+        lanes.y, lanes.vy = y, _ = np.where(goes, (y, v[1]), (lanes.y, np.zeros(len(y))))
+        lanes.at = lanes.at + 1
+        done = (y.astype(int) == row) & (x.astype(int) == column)
+        place = (x - W / 2) / self.half, (y - H / 2) / self.half
+        seen = look(*place, lanes.vx / self.speed, lanes.vy / self.speed)
+        near = [power(x - a, 2) + power(y - b, 2) < r**2 for a, b, r in self.hazards]
+        tells = {"cost": np.any(near, 0).astype(float)} if near else {}
+        return seen, done - self.cost, done, (lanes.at >= self.limit) & ~done, tells
 
     def _tell(self) -> dict[str, Any]:
         hurt = any((self.x - x) ** 2 + (self.y - y) ** 2 < r**2 for x, y, r in self.hazards)

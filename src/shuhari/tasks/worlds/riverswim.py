@@ -6,9 +6,8 @@ the numbers of Osband, Russo and Van Roy, "(More) Efficient Reinforcement Learni
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,7 +17,7 @@ from shuhari.analysis.average_reward import extended_value_iteration
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.data import Array
 from shuhari.registry import register
-from shuhari.tasks.lanes import Stepped, gather, scatter
+from shuhari.tasks.lanes import Stepped
 
 LEFT, RIGHT = 0, 1  # before the first change
 
@@ -36,6 +35,7 @@ class RiverSwim(gymnasium.Env[Any, Any]):
     states: Annotated[int, Bounds(3, 1000)] = 6
     period: Count = 0
     limit: Length = 1_000_000
+    moves: ClassVar = "place", "at"
 
     def __post_init__(self) -> None:
         check(self)
@@ -58,15 +58,13 @@ class RiverSwim(gymnasium.Env[Any, Any]):
         self.at += 1
         return self.place, reward, False, self.at >= self.limit, {"regret": self.gain - reward}
 
-    @staticmethod
-    def step_lanes(worlds: Sequence[RiverSwim], actions: Array) -> Stepped:
-        first, (place, at) = worlds[0], gather(worlds, "place", "at")
-        swims = np.where(at // first.period % 2 == 1, 1 - actions, actions) if first.period else actions
-        u = np.array([w.np_random.random() for w in worlds])
-        there = (first.p[place, swims].cumsum(1) <= u[:, None]).sum(1).clip(max=first.states - 1)
-        scatter(worlds, place=there, at=at + 1)
-        reward = first.r[place, swims]
-        return there, reward, np.zeros(len(u), bool), at + 1 >= first.limit, {"regret": first.gain - reward}
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        swims = np.where(lanes.at // self.period % 2 == 1, 1 - actions, actions) if self.period else actions
+        reward = self.r[lanes.place, swims]
+        passed = self.p[lanes.place, swims].cumsum(1) <= lanes.draw("random")[:, None]  # [N, S]
+        lanes.place, lanes.at = passed.sum(1).clip(max=self.states - 1), lanes.at + 1
+        tells = {"regret": self.gain - reward}
+        return lanes.place, reward, np.zeros(len(reward), bool), lanes.at >= self.limit, tells
 
 
 def make_tables(states: int) -> tuple[Array, Array]:

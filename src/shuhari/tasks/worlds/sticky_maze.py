@@ -5,7 +5,6 @@ Axes: `P` places (cell and last action), `A` = 4 moves, `T` steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,6 @@ from shuhari.analysis.finite_horizon import Table
 from shuhari.bounds import Count, Length, Share, check
 from shuhari.data import Array, code
 from shuhari.registry import register
-from shuhari.tasks.lanes import Stepped, gather, scatter
 from shuhari.tasks.scene import Scene
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
@@ -77,18 +75,6 @@ class StickyMaze(gymnasium.Env[Any, Any]):
         self.place = there * (A + 1) + done
         over = self.at == self.horizon
         return self.at * self.places + self.place, float(there == self.goal != cell), over, False, {}
-
-    @staticmethod
-    def step_lanes(worlds: Sequence[StickyMaze], actions: Array) -> Stepped:
-        first, (place, at) = worlds[0], gather(worlds, "place", "at")
-        cell, last = np.divmod(place, A + 1)
-        u = np.array([w.np_random.random() if a < A else 1.0 for w, a in zip(worlds, last.tolist(), strict=True)])
-        done = np.where(u < first.sticky, last, actions)
-        there, at = first._moved[cell, done], at + 1
-        place = there * (A + 1) + done
-        scatter(worlds, place=place, at=at)
-        reward = ((there == first.goal) & (cell != first.goal)).astype(float)
-        return at * first.places + place, reward, at == first.horizon, np.zeros(len(u), bool), {}
 
     @property
     def table(self) -> Table:
