@@ -126,7 +126,11 @@ class ChainPolicy:
     def trace(self, chain: Tensor, action: Tensor, steps: Steps) -> Traces:
         """The traces of what was denoised."""
         info = {"chain": chain} if steps.noised is None else {"chain": chain, "noised": steps.noised.float()}
-        return Traces(action, steps.log_prob(), info=info, taken=None if self._scale is None else self._scale(action))
+        return Traces(action, steps.log_prob(), info=info, taken=None if self._scale is None else self.act(action))
+
+    def act(self, action: Tensor) -> Tensor:
+        """[B, A] what the environment gets of decisions."""
+        return action if self._scale is None else self._scale(action)
 
     def seen(self, batch: Batch) -> Seen:
         """The contexts of a batch."""
@@ -155,6 +159,14 @@ class ChainPolicy:
         low, high = math.log(self.low), math.log(self.high)
         said = self._net.spread(torch.cat([_over(features, x), self._times[k].expand(*x.shape[:-1], -1)], -1))
         return low + (high - low) * (said.tanh() + 1) / 2
+
+    def gradient(self, features: Tensor, action: Tensor, k: int) -> Tensor:
+        """[B, A] the gradient, at `action`, of the log-density of the decisions that were taught, each with noise of
+        deviation add / keep, that of the points before step k: minus the noise that is seen, over that deviation (of
+        laws whose answer is a mean: not of `consistency`)."""
+        keep, add = self.schedule.keep[k], self.schedule.add[k]
+        u = self.answer(features, keep * action, k)
+        return -keep / add * (u if self.law == "ddpm" else keep * (action - u))
 
     def error(self, features: Tensor, action: Tensor, noise: Noise) -> Tensor:
         """See `Chain.denoising`."""
