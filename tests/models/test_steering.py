@@ -171,14 +171,13 @@ def test_a_rate_of_nothing_is_the_base_to_the_bit(greedy: bool) -> None:
 
 
 def test_corrections_are_in_units_of_the_score_and_keep_to_the_bounds() -> None:
-    """A base in the environment's own units, a score in [-1, 1]; beyond the bounds counts as there."""
-    base = built(GaussianPolicy((8,), log_std=1.5))
-    score = gaussian_score(built(ChainPolicy(4, hidden=(8,))))
-    model = built(Filtered(rate=0.1), base=base, score=score)
-    x = seen(300)
-    free, drawn = (m.sample(x, Sampling(), noise=noise(300)) for m in (base, model))
-    a = ((free.taken - MIDDLE) / HALF).clamp(-1, 1)
-    torch.testing.assert_close(drawn.taken, MIDDLE + HALF * (a - 0.1 * (a - MEAN) / (S**2 + 1 / 9)))
+    """A base in the environment's own units or in [-1, 1], a score in [-1, 1]; beyond the bounds counts as there."""
+    score, x = gaussian_score(built(ChainPolicy(4, hidden=(8,)))), seen(300)
+    for base in (built(SquashedPolicy((8,))), built(GaussianPolicy((8,), log_std=1.5))):
+        model = built(Filtered(rate=0.1), base=base, score=score)
+        free, drawn = (m.sample(x, Sampling(), noise=noise(300)) for m in (base, model))
+        a = ((free.taken - MIDDLE) / HALF).clamp(-1, 1)
+        torch.testing.assert_close(drawn.taken, MIDDLE + HALF * (a - 0.1 * (a - MEAN) / (S**2 + 1 / 9)))
     assert bool((free.action != free.taken).any())  # some were beyond
     away = built(Filtered(rate=5.0), base=base, score=score).sample(x, Sampling(), noise=noise(300)).taken
     assert bool((away >= MIDDLE - HALF).all()) and bool((away <= MIDDLE + HALF).all())

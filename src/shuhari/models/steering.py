@@ -100,7 +100,8 @@ class Steered:
 class Filtered:
     """The decisions of the role `base`; the environment gets a + rate score(a), `steps` times over: score is the
     gradient of the log-density of what the role `score`, a `chain`, was taught (by `denoise`), blurred by the noise
-    before its last steps, one after the other: of a chain of few steps it is wide, and known far from the data. Honours what the base does; rate 0 is the base, to the bit.
+    before its last steps, one after the other; of a chain of few steps it is wide, and known far from the data.
+    Honours what the base does; rate 0 is the base, to the bit.
 
     What is scored and learnt from is the base's decision, so that the correction is a part of the world. rate: in units
     of the chain's decisions, squared; on normal data of deviation s a step ends at their mean at s² + noise², goes past
