@@ -133,6 +133,12 @@ def test_findings_are_those_of_the_terminal_with_the_rollouts_that_show_them(tmp
     assert by["length-drift"]["what"] == next(f for f in wanted if f.rule.name == "length-drift").list_lines()[0]
 
 
+def test_a_run_before_its_first_step_is_told_as_such(tmp_path: Path) -> None:
+    write(tmp_path / "a", [])
+    found = show_findings(Catalogue(tmp_path), "a")
+    assert found is not None and (found["step"], found["findings"], found["healthy"]) == (-1, [], "")
+
+
 def test_a_healthy_run_is_told_in_the_words_of_the_terminal(tmp_path: Path, capsys: Any) -> None:
     from shuhari.cli.diagnosing import say_findings
 

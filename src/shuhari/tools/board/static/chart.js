@@ -43,6 +43,13 @@ export async function draw(element, traces, layout = {}) {
     modeBarButtonsToRemove: ["lasso2d", "select2d"], toImageButtonOptions: { format: "png", scale: 2 } });
 }
 
+/** Move the one line that stands in a chart to x. */
+export function mark(element, x) {
+  if (!element.chart?.layout.shapes?.length) return;
+  Object.assign(element.chart.layout.shapes[0], { x0: x, x1: x });
+  window.Plotly?.relayout(element, { "shapes[0].x0": x, "shapes[0].x1": x });
+}
+
 addEventListener("theme", () => {
   for (const element of document.querySelectorAll(".chart"))
     if (element.chart) draw(element, element.chart.traces, element.chart.layout);

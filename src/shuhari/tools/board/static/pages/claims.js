@@ -14,7 +14,7 @@ export async function show(main, query, { signal }) {
   const state = { words: query.words || "", family: query.family || "", verdict: query.verdict || "",
     order: query.order || "verdict", down: query.down === "true", view: query.view || "list" };
   const body = h("tbody"), chance = h("p", { class: "quiet" }), count = h("p", { class: "foot" }, "Reading the results…"), tools = h("form", { class: "tools", onsubmit: (e) => e.preventDefault() });
-  const search = h("input", { type: "search", value: state.words, placeholder: "method, title, bed, year", oninput: () => change({ words: search.value }) });
+  const search = h("input", { type: "search", class: "wide", value: state.words, placeholder: "method, title, bed, year", oninput: () => change({ words: search.value }) });
   const heads = HEADS.map(([key, text]) => h("th", { scope: "col" }, key ? h("button", { type: "button", class: "sort",
     onclick: () => change({ order: key, down: state.order === key ? !state.down : ["effect", "year", "seeds"].includes(key) }) }, text) : text));
   const list = h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads)), body));

@@ -14,7 +14,7 @@ export async function show(main, query, { signal }) {
   let arms = state.arm.map((text) => text.split(",").filter(Boolean)), seen = "", last = null;
   const chosen = new Set();
   const result = h("div"), editor = h("div", { class: "arms" }), rows = h("div");
-  const search = h("input", { type: "search", placeholder: "name, recipe, task, status", oninput: () => guard(listRuns) });
+  const search = h("input", { type: "search", class: "wide", placeholder: "name, recipe, task, status", oninput: () => guard(listRuns) });
   const picker = h("details", { class: "card", open: !arms.length }, h("summary", {}, "Choose runs"),
     h("form", { class: "tools", onsubmit: (e) => e.preventDefault() }, field("Search", search),
       button("Arms by recipe", () => guard(groupChosen), "Put the chosen runs into arms, one for each recipe"),

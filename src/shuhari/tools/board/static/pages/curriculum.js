@@ -78,7 +78,7 @@ export async function show(main, query, { signal }) {
     h("td", { class: "n" }, percent(p.rate)), h("td", { class: "n" }, p.solved), h("td", { class: "n" }, p.asked),
     h("td", { class: "n" }, String(p.first)), h("td", { class: "n" }, String(p.last)));
 
-  const charts = new Charts(own, run, { x: "step", smoothing: 0, more: [] }, signal, (c) => c.title.startsWith("curriculum/"));
+  const charts = new Charts(own, run, { x: "step", smoothing: 0, more: [] }, signal, (c) => c.title.startsWith("curriculum/"), "");
   await Promise.all([refresh(), refreshDifficulty()]);
   const reported = async () => { await charts.refresh(); own.hidden = !charts.charts.length; };
   reported().catch((error) => { if (!signal.aborted) tell(error.message, true); });

@@ -7,7 +7,7 @@ import { ask } from "../parts/dialog.js";
 
 export const title = "Runs";
 const PAGE = 50;
-const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe"], ["task", "Task"], ["step", "Step"],
+const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe"], ["", "Differs in"], ["task", "Task"], ["step", "Step"],
   ["score", "Score"], ["", "Curve"], ["date", "Last written"], ["", "Tags"], ["", "Note"]];
 const STATUSES = [["", "any"], "running", "complete", "failed", "stopped", "unreadable"];
 
@@ -16,7 +16,7 @@ export async function show(main, query, { signal }) {
     down: query.down !== "false", offset: Number(query.offset) || 0 };
   const chosen = new Map(), rows = new Map(); // name -> its run; name -> {text, tr}
   const body = h("tbody"), foot = h("p", { class: "foot" }), acts = h("div", { class: "acts", role: "toolbar", "aria-label": "Selected runs" });
-  const search = h("input", { type: "search", value: state.words, placeholder: "name, recipe, task, tag:x",
+  const search = h("input", { type: "search", class: "wide", value: state.words, placeholder: "name, recipe, task, tag:x",
     oninput: () => change({ words: search.value, offset: 0 }) });
   const heads = HEADS.map(([key, text]) => h("th", { scope: "col", class: ["step", "score"].includes(key) ? "n" : null }, key ? h("button", { type: "button", class: "sort",
     onclick: () => change({ order: key, down: state.order === key ? !state.down : key !== "name", offset: 0 }) }, text) : text));
@@ -71,7 +71,7 @@ export async function show(main, query, { signal }) {
     return h("tr", { "data-row": run.name, tabindex: 0 }, h("td", {}, box),
       h("td", {}, h("a", { href: link("run", { run: run.name }) }, run.name)),
       h("td", {}, h("span", { class: `status ${run.status}` }, run.status)),
-      h("td", {}, run.recipe), h("td", {}, run.task),
+      h("td", {}, run.recipe), h("td", { class: "differs", title: run.changes?.join("\n") || null }, changes(run.changes ?? [])), h("td", {}, run.task),
       h("td", { class: "n" }, run.step < 0 ? "–" : run.total ? `${run.step}/${run.total}` : run.step),
       h("td", { class: "n", title: run.score_name || null }, number(run.score)),
       h("td", {}, run.curve && sparkline(run.curve, `${run.score_name}: ${number(run.curve[0])} to ${number(run.curve.at(-1))}`)),
@@ -80,6 +80,8 @@ export async function show(main, query, { signal }) {
         onclick: () => { search.value = `tag:${tag}`; change({ words: search.value, offset: 0 }); } }, tag), " "])),
       h("td", { class: bad ? "note bad" : "note quiet", title: run.note || null }, run.note.trim().split("\n")[0]));
   }
+
+  const changes = (all) => [all.slice(0, 3).map((text) => h("code", {}, text)), all.length > 3 && h("span", { class: "quiet" }, `and ${all.length - 3} more`)];
 
   function showActs() {
     const names = [...chosen.keys()], busy = [...chosen.values()].filter((r) => r.status === "running");
