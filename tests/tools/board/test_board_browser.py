@@ -155,6 +155,29 @@ def test_the_list_of_runs(visit: Callable[[str], Any]) -> None:
     assert "words=hostile" in page.url and TOKEN not in page.url
 
 
+def test_an_answer_that_comes_late_is_not_shown(visit: Callable[[str], Any]) -> None:
+    from playwright.sync_api import expect
+
+    page, late = visit("runs"), list[Any]()
+    page.route("**/api/runs?words=s&*", lambda route: late.append(route))  # noqa: PLW0108 (Playwright marks it)
+    page.get_by_role("searchbox").fill("s")
+    page.wait_for_timeout(100)
+    page.get_by_role("searchbox").fill("hostile")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert late
+    with page.expect_response("**/api/runs?words=s&*"):
+        late[0].continue_()
+    page.wait_for_timeout(300)
+    assert page.locator("tbody tr").count() == 1
+
+
+def test_a_chart_offers_to_send_itself_to_nobody(visit: Callable[[str], Any]) -> None:
+    page = visit("run?run=sums/0")
+    page.locator(".modebar-btn").first.wait_for(state="attached")
+    titles = {*page.locator(".modebar-btn").evaluate_all("all => all.map(e => e.dataset.title ?? e.textContent)")}
+    assert titles and not [t for t in titles if "loud" in t or "hare" in t], titles
+
+
 def test_what_a_model_wrote_stays_text(visit: Callable[[str], Any]) -> None:
     page = visit("rollouts?run=hostile")
     page.locator("tbody a").first.click()

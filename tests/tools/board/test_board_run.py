@@ -71,6 +71,15 @@ def test_curves_are_those_of_the_run(ask: Callable[..., Any], board_root: Path) 
     assert "expected one of step" in ask("curves?run=sums/0&x=nosuch", 400)["error"]["message"]
 
 
+def test_a_curve_over_what_was_spent_begins_where_nothing_was(tmp_path: Path) -> None:
+    """As after imitation: the held-out score before RL stands at 0 tokens, and no step of imitation does."""
+    write(tmp_path / "a", [{"x/loss/nll": 3.0}, {"x/loss/nll": 2.0, "evaluate/greedy": 0.3}])
+    write(tmp_path / "a", [{"spent/tokens": 10.0}, {"spent/tokens": 20.0, "evaluate/greedy": 0.9}], 3, "rl")
+    found = tell_curves(Catalogue(tmp_path), "a", x="spent/tokens")["curves"]
+    assert found["evaluate/greedy"] | {"n": 0} == {"x": [0, 20], "y": [0.3, 0.9], "n": 0, "odd": 0}
+    assert found["x/loss/nll"]["y"] == [2.0]
+
+
 def test_thinning_keeps_what_sticks_out() -> None:
     y = np.sin(np.arange(100_000) / 500)
     y[77_777], y[33_333] = 9.0, -9.0

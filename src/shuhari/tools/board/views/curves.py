@@ -65,7 +65,7 @@ def tell_curves(
     charts = choose_charts(steps)
     wanted = names or list(dict.fromkeys(n for c in charts for n in c["names"]))
     begin = 0 if fresh else int(np.searchsorted(steps.step, after, side="right"))
-    place = find_column(steps, x)
+    place = find_axis(steps, x)
     curves = {}
     for name in wanted:
         column = find_column(steps, name)
@@ -148,6 +148,16 @@ def list_axes(steps: Steps) -> list[str]:
     """What curves may be drawn over: steps, seconds, and what was spent."""
     spent = sorted(n for n in steps.columns if n.startswith("spent/") and n != "spent/steps")
     return ["step", *(["wall"] if "wall" in steps.columns else []), *spent]
+
+
+def find_axis(steps: Steps, x: str) -> Array | None:
+    """[n] places on an axis; None where there is none. Where what is counted was not yet, the last step before it was
+    stands at 0: what was measured there is where the curve begins."""
+    place = find_column(steps, x)
+    if place is None or not x.startswith("spent/") or not np.isfinite(place).any():
+        return place
+    first = int(np.isfinite(place).argmax())
+    return place if first == 0 else np.concatenate([place[: first - 1], [0.0], place[first:]])
 
 
 def find_column(steps: Steps, name: str) -> Array | None:

@@ -30,10 +30,10 @@ export async function show(main, query, { signal }) {
     h("form", { class: "tools", onsubmit: (e) => e.preventDefault() }, field("Search", search), tasks, field("Which", choice(ONLY, state.only, (only) => change({ only, offset: 0 })))),
     h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads)), body)), foot);
 
-  let seen = "", hard = "", named = "";
+  let asked = 0, seen = "", hard = "", named = "";
   async function refresh() {
-    const found = await get("curriculum", { run, ...state, limit: PAGE }, signal), text = JSON.stringify(found);
-    if (text === seen) return;
+    const mine = ++asked, found = await get("curriculum", { run, ...state, limit: PAGE }, signal), text = JSON.stringify(found);
+    if (mine !== asked || text === seen) return;
     seen = text;
     if (!found) { fill(told, h("p", { class: "quiet" }, "The counts are being read.")); return; }
     showTasks(told, found);

@@ -28,8 +28,10 @@ export async function show(main, query, { signal }) {
       field("Search", search), field("Status", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 })))), acts,
     h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, all), heads)), body)), foot);
 
+  let asked = 0;
   async function refresh() {
-    const found = await get("runs", { ...state, limit: PAGE }, signal);
+    const mine = ++asked, found = await get("runs", { ...state, limit: PAGE }, signal);
+    if (mine !== asked) return; // a later question has overtaken this one
     const now = document.activeElement, at = now.closest?.("[data-row]")?.dataset.row;
     const made = found.runs.map((run) => {
       const text = JSON.stringify(run), kept = rows.get(run.name);
