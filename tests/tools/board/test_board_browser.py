@@ -159,7 +159,7 @@ def test_an_answer_that_comes_late_is_not_shown(visit: Callable[[str], Any]) -> 
     from playwright.sync_api import expect
 
     page, late = visit("runs"), list[Any]()
-    page.route("**/api/runs?words=s&*", lambda route: late.append(route))  # noqa: PLW0108 (Playwright marks it)
+    page.route("**/api/runs?words=s&*", lambda route: late.append(route))
     page.get_by_role("searchbox").fill("s")
     page.wait_for_timeout(100)
     page.get_by_role("searchbox").fill("hostile")

@@ -111,7 +111,7 @@ def test_one_is_made_one_waits_and_others_are_told(runs: Catalogue, monkeypatch:
 
 def test_what_cannot_be_played_is_said(runs: Catalogue) -> None:
     for view in (media.play_episode, media.tell_policy, media.draw_samples):
-        with pytest.raises(Refused, match="writes t(ext|oken by token)") as refused:
+        with pytest.raises(Refused, match=r"writes t(ext|oken by token)") as refused:
             view(runs, "sums")  # type: ignore[operator]
         assert refused.value.status == 422
     with pytest.raises(Refused, match="no held-out episode 999"):

@@ -53,8 +53,9 @@ def tell_replay(runs: Catalogue, run: str) -> dict[str, Any]:
                if n not in ("weights", "beside")}  # fmt: skip
     settings = {format_path(("stage", name, *key) if look_up(over, key) is not None else key): _write(value)
                 for key, value in _list_settings(stages[name])}  # fmt: skip
-    return {"run": run, "steps": steps, "again": _find_again(stored, steps), "local": runs.local,
-            "folder": str(Path.cwd()) if runs.local else "", "stage": name, "rewards": rewards, "settings": settings}  # fmt: skip
+    folder, again = str(Path.cwd()) if runs.local else "", _find_again(stored, steps)
+    return {"run": run, "steps": steps, "again": again, "local": runs.local, "folder": folder,
+            "stage": name, "rewards": rewards, "settings": settings}  # fmt: skip
 
 
 def _find_again(stored: Run, steps: Sequence[int]) -> list[int]:
