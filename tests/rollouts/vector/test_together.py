@@ -18,7 +18,9 @@ from shuhari.rollouts.vector.lanes import Inline, allocate, find_extras
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.gym import Gym
-from shuhari.tasks.lanes import are_alike, look
+from shuhari.tasks.lanes import Lanes, are_alike, at_least, at_most, look, power
+from shuhari.tasks.snapshots import snapshot
+from shuhari.tasks.worlds.merge import Merge
 from shuhari.testing.compare import differences
 
 COST, REGRET = {"cost": "reward"}, {"regret": "column"}
@@ -91,6 +93,31 @@ def test_actions_that_are_no_numbers(case: str) -> None:
     assert found[0] == found[1]
 
 
+def test_cars_that_are_level() -> None:
+    """With each other, and with the one that merges: whose speed counts, and who follows whom."""
+    actions = np.random.default_rng(0).uniform(-1, 1, (24, 2)).astype(np.float32)
+    alone, together = [Merge() for _ in actions], [Merge() for _ in actions]
+    for i, w in (pair for worlds in (alone, together) for pair in enumerate(worlds)):
+        w.places = np.array([0.0, 10, 10, 30, 50, 50, 90])
+        w.speeds = np.array([9.0, 8, 12, 10, 7, 11, 9.5]) if i % 2 else np.full(7, 20.0)  # as fast as can be
+        w.x, w.y, w.v = (0.0, 10.0, 50.0, 70.0)[i % 4], (-1.0, -4.0, -0.0)[i % 3], 20.0
+    for _ in range(3):
+        lanes = Lanes(together)
+        *found, _ = lanes.act(actions)
+        lanes.put([*range(24)])
+        for i, w in enumerate(alone):
+            assert dumps([np.array(x[i]) for x in found]) == dumps([np.array(x) for x in w.step(actions[i])[:4]])
+            assert dumps(snapshot(w)) == dumps(snapshot(together[i]))
+
+
+def test_arithmetic_is_pythons() -> None:
+    x = np.array([-0.0, 0.0, 1.5, np.nan, np.inf, -np.inf, *np.random.default_rng(0).normal(0, 9, 2000)])
+    for bound in (0.0, -0.0, 1.5):
+        assert dumps(at_least(x, bound)) == dumps(np.array([max(v, bound) for v in x.tolist()]))
+        assert dumps(at_most(x, bound)) == dumps(np.array([min(v, bound) for v in x.tolist()]))
+    assert all(dumps(power(x, n)) == dumps(np.array([v**n for v in x.tolist()])) for n in (2, 3, 4))
+
+
 def test_every_world_that_has_the_form_is_here() -> None:
     have = {n for n in registry.names("world") if "step_lanes" in vars(registry.find("world", n))}
     assert have == {path.removeprefix("world/") for path, *_ in WORLDS.values()}
@@ -153,6 +180,27 @@ class Pair(gymnasium.Env[Any, Any]):
         return look(lanes.at), rewards, lanes.at >= 4, np.zeros(len(second), bool), {"twice": 2 * lanes.at}
 
 
+class Wrong(Pair):
+    """Whose form moves less than its step, or tells something else."""
+
+    moves = ("at",)
+
+    def step_lanes(self, lanes: Any, actions: Any) -> Any:
+        seen, rewards, over, cut, tells = super().step_lanes(lanes, actions)
+        if self.broken == -2:
+            lanes.at = lanes.at + 0.5
+        return seen, rewards, over, cut, {"twice": 3 * lanes.at if self.broken == -3 else tells["twice"]}
+
+
+def test_a_form_that_does_something_else_is_found() -> None:
+    given: Any = {"rewards": ("near", "far"), "tells": {"twice": "column"}}
+    testing.check_environment(Gym("Pair-v0", **given))
+    testing.check_environment(Gym("world/point"))
+    for broken in (-2, -3):
+        with pytest.raises(testing.ConformanceError, match="Gym: steps lanes together otherwise"):
+            testing.check_environment(Gym("Wrong-v0", {"broken": broken}, **given))
+
+
 class Quiet(Pair):
     """Does something else, and has the form of what it comes from."""
 
@@ -191,3 +239,4 @@ def test_who_is_stepped_together() -> None:
 
 gymnasium.register("Pair-v0", Pair)
 gymnasium.register("Quiet-v0", Quiet)
+gymnasium.register("Wrong-v0", Wrong)

@@ -84,7 +84,8 @@ class Merge(gymnasium.Env[Array, Array]):
     def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
         x, y, v, places, speeds = lanes.x, lanes.y, lanes.v, lanes.places, lanes.speeds  # the last two [N, cars]
         a, across = np.clip(actions, -1.0, 1.0).astype(float).T
-        gap, before = (np.roll(places, -1, 1) - places) % self.ring, np.roll(speeds, -1, 1)
+        next_ = np.arange(1, self.cars + 1) % self.cars
+        gap, before = (places[:, next_] - places) % self.ring, speeds[:, next_]
         own = (x[:, None] - places) % self.ring
         follows = (np.abs(y) < WIDE)[:, None] & (own > 0.0) & (own < gap)
         gap, before = np.where(follows, own, gap), np.where(follows, v[:, None], before)
