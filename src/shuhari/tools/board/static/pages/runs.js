@@ -7,7 +7,7 @@ import { ask } from "../parts/dialog.js";
 
 export const title = "Runs";
 const PAGE = 50;
-const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe"], ["", "Differs in"], ["task", "Task"], ["step", "Step"],
+const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe, what differs"], ["task", "Task"], ["step", "Step"],
   ["score", "Score"], ["", "Curve"], ["date", "Last written"], ["", "Tags"], ["", "Note"]];
 const STATUSES = [["", "any"], "running", "complete", "failed", "stopped", "unreadable"];
 
@@ -73,7 +73,7 @@ export async function show(main, query, { signal }) {
     return h("tr", { "data-row": run.name, tabindex: 0 }, h("td", {}, box),
       h("td", {}, h("a", { href: link("run", { run: run.name }) }, run.name)),
       h("td", {}, h("span", { class: `status ${run.status}` }, run.status)),
-      h("td", {}, run.recipe), h("td", { class: "differs", title: run.changes?.join("\n") || null }, changes(run.changes ?? [])), h("td", {}, run.task),
+      h("td", { class: "differs", title: run.changes?.join("\n") || null }, h("span", {}, run.recipe), run.changes?.length > 0 && h("code", {}, run.changes.join(", "))), h("td", {}, run.task),
       h("td", { class: "n" }, run.step < 0 ? "–" : run.total ? `${run.step}/${run.total}` : run.step),
       h("td", { class: "n", title: run.score_name || null }, number(run.score)),
       h("td", {}, run.curve && sparkline(run.curve, `${run.score_name}: ${number(run.curve[0])} to ${number(run.curve.at(-1))}`)),
@@ -82,8 +82,6 @@ export async function show(main, query, { signal }) {
         onclick: () => { search.value = `tag:${tag}`; change({ words: search.value, offset: 0 }); } }, tag), " "])),
       h("td", { class: bad ? "note bad" : "note quiet", title: run.note || null }, run.note.trim().split("\n")[0]));
   }
-
-  const changes = (all) => [all.slice(0, 3).map((text) => h("code", {}, text)), all.length > 3 && h("span", { class: "quiet" }, `and ${all.length - 3} more`)];
 
   function showActs() {
     const names = [...chosen.keys()], busy = [...chosen.values()].filter((r) => r.status === "running");
