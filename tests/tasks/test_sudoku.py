@@ -125,6 +125,14 @@ def test_who_knows_the_answer_is_right(whole: bool) -> None:
         assert len(str(problem.answer)) == (16 if whole else problem.info["level"])
 
 
+def test_what_chance_gets_of_a_puzzle() -> None:
+    """Of all ways to fill in three cells: one in 64 is right, and a quarter of the cells."""
+    task = Sudoku(empty=(3,), whole=False)
+    problem = task.problems("test")[0]
+    grades = [task.grade(problem, said("".join(x))) for x in product("1234", repeat=3)]
+    assert sum(g["score"] for g in grades) == 1 and sum(g["partial"] for g in grades) == pytest.approx(64 / 4)
+
+
 def test_a_uniform_policy_scores_as_counted(tmp_path: Any) -> None:
     """Six characters and the end: two digits and their end have probability 7^-3 under equal logits."""
     found = score_uniform({"name": "sudoku", "empty": [2], "whole": False}, 3, 2, tmp_path)
