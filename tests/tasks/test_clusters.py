@@ -69,8 +69,7 @@ def test_prompts() -> None:
 
 
 def test_what_chance_the_data_and_the_best_get() -> None:
-    """Any point of the square, one of the data (`expert`), and the goal itself: the first two as expected, within four standard
-    errors."""
+    """Any point of the square and one of the data (`expert`) score as expected, within four standard errors."""
     task, rng, n = Clusters(clusters=3, std=0.4, reach=0.8), np.random.default_rng(0), 2000
     problem = task.problems("test")[3]
     prompt = prompt_of(task, 3)
