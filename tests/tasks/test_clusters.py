@@ -66,21 +66,3 @@ def test_prompts() -> None:
     assert task.spaces()[0].contains(prompts[0]) and task.environment(train[0]) is None
     again = Clusters(seed=1).problems("test")[0].prompt
     assert not np.array_equal(again, test[0].prompt)
-
-
-def test_what_chance_the_data_and_the_best_get() -> None:
-    """Any point of the square and one of the data (`expert`) score as expected, within four standard errors."""
-    task, rng, n = Clusters(clusters=3, std=0.4, reach=0.8), np.random.default_rng(0), 2000
-    problem = task.problems("test")[3]
-    prompt = prompt_of(task, 3)
-
-    def score(points: Any) -> Any:
-        return np.array([task.grade(problem, [Step.of(problem.prompt, x)])["score"] for x in points])
-
-    data = [task.expert(problem.prompt, rng) for _ in range(n)]
-    everywhere = np.exp(-((GRID - task.goal(prompt)) ** 2).sum(1) / (2 * 0.8**2)).mean()
-    for points, expected in ((rng.uniform(-3.5, 3.5, (n, 2)), everywhere), (data, task.expected(prompt, 0.0))):
-        found = score(points)
-        assert abs(found.mean() - expected) <= 4 * found.std() / n**0.5
-    assert score([task.goal(prompt)])[0] == pytest.approx(1)
-    assert everywhere < task.expected(prompt, 0.0) < task.expected(prompt, 8.0) < 1

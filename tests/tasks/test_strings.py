@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
-from itertools import product
 from math import sqrt
-from pathlib import Path
 
 import pytest
 
-from shuhari.config.recipe import Recipe
 from shuhari.data import Problem
-from shuhari.loop.run import train
-from shuhari.store import Run
 from shuhari.tasks.strings import LETTERS, NAMES, Strings
-from spoken import RUN, said
+from spoken import said
 
 N = 900
 
@@ -106,16 +100,3 @@ def test_what_counts_is_the_last_step(text: str, score: float) -> None:
 def test_shares_that_make_no_task_are_refused(shares: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="at most 3, the slots, and one above 0"):
         Strings(shares=shares)
-
-
-def test_what_chance_and_an_untrained_policy_get_and_who_calls_the_functions(tmp_path: Path) -> None:
-    task = Strings()
-    source = task.problems("test")
-    every = ["..." + "".join(x) for x in product(LETTERS, repeat=3)]
-    for problem in (source[i] for i in range(12)):
-        assert sum(task.grade(problem, said(text))["score"] for text in every) == 1  # of 64
-        assert task.grade(problem, said(str(problem.solution)))["score"] == 1
-    table = {**tomllib.loads(RUN), "task": {"name": "strings"}, "rollout": {"n": 2, "sampling": {"max_new": 8}}}
-    list(train(Recipe("made", {**table, "evaluate": {"n": 64, "samples": 4}}, {}), tmp_path / "run"))
-    summary = Run(tmp_path / "run").summary
-    assert summary is not None and summary["before"]["mean"] <= 0.02
