@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import count, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
 from shuhari.learners.linear import Linear, plan
-from shuhari.loop.run import train
+from shuhari.loop.run import loop, open_run, train
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.tabular import Tabular
 from shuhari.store import Run
@@ -25,6 +26,7 @@ from shuhari.testing import context
 BUFFER: Any = None
 RUNS = Path(__file__).parents[1] / "runs"
 Walk = list[tuple[int, int, float]]
+NUMBERS = count()  # ids of rows
 
 
 def made(world: dict[str, Any], **settings: Any) -> tuple[Linear, torch.Tensor, Any]:
@@ -47,7 +49,7 @@ def draw(*walks: tuple[Walk, int], ends: bool = True) -> Batch:
         for name, value in (("mask", [False]), ("child", -1), ("cont", [0.0 if ends else 1.0])):
             columns[name][-1] = value
     rows = {name: torch.tensor(values) for name, values in columns.items()}
-    return Batch({**rows, "id": torch.arange(len(rows["child"]))})
+    return Batch({**rows, "id": torch.tensor([next(NUMBERS) for _ in rows["child"]])})
 
 
 def telling(features: np.ndarray) -> Any:
@@ -144,6 +146,36 @@ def test_pessimism_prefers_what_is_known() -> None:
         assert int(table[0].argmax()) == best
 
 
+def test_a_decision_that_is_drawn_again_is_no_news() -> None:
+    """The bound above holds however often the same are drawn, twice in a draw too; counted anew, ten draws would have
+    0.5 / sqrt(160) and 0.5 / sqrt(10) taken off, and turn it. Rows without a number of their own are all new."""
+    seen = draw(*[([(0, 0, 0.8)], 3)] * 16, ([(0, 1, 1.0)], 3))
+    learner, table, ctx = made({"horizon": 1, "actions": 2}, bonus=-0.5, ridge=1e-9)
+    for _ in range(40):
+        learner.update(seen.take(torch.tensor([*range(len(seen)), *range(len(seen))])), ctx)
+        assert int(table[0].argmax()) == 0
+    assert learner.state["visits"][0, 0].tolist() == [16, 1]
+    for _ in range(10):
+        learner.update(seen.put({"id": torch.full((len(seen),), -1)}), ctx)
+    assert learner.state["visits"][0, 0].tolist() == [176, 11] and int(table[0].argmax()) == 1
+
+
+def test_a_run_on_recorded_data_knows_each_decision_once(tmp_path: Path) -> None:
+    """Of 16 episodes of 4 steps two draws are an epoch: from then on neither counts nor plan change, nor where the run
+    is resumed in the middle of the third."""
+    recipe = load(RUNS / "linear.toml", ["steps=7", "buffer.use=offline", "buffer.size=32",
+                  "buffer.data={use = 'played', policy = 'random', episodes = 16}", "learner.main.bonus=-1.0",
+                  "learner.main.growth=1.0", "evaluate.n=0"])  # fmt: skip
+    seen = []
+    for steps in (5, 2):
+        with open_run(recipe, tmp_path / "run") as run:
+            for _ in islice(loop(run), steps):
+                state, table = run.stage.learners["main"].state, run.ctx.models["policy"].module.logits
+                seen.append([state[k].clone() for k in ("visits", "earned", "after")] + [table.detach().clone()])
+    assert [int(x[0].sum()) for x in seen] == [32, 64, 64, 64, 64, 64, 64]
+    assert all(torch.equal(a, b) for x in seen[2:] for a, b in zip(seen[1], x, strict=True))
+
+
 def test_an_episode_that_is_cut_is_worth_what_may_follow() -> None:
     """The state behind has paid 1 before; behind an end for good nothing follows."""
     for ends, worth in ((False, 1), (True, 0)):
@@ -151,6 +183,14 @@ def test_an_episode_that_is_cut_is_worth_what_may_follow() -> None:
         learner.update(draw(([(3, 0, 1.0)], 6)), ctx)
         learner.update(draw(([(0, 1, 0.0)], 3), ends=ends), ctx)
         assert int(table[0].argmax()) == worth
+
+
+def test_an_environment_that_tells_no_features_is_closed() -> None:
+    closed: list[int] = []
+    env = SimpleNamespace(has_wrapper_attr=lambda _: False, close=lambda: closed.append(1))
+    ctx = context(models={}, task=SimpleNamespace(make=lambda: env))
+    made({"horizon": 2, "actions": 2})[0].update(draw(([(0, 0, 0.0)], 3)), ctx)
+    assert closed == [1]
 
 
 def test_it_plans_anew_once_a_determinant_has_grown_enough() -> None:
@@ -167,8 +207,15 @@ def test_what_it_cannot_learn_is_refused() -> None:
         learner.update(draw(([(0, 0, 0.0), (3, 0, 1.5)], 6)), ctx)
     with pytest.raises(ValueError, match=r"not of step h \+ 1"):
         learner.update(draw(([(0, 0, 0.0), (1, 0, 0.5)], 6)), ctx)
-    with pytest.raises(ValueError, match=r"features \[3, 2, 4\]: expected \[9, 2\]"):
-        made({"horizon": 2, "actions": 2})[0].update(draw(([(0, 0, 0.0)], 3)), telling(np.ones((3, 2, 4))))
+    with pytest.raises(ValueError, match="rewards from nan to nan"):
+        learner.update(draw(([(0, 0, math.nan), (3, 0, 1.0)], 6)), ctx)
+    for told, message in (
+        (np.ones((3, 2, 4)), r"features \[3, 2, 4\]: expected \[9, 2\]"),
+        (np.ones((9, 2, 4)), "features of a norm of 2: expected at most 1"),
+        (np.full((9, 2, 4), math.nan), "features of a norm of nan: expected at most 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            made({"horizon": 2, "actions": 2})[0].update(draw(([(0, 0, 0.0)], 3)), telling(told))
     policy = Tabular()
     policy.build(Gym("world/lock", {"horizon": 2}))
     with pytest.raises(ValueError, match="9 states: expected a multiple of horizon \\+ 1 = 11"):
