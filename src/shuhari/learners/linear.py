@@ -125,8 +125,7 @@ class Linear:
         """Those that were not counted before, each once, in their order. An id below 0 is no row's own: all are new."""
         mine, ids = self.state, rows["id"].numpy()
         first = np.sort(np.unique(np.where(ids < 0, -1 - np.arange(len(ids)), ids), return_index=True)[1])
-        first = torch.from_numpy(first[~np.isin(ids[first], mine["counted"].numpy())])
-        rows = rows.take(first)
+        rows = rows.take(torch.from_numpy(first[~np.isin(ids[first], mine["counted"].numpy())]))
         mine["counted"] = torch.cat([mine["counted"], rows["id"][rows["id"] >= 0]])
         return rows
 
