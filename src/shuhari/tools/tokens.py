@@ -105,8 +105,8 @@ def unroll(step: Step, numbers: Mapping[str, Array], entries: int = 8) -> dict[s
     points = [*chain, made.reshape(-1)] if made.size == chain.shape[1] and made.dtype.kind in "fiu" else [*chain]
     columns = list(zip(*(_flatten(point[:entries]) for point in points), strict=True))
     out = {f"point {j}": list(column) for j, column in enumerate(columns)}
-    varied = {name: x for name, x in numbers.items() if len(x) == len(chain) and np.ptp(x[np.isfinite(x)]) > 0}
-    return out | {name: _flatten(x) for name, x in varied.items()}
+    here = {name: x for name, x in numbers.items() if len(x) == len(chain)}
+    return out | {name: _flatten(x) for name, x in here.items() if len({*x[np.isfinite(x)].tolist()}) > 1}
 
 
 def _flatten(value: Any) -> list[float | None]:

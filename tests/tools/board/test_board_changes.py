@@ -123,6 +123,20 @@ def test_a_list_says_in_what_a_run_differs_from_its_recipe(tmp_path: Path) -> No
     assert found["own"] == []  # of a recipe that the library has not
 
 
+DEEP = f"x = {'[' * 3000}{']' * 3000}"
+ODD = "[[stage]]\nsteps = 1", "[stage.a]\nsteps = 1", "[[stage]]\nname = [1]", "stage = 3", DEEP
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_recipe_that_is_none_takes_no_other_run_from_the_list(tmp_path: Path, text: str) -> None:
+    for name in ("bad", "good"):
+        make(tmp_path / name)
+    (tmp_path / "bad" / "recipe.toml").write_text(f'name = "baselines/grpo"\n{text}\n')
+    found = {r["name"]: r for r in tell_runs(Catalogue(tmp_path), wait=True)["runs"]}
+    assert found["good"]["changes"] == []
+    assert [c[:20] for c in found["bad"]["changes"]] == ["not compared: stage:"] * (text in ODD[:3])  # else: no name
+
+
 def test_what_is_found_wrong_is_told_by_rule(tmp_path: Path) -> None:
     with Store.open(tmp_path / "bad") as store:
         for step in range(1, 21):

@@ -170,6 +170,7 @@ def test_of_a_denoised_decision_the_chain_is_told() -> None:
     step = Step.of(np.zeros(1, np.float32), made, np.float32([-1, -2, -3]), 3, info={"chain": chain})
     numbers = {"logp": np.array([-1.0, -2.0, np.nan]), "advantage": np.ones(3), "other": np.ones(1)}
     assert unroll(step, numbers) == {"point 0": [0, 2, 4, 6], "point 1": [1, 3, 5, 7], "logp": [-1, -2, None]}
+    assert "v" not in unroll(step, {"v": np.full(3, np.nan)})
     for bad in (None, "x" * 9, np.zeros(3), np.array([["a"]]), np.zeros((0, 2)), [[1, 2]]):
         assert unroll(replace(step, info={"chain": bad}), numbers) == {}
     sampled = Trajectory(ask("noise"), (step,))

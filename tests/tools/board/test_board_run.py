@@ -77,7 +77,10 @@ def test_a_curve_over_what_was_spent_begins_where_nothing_was(tmp_path: Path) ->
     write(tmp_path / "a", [{"spent/tokens": 10.0}, {"spent/tokens": 20.0, "evaluate/greedy": 0.9}], 3, "rl")
     found = tell_curves(Catalogue(tmp_path), "a", x="spent/tokens")["curves"]
     assert found["evaluate/greedy"] | {"n": 0} == {"x": [0, 20], "y": [0.3, 0.9], "n": 0, "odd": 0}
-    assert found["x/loss/nll"]["y"] == [2.0]
+    assert found["x/loss/nll"]["y"] == [], "of another stage"
+    write(tmp_path / "b", [{"x/loss/nll": 3.0}, {"x/loss/nll": 2.0, "spent/tokens": 9.0}])
+    found = tell_curves(Catalogue(tmp_path), "b", x="spent/tokens")["curves"]
+    assert found["x/loss/nll"]["x"] == [0, 9]
 
 
 def test_thinning_keeps_what_sticks_out() -> None:

@@ -13,6 +13,7 @@ POINTS = 40  # of a small curve
 LOOKED = 200  # steps that are looked at, where the score is among most of them
 CHANGES, LONG = 20, 120  # settings of a list; characters of one
 JUDGED = 5000  # steps of a run that is judged for a list
+UNREADABLE = StoreError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError
 
 
 def sketch(run: Summary) -> list[float]:
@@ -30,15 +31,19 @@ def sketch(run: Summary) -> list[float]:
 
 
 def list_changes(run: Summary) -> list[str]:
-    """The settings, CHANGES at most, in which a run differs from the recipe of its name in the library; none where that
-    has no such, or the run cannot be read."""
+    """The settings, CHANGES at most, in which a run differs from the recipe of its name in the library, or why they
+    could not be compared; none where that has no such, or the run tells no name."""
     from shuhari.tools.board.views.run import compare_recipes
 
-    try:
-        found = next(compare_recipes(run.path, run.recipe), None)
-    except (StoreError, ValueError):
+    if not run.recipe:
         return []
-    return [f"{c['path']}={c['here']}"[:LONG] for c in found["changes"][:CHANGES]] if found else []
+    try:
+        found = next(compare_recipes(run.path, run.recipe), None) or {"changes": [], "problem": ""}
+    except UNREADABLE as error:
+        found = {"changes": [], "problem": str(error)}
+    if found["problem"]:
+        return [f"not compared: {found['problem']}"[:LONG]]
+    return [f"{c['path']}={c['here']}"[:LONG] for c in found["changes"][:CHANGES]]
 
 
 def name_findings(run: Summary) -> list[tuple[str, str, bool]] | None:
@@ -51,7 +56,7 @@ def name_findings(run: Summary) -> list[tuple[str, str, bool]] | None:
         if n > JUDGED:
             return None
         return [(f.rule.name, f.stage, f.rule.at_once) for f in diagnose(opened.metrics(), opened.recipe)]
-    except (StoreError, ValueError, TypeError, AttributeError, LookupError, OverflowError):
+    except UNREADABLE:
         return None
 
 

@@ -59,16 +59,14 @@ def tell_replay(runs: Catalogue, run: str) -> dict[str, Any]:
 
 
 def _find_again(stored: Run, steps: Sequence[int]) -> list[int]:
-    """As `find_start` of `shuhari what-if` finds a checkpoint."""
-    there = sorted(c["step"] for c in stored.checkpoints())
+    """The steps before which `shuhari what-if` finds where to begin."""
+    from shuhari.tools.replay.update import choose_start
+
+    there, fresh = [c["step"] for c in stored.checkpoints()], not stored.get("init")
     with stored._open() as db:
         spans = db.execute("select min(step), max(step) from steps group by stage").fetchall()
-    fresh, out = not stored.get("init"), []
-    for step in steps:
-        first = max((low for low, high in spans if low <= step <= high), default=step)
-        if (first == 1 and fresh) or any(first - 1 <= c < step for c in there):
-            out.append(step)
-    return out
+    firsts = {step: max((low for low, high in spans if low <= step <= high), default=step) for step in steps}
+    return [step for step, first in firsts.items() if choose_start(there, first, step, fresh) is not None]
 
 
 def _write(value: Any) -> str:
