@@ -170,7 +170,7 @@ CASES = [
     ),
     Case(
         "chain-consistency",
-        lambda: ChainPolicy(3, law="consistency", end=0.3, hidden=(16,)),
+        lambda: ChainPolicy(3, law="consistency", final_std=0.3, hidden=(16,)),
         task(OBSERVED, BOUNDED),
         observations,
         nudge=0.02,

@@ -366,7 +366,7 @@ def test_a_consistency_model_is_the_end_of_its_flow() -> None:
 def test_the_loss_of_a_consistency_model_that_is_right_is_what_pairs_of_points_differ_by() -> None:
     """Of N(0, s²) f is s times a point's place among all, so that a gap's square is on average 2 s² (1 - r) / add²,
     r the correlation of two points of one decision and one noise; the mean over times by quadrature."""
-    policy, s, n = flow(made(LINE, steps=3, law="consistency", fine=4), 0.0, 0.5), 0.5, 4_000
+    policy, s, n = flow(made(LINE, steps=3, law="consistency", discretisation=4), 0.0, 0.5), 0.5, 4_000
     action = s * torch.randn(n, 1, generator=torch.Generator().manual_seed(3))
     rows = {"mask": torch.ones(n, 1, dtype=torch.bool), "context": torch.zeros(n, 3), "action": action}
     found = policy(Batch(rows)).denoising(noise(n))
@@ -376,6 +376,17 @@ def test_the_loss_of_a_consistency_model_that_is_right_is_what_pairs_of_points_d
     wanted = (2 * s**2 * (1 - r) / add**2).mean()
     assert abs(float(found.mean() - wanted)) < 4.5 * float(found.std()) / n**0.5
     assert float(wanted) > 0.05  # else the check would be empty
+
+
+@pytest.mark.parametrize("u", [1 - 2**-26, 1 - 1e-7])
+def test_the_loss_of_a_consistency_model_has_its_limit_where_a_time_rounds_to_the_end(u: float) -> None:
+    """There the pair is the decision and itself with a trace of noise z: the answer that is right is z."""
+    policy = made(POINTS, steps=3, law="consistency")
+    answer(policy, 0.5)
+    batch, _ = drawn(policy)
+    z = noise(7).normal(0, 2)
+    late: Any = SimpleNamespace(normal=lambda *_: z, uniform=lambda *_: torch.full((7, 1), u, dtype=torch.float64))
+    torch.testing.assert_close(policy(batch).denoising(late), (z - 0.5).square().mean(1), atol=0.01, rtol=0.01)
 
 
 @pytest.mark.parametrize(("law", "steps"), [("noise", 8), ("ddpm", 20), ("consistency", 2)])

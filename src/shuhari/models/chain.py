@@ -59,23 +59,30 @@ class ChainPolicy:
     """A decision in a Box through `steps` of denoising. Honours greedy: no noise but the initial one.
 
     In a bounded Box the decision is in units of half its range about the middle, and the environment gets it scaled and
-    clamped. law: `noise`, the flow's Euler steps with noise that is learnt, of deviation in [`low`, `high`] (ReinFlow;
-    pi_RL's Flow-Noise); `sde`, the flow's stochastic equation at noise level `level` (Flow-SDE); `ddpm`; `consistency`,
-    which predicts the decision in each step and adds noise of the next level (RLCM: Oertell et al. 2024, arXiv
-    2404.03673), in the last step of deviation `end`: the release scores noise there that never reaches the decision, so
-    that here, where it does, it is small. It is taught to predict alike from points 1 / `fine` of the time apart.
-    single: noise in one step of the chain, drawn anew for each decision, which alone is scored; the others take none
-    (pi_RL's mixed sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the
-    embedded time.
-    `normalise`, `see`: as in `value`. `info`: `chain` [B, K, A], and with single `noised` [B, K]."""
+    clamped. The laws, and the settings that each of them alone reads:
+
+    - `noise`: the flow's Euler steps with noise that is learnt (ReinFlow; pi_RL's Flow-Noise). `low`, `high`: the range
+      of its deviation; `spread`: the hidden layers of the network that says it.
+    - `sde`: the flow's stochastic equation (pi_RL's Flow-SDE). `level`: its noise level.
+    - `ddpm`: diffusion.
+    - `consistency`: each step predicts the decision and adds noise of the next level (RLCM: Oertell et al. 2024, arXiv
+      2404.03673). `final_std`: the deviation of the last step's; the release scores noise there that never reaches the
+      decision, so that here, where it does, it is small. `discretisation`: it is taught to predict alike from points
+      one such part of the time apart (Song's N - 1).
+
+    steps: K; greedy, a consistency model decides by the first prediction alone, so that neither greedy scores, nor
+    `mode`, nor a `steered` role around it ask the others, which RL trains too. single: of all laws but `consistency`,
+    noise in one step of the chain, drawn anew for each decision, which alone is scored; the others take none (pi_RL's
+    mixed sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the embedded
+    time. `normalise`, `see`: as in `value`. `info`: `chain` [B, K, A], and with single `noised` [B, K]."""
 
     steps: Length = 4
     law: Literal["noise", "sde", "ddpm", "consistency"] = "noise"
     low: Positive = 0.1
     high: Positive = 0.24
     level: Positive = 0.5
-    end: Positive = 0.1
-    fine: Length = 20
+    final_std: Positive = 0.1
+    discretisation: Length = 20
     single: bool = False
     bound: AtLeast0 = 0.0
     hidden: tuple[Length, ...] = (64, 64)
@@ -109,7 +116,7 @@ class ChainPolicy:
         if self.law == "ddpm":
             self.schedule = ddpm_schedule(self.steps)
         elif self.law == "consistency":
-            self.schedule = consistency_schedule(self.steps, self.end)
+            self.schedule = consistency_schedule(self.steps, self.final_std)
         else:
             self.schedule = flow_schedule(self.steps, self.level if self.law == "sde" else None)
         self._times = embed(torch.arange(self.steps) / self.steps, self.time)  # [K, E]
@@ -172,7 +179,8 @@ class ChainPolicy:
         """See `Chain.denoising`."""
         z, v = noise.normal(0, self.dimensions), noise.uniform(0, 1).float()
         if self.law == "consistency":
-            nearer = (v + 1 / self.fine).clamp(max=1.0)
+            v = v.clamp(max=1 - 1e-6)  # rounding may come to 1, where nothing is noise
+            nearer = (v + 1 / self.discretisation).clamp(max=1.0)
             with torch.no_grad():
                 decision = self._predict(features, action, z, nearer)[0]
             _, at, add, u = self._predict(features, action, z, v)

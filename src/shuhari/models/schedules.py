@@ -64,15 +64,15 @@ def ddpm_schedule(steps: int) -> Schedule:
     return Schedule(*(v.float() for v in found))
 
 
-def consistency_schedule(steps: int, end: float) -> Schedule:
+def consistency_schedule(steps: int, final_std: float) -> Schedule:
     """Of a consistency model (Song et al. 2023, arXiv 2303.01469): f(x, t), the decision at the end of the probability
     flow from a point, of the diffusion of `ddpm_schedule`. The network's answer u stands for sqrt(a) z - sqrt(1 - a)
     decision, so that f = sqrt(a) x - sqrt(1 - a) u, and f(x, 1) = x. A step predicts the decision and adds noise z of
-    the next level, sqrt(a') f + sqrt(1 - a') z (their algorithm 1), the last one f + `end` z. Without noise the first
-    step jumps to f, where the point then stays."""
+    the next level, sqrt(a') f + sqrt(1 - a') z (their algorithm 1), the last one f + `final_std` z. Without noise the
+    first step jumps to f, where the point then stays."""
     now, after = _cut(steps)
     keep, add, onto, std = now.sqrt(), (1 - now).sqrt(), after.sqrt(), (1 - after).sqrt()
-    std[-1] = end
+    std[-1] = final_std
     first = torch.arange(steps) == 0
     found = (onto * keep, -onto * add, std, keep.where(first, 1.0), -add * first, keep, add)
     return Schedule(*(v.float() for v in found))

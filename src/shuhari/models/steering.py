@@ -3,8 +3,10 @@
 
 Sources: DSRL (Wagenmaker et al. 2025, "Steering Your Diffusion Policy with Latent Space Reinforcement Learning", arXiv
 2506.15799), also the online stage of GR-RL; CDSA ("Conservative Denoising Score-based Algorithm for Offline
-Reinforcement Learning"). Left out: critics of the base's actions from which those of noise are distilled (DSRL-NA), a
-penalty on long noise in place of its bounds (GR-RL), the correction of states through inverse dynamics (CDSA).
+Reinforcement Learning"). Left out: critics of the base's actions from which those of noise are distilled (DSRL-NA); a
+replay filled at first by the base's own noise, N(0, I) clamped to the bound (DSRL's release; here a rollout's `random`
+is uniform within it); a penalty on long noise in place of its bounds (GR-RL); the correction of states through inverse
+dynamics (CDSA).
 
 Axes: `B` rows, `K` steps of denoising, `A` action dimensions.
 """
@@ -43,8 +45,9 @@ class Steered:
     it without noise in its steps. No gradient runs into the base. Honours greedy and epsilon (a uniform noise).
 
     The decision, which critics see and the column `action` holds, is the noise over `bound`, a normal squashed by tanh
-    as in `squashed`. bound: in deviations of the noise that the base was taught with (the paper: 1 to 3); beyond it the
-    base makes what it was not taught. `info`: those of `squashed`, and `base` [B, 1, A], the base's decision.
+    as in `squashed`. bound: in deviations of the noise that the base was taught with (DSRL's release: 1, 1.5 or 2.5);
+    beyond it the base makes what it was not taught. `info`: those of `squashed`, and `base` [B, 1, A], the base's
+    decision.
     TypeError for a base of another kind, ValueError for actions from elsewhere, whose noise nobody knows."""
 
     base: str = "base"
