@@ -103,6 +103,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # learners and buffers
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
+    "odd": (),  # of a recording: what is to be told of what it has read, in words
+    "unknown": "",  # of a recording, or a buffer of one: the first reward in it that is not known, in words
     "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns
     "held_out": give_none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded
