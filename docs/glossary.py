@@ -121,6 +121,9 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "ucrl/regret_sum": ("the sum of that over all decisions so far", "as the reward"),
         "ucrl/plans": ("policies that were planned so far", "plans"),
         "ucrl/restarts": ("changes of the world that were detected so far", "changes"),
+        "linear/regret": ("V* less Q* of a decision, exactly, where the world tells it", "as the reward"),
+        "linear/regret_sum": ("the sum of that: what all returns lack of the best, in expectation", "as the reward"),
+        "linear/plans": ("policies that were planned so far", "plans"),
         "<part>/<term>/<info>": ("any of these, where several terms of a part report it", "as it"),
     },
     "Curricula and studies": {

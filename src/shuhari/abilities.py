@@ -57,6 +57,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "facts": EMPTY,  # column -> number or array, beside the rewards of its last step
     "bind": do_nothing,  # (ctx, key): before `reset`; whom to ask for models and noise, and what to name these by
     "snapshot": None,  # () -> a payload that `restore` of another takes back
+    "step_lanes": None,  # (lanes, actions): the step of many at once, see `tasks.lanes`
+    "moves": (),  # of a class that has it: the attributes that a step changes
     "takes": None,  # (trace) -> what `step` is to get of a decision
     # rewards
     "counts": True,  # whether it weighs 1, in the place of the task's own measure, where nothing gives weights
@@ -101,6 +103,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # learners and buffers
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
+    "odd": (),  # of a recording: what is to be told of what it has read, in words
+    "unknown": "",  # of a recording, or a buffer of one: the first reward in it that is not known, in words
     "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns
     "held_out": give_none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded

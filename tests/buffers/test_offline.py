@@ -28,6 +28,7 @@ from shuhari.buffers.recording import (
     select_episodes,
 )
 from shuhari.buffers.recordings import Joined, Played, Stored, save
+from shuhari.cli.text import describe
 from shuhari.config.recipe import load
 from shuhari.events import Loaded, StageStarted
 from shuhari.join import cat
@@ -299,6 +300,7 @@ def test_the_card_counts() -> None:
     assert card["return"]["mean"] == pytest.approx((0.3 + 1.0 + 4.1) / 3, abs=1e-6)
     assert card["return"]["quantiles"] == pytest.approx([0.3, 0.65, 1.0, 2.55, 4.1], abs=1e-6)
     assert card["length"]["mean"] == 2 and card["finished"] == pytest.approx(1 / 3, abs=1e-6)
+    assert describe(card).startswith("3 episodes, 6 transitions; return (trained reward, 1 x task) 1.8 (")
     assert card["coverage"] == 1  # no two transitions are alike
     twice = Offline(Given([*EPISODES, *EPISODES]), size=6)
     drawn(twice)
@@ -342,8 +344,16 @@ def test_noise_stays_within_the_bounds() -> None:
     assert float(torque.abs().max()) <= 2 and 0.35 < float((torque - 1).std()) < 0.6  # a quarter of 2, cut
     with pytest.raises(ValueError, match="for a Box with bounds"):
         Played("random", noise=0.1).read(CORRIDOR, 0)
-    with pytest.raises(LookupError, match="offers no expert"):
-        Played().read(CORRIDOR, 0)
+    with pytest.raises(LookupError, match="the task gym/Pendulum-v1 offers no expert"):
+        Played().read(task, 0)
+
+
+@pytest.mark.parametrize("name", ["balance_pole", "swing_up", "climb"])
+def test_an_expert_of_another_environment_says_whose_it_is(name: str) -> None:
+    policy = f"shuhari.buffers.experts.{name}"
+    with pytest.raises(ValueError, match=rf"{name} plays .*: this task's have \[6\]") as found:
+        Played(policy, 1).read(Gym("Acrobot-v1"), 0)
+    assert f"{policy!r}, which plays the data: set buffer.data" in found.value.__notes__[0]
 
 
 def torque(observation: Any, rng: Any) -> Any:
@@ -420,6 +430,38 @@ def test_arrays_that_cannot_be_learnt_from_name_their_file(tmp_path: Any, change
         return
     with pytest.raises(ValueError, match=f"{file}: .*{told}"):
         Stored(str(file)).read(ANY, 0)
+
+
+BOX: Any = SimpleNamespace(spaces=lambda: (NUMBER, spaces.Box(-2, 2, (1,))))
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    ({}, []),
+    ({"actions": np.array([[0.0], [-2], [6], [2.5]])},
+     ["actions: row 2 is [6.0], outside of the task's Box [-2, 2], as 0.5 of the rows are: learnt from as they stand"]),
+    ({"timeouts": np.zeros(4)}, [
+        "no row is marked as an end (terminals, timeouts): its 4 rows are one episode",
+        "row 1: its next observation is not the observation of row 2 (so in 1 of 4): learnt from as one episode; mark "
+        "in `timeouts` where it was cut"]),
+])  # fmt: skip
+def test_what_is_odd_in_a_file_is_told_once_with_its_place(
+    tmp_path: Any, change: dict[str, Any], told: list[str]
+) -> None:
+    seen = np.array([[0.0], [1], [5], [6]])
+    arrays = {"observations": seen, "next_observations": seen + 1, "actions": np.array([[0.0], [-2], [2], [1]]),
+              "rewards": np.ones(4), "terminals": np.zeros(4), "timeouts": np.array([0, 1, 0, 1])}  # fmt: skip
+    np.savez(tmp_path / "d.npz", **{**arrays, **change})
+    buffer = Offline(Joined({"mine": Stored(str(tmp_path / "d.npz"))}), size=2)
+    ctx = context(task=BOX)
+    for _ in range(2):
+        list(buffer.draw(ctx))
+    assert ctx.problems == [f"{tmp_path / 'd.npz'}: {line}" for line in told]
+
+
+def test_next_observations_of_another_width_are_named(tmp_path: Any) -> None:
+    np.savez(tmp_path / "d.npz", **{**GOOD, "observations": np.zeros((4, 2)), "next_observations": np.zeros((4, 1))})
+    with pytest.raises(ValueError, match=r"d.npz: observations have shape \[2\], and next_observations \[1\]: .*\[1\]"):
+        Stored(str(tmp_path / "d.npz")).read(ANY, 0)
 
 
 def test_damaged_files_of_arrays_name_themselves(tmp_path: Any) -> None:
@@ -591,6 +633,19 @@ def test_a_normaliser_without_data_fails_in_words(tmp_path: Any) -> None:
     learner: Any = run.stage.learners["main"]
     learner.buffer = Mute(learner.buffer.data)
     with pytest.raises(ValueError, match="'deterministic': normalise = true"):
+        next(loop(run))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_step_that_fails_names_the_reward_that_is_not_known(tmp_path: Any, known: bool) -> None:
+    run = open_run(run_of(tmp_path))
+    learner: Any = run.stage.learners["main"]
+    read = learner.buffer.data.read(run.stage.task, 0)
+    read["reward/task"][5] = 0.0 if known else torch.nan
+    learner.buffer = Offline(Stored(str(save(read, tmp_path / "data"))), size=10_000)
+    learner.parts["policy"].terms["nll"].weight = float("nan")
+    message = r"parameter was changed; \d+ of the 10000 .*: .*columns.safetensors: reward/task of row 5 is NaN \(1 of"
+    with pytest.raises(FloatingPointError, match=r"parameter was changed$" if known else message):
         next(loop(run))
 
 

@@ -25,6 +25,7 @@ from shuhari.models.guided import Guided
 from shuhari.models.normaliser import moments
 from shuhari.models.product import Product
 from shuhari.models.readout import Bins
+from shuhari.models.steering import Filtered, Steered
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.lora import Lora
@@ -168,6 +169,14 @@ CASES = [
         crowd=20_000,
     ),
     Case(
+        "chain-consistency",
+        lambda: ChainPolicy(3, law="consistency", final_std=0.3, hidden=(16,)),
+        task(OBSERVED, BOUNDED),
+        observations,
+        nudge=0.02,
+        crowd=20_000,
+    ),
+    Case(
         "guided",
         lambda: Composed(
             Guided(after=1),
@@ -263,6 +272,35 @@ CASES = [
         observations,
         (Sampling(), Sampling(epsilon=0.2)),
         nudge=0.03,
+        crowd=20_000,
+    ),
+    Case(
+        "steered",
+        lambda: Composed(Steered(hidden=(16,)), base=ChainPolicy(3, hidden=(16,))),
+        task(OBSERVED, BOUNDED),
+        observations,
+        (Sampling(), Sampling(epsilon=0.2), Sampling(epsilon=1.0)),
+        shake=0.1,
+        nudge=0.03,  # where a noise is nearly certain, ratios have too heavy a tail
+        crowd=20_000,
+        mixture_kl=False,
+    ),
+    Case(
+        "filtered",
+        lambda: Composed(Filtered(rate=0.1, steps=2), base=GaussianPolicy((16,)), score=ChainPolicy(3, hidden=(16,))),
+        task(OBSERVED, BOUNDED),
+        observations,
+        crowd=20_000,
+    ),
+    Case(
+        "filtered-chain",
+        lambda: Composed(
+            Filtered(rate=0.1),
+            base=ChainPolicy(3, low=0.5, high=1.0, hidden=(16,)),
+            score=ChainPolicy(3, law="ddpm", hidden=(16,)),
+        ),
+        task(OBSERVED, BOUNDED),
+        observations,
         crowd=20_000,
     ),
     Case(

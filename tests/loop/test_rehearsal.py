@@ -129,6 +129,12 @@ def test_a_mistake_of_a_later_stage_is_found_before_the_first_step(what: str, tm
     assert not (tmp_path / "run").exists(), "a run that never made a step holds no folder"
 
 
+def test_a_further_way_to_play_is_rehearsed_on_problems_of_its_own(tmp_path: Path) -> None:
+    """Where evaluation plays nothing itself, in a stage that is measured otherwise than the one before."""
+    way = "evaluate = {n = 0, more.wide = {n = 3, samples = 2}}\ntask.seed = 1"
+    rehearse(changed(tmp_path, 'name = "rl"', f'name = "rl"\n{way}'))
+
+
 def test_a_run_of_a_study_is_rehearsed(tmp_path: Path) -> None:
     study = '[study]\nuse = "mbtl"\ntrainings = 1\ncontexts = {"task.digits" = [1, 2]}\n'
     found = changed(tmp_path, "[[stage]]", f"{study}{REWARD.format(f'{HERE}.misspelt')}[[stage]]")

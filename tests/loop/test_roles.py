@@ -12,9 +12,11 @@ from torch import nn
 
 from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
 from shuhari.config.stage import Role
 from shuhari.data import EMPTY
 from shuhari.loop.answers import answers, check_answers
+from shuhari.loop.checks import make_stages
 from shuhari.loop.roles import cast_roles, check_roles, sort_roles
 from shuhari.loop.run import Run, train
 from shuhari.models.gaussian import SquashedPolicy
@@ -224,6 +226,13 @@ def test_a_ratio_of_bounds_is_refused_before_the_first_step() -> None:
     for fine in (Clip(behaviour="present"), Clip(score="parameters")):
         main.parts["policy"].terms = {"clip": replace(terms["clip"], objective=fine)}
         check_answers([stage])
+
+
+def test_a_buffer_of_decisions_is_of_a_role_that_makes_some() -> None:
+    message = "buffer.role: role 'critic' makes no decisions in stage 'main'; known: policy"
+    with pytest.raises(RecipeError, match=message):
+        make_stages(load("baselines/iql_pendulum").with_settings({"buffer.role": "critic"}))
+    make_stages(load("baselines/dsrl_insert"))  # its first stage teaches another role than the policy
 
 
 @pytest.mark.parametrize("misspelt", ["polcy", "policy2"])

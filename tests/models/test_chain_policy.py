@@ -15,7 +15,7 @@ from shuhari.batch import Batch
 from shuhari.data import Sampling
 from shuhari.models.chain import ChainPolicy, embed
 from shuhari.models.gaussian import GaussianPolicy
-from shuhari.models.schedules import ddpm_schedule, flow_schedule
+from shuhari.models.schedules import consistency_schedule, ddpm_schedule, diffused, flow_schedule
 from shuhari.noise import CounterNoise, keys
 from shuhari.testing import ModelCase
 from shuhari.testing.models import closed_forms_equal_monte_carlo, the_expected_ratio_is_one
@@ -25,6 +25,7 @@ POINTS = spaces.Box(-np.inf, np.inf, (2,))
 SEEN = spaces.Box(-np.inf, np.inf, (3,))
 LAWS: list[dict[str, Any]] = [
     {"law": "noise"}, {"law": "sde"}, {"law": "sde", "single": True}, {"law": "ddpm"}, {"law": "noise", "bound": 0.5},
+    {"law": "consistency"},
 ]  # fmt: skip
 
 
@@ -118,6 +119,37 @@ def test_a_diffusion_of_a_gaussian_ends_at_it() -> None:
         still *= float(s.still_x[k]) + float(s.still_u[k]) * slope
     assert mean == pytest.approx(1.0, abs=0.02)
     assert variance**0.5 == pytest.approx(0.5, abs=0.02) and still == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_step_of_a_consistency_chain_by_hand() -> None:
+    """Of two, a as above: what is predicted, 0.0066 x - 0.99998 u, is scaled down to a' = 0.079 and gets its noise."""
+    s = consistency_schedule(2, 0.03)
+    assert s.std is not None
+    assert s.std.tolist() == pytest.approx([0.9209362**0.5, 0.03])
+    predicted = 0.0065717 * 1.0 + 0.9999784 * 0.8  # x = 1, u = -0.8
+    assert float(s.x[0] * 1.0 - s.u[0] * 0.8) == pytest.approx(0.0790638**0.5 * predicted, rel=1e-4)
+    assert float(s.x[1] * 0.5 - s.u[1] * 0.8) == pytest.approx(0.0790638**0.5 * 0.5 + 0.9209362**0.5 * 0.8, rel=1e-4)
+    assert float(s.still_x[0] * 1.0 - s.still_u[0] * 0.8) == pytest.approx(predicted, rel=1e-4)
+    assert (s.still_x[1], s.still_u[1]) == (1.0, 0.0)  # it is there
+    law = distributions.Normal(0.8 * 2.0, 0.6)  # RLCM: at a' = 0.64, from a prediction of 2 by a noise of 1
+    assert law.log_prob(torch.tensor(0.8 * 2.0 + 0.6)).item() == pytest.approx(-0.908113, abs=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_consistency_chain_of_a_gaussian_ends_at_it(steps: int) -> None:
+    """Decisions N(1, 0.5²): the flow keeps a point's place among all, so that f = 1 + 0.5 (x - a^½) / deviation. Mean
+    and variance are followed through the steps, and end at those of the data with the noise of the last."""
+    s, mean, variance = consistency_schedule(steps, 0.1), 0.0, 1.0
+    assert s.std is not None
+    for k in range(steps):
+        keep, add = float(s.keep[k]), float(s.add[k])
+        slope = 0.5 / (0.25 * keep**2 + add**2) ** 0.5
+        u = lambda x, keep=keep, add=add, slope=slope: (keep * x - 1 - slope * (x - keep)) / add  # noqa: E731
+        moved = float(s.x[k]) + float(s.u[k]) * (u(1.0) - u(0.0))
+        mean = moved * mean + float(s.u[k]) * u(0.0)
+        variance = moved**2 * variance + float(s.std[k]) ** 2
+    assert mean == pytest.approx(1.0, abs=0.01)
+    assert variance == pytest.approx(0.5**2 + 0.1**2, abs=0.01)
 
 
 # ---------------------------------------------------------------- chains
@@ -292,7 +324,72 @@ def test_what_is_seen_is_the_mixture_of_decision_and_noise() -> None:
     torch.testing.assert_close(seen[0], wanted)
 
 
-@pytest.mark.parametrize(("law", "steps"), [("noise", 8), ("ddpm", 20)])
+def flow(policy: Any, mean: float, std: float) -> Any:
+    """Let the network of a consistency policy in one dimension be that of decisions N(mean, std²), in closed form."""
+
+    def body(row: torch.Tensor) -> torch.Tensor:
+        x, code = row[..., 3:4], row[..., 4:]
+        t = torch.atan2(code[..., :1], code[..., 4:5]).abs() / np.pi  # of the longest wave, half a period
+        keep, add = diffused(t.clamp(max=1 - 1e-6))
+        f = mean + std * (x - keep * mean) / (std**2 * keep**2 + add**2).sqrt()
+        return (keep * x - f) / add
+
+    policy._net = SimpleNamespace(body=body)
+    return policy
+
+
+LINE = spaces.Box(-np.inf, np.inf, (1,))
+
+
+def test_a_consistency_model_is_the_end_of_its_flow() -> None:
+    """The flow dx/dt = beta (x + score) / 2 of N(1, 0.5²), by 4,000 steps of Euler: all along it f says its end, and so
+    does a greedy chain from its beginning."""
+    policy, n = flow(made(LINE, steps=3, law="consistency"), 1.0, 0.5), 4_000
+    x, said = torch.tensor([[-1.5], [0.2], [1.0]], dtype=torch.float64), list[torch.Tensor]()
+    start = x.float()
+    for i in range(n):
+        t = torch.tensor([[i / n]], dtype=torch.float64).float()
+        keep, add = (y.double() for y in diffused(t))
+        if i in (0, n // 4, n // 2, 3 * n // 4):
+            row = torch.cat([torch.zeros(3, 3), x.float(), embed(t[:, 0], policy.time).expand(3, -1)], 1)
+            said.append(keep * x - add * policy._net.body(row))
+        beta = 0.1 + 19.9 * (1 - i / n)
+        score = -(x - keep) / (0.25 * keep**2 + add**2)
+        x = x + beta / 2 * (x + score) / n
+    for f in said:
+        torch.testing.assert_close(f, x, atol=0.01, rtol=0)
+    batch = Batch({"mask": torch.ones(3, 3, dtype=torch.bool), "context": torch.zeros(3, 3), "action": x.float(),
+                   "chain": start[:, None].expand(3, 3, 1)})  # fmt: skip
+    torch.testing.assert_close(policy(batch).mode(), x.float(), atol=0.01, rtol=0)
+
+
+def test_the_loss_of_a_consistency_model_that_is_right_is_what_pairs_of_points_differ_by() -> None:
+    """Of N(0, s²) f is s times a point's place among all, so that a gap's square is on average 2 s² (1 - r) / add²,
+    r the correlation of two points of one decision and one noise; the mean over times by quadrature."""
+    policy, s, n = flow(made(LINE, steps=3, law="consistency", discretisation=4), 0.0, 0.5), 0.5, 4_000
+    action = s * torch.randn(n, 1, generator=torch.Generator().manual_seed(3))
+    rows = {"mask": torch.ones(n, 1, dtype=torch.bool), "context": torch.zeros(n, 3), "action": action}
+    found = policy(Batch(rows)).denoising(noise(n))
+    t = (torch.arange(1_000, dtype=torch.float64) + 0.5) / 1_000
+    (keep, add), (near, less) = diffused(t), diffused((t + 0.25).clamp(max=1.0))
+    r = (s**2 * keep * near + add * less) / ((s**2 * keep**2 + add**2) * (s**2 * near**2 + less**2)).sqrt()
+    wanted = (2 * s**2 * (1 - r) / add**2).mean()
+    assert abs(float(found.mean() - wanted)) < 4.5 * float(found.std()) / n**0.5
+    assert float(wanted) > 0.05  # else the check would be empty
+
+
+@pytest.mark.parametrize("u", [1 - 2**-26, 1 - 1e-7])
+def test_the_loss_of_a_consistency_model_has_its_limit_where_a_time_rounds_to_the_end(u: float) -> None:
+    """There the pair is the decision and itself with a trace of noise z: the answer that is right is z."""
+    policy = made(POINTS, steps=3, law="consistency")
+    answer(policy, 0.5)
+    batch, _ = drawn(policy)
+    z = noise(7).normal(0, 2)
+    late: Any = SimpleNamespace(normal=lambda *_: z, uniform=lambda *_: torch.full((7, 1), u, dtype=torch.float64))
+    torch.testing.assert_close(policy(batch).denoising(late), (z - 0.5).square().mean(1), atol=0.01, rtol=0.01)
+
+
+@pytest.mark.parametrize(("law", "steps"), [("noise", 8), ("ddpm", 20), ("consistency", 2)])
 def test_it_learns_a_gaussian(law: str, steps: int) -> None:
     """Decisions N(0.5, 0.2²): without noise in the steps they come back, mean and deviation."""
     policy = made(spaces.Box(-np.inf, np.inf, (1,)), steps=steps, law=law)
@@ -314,3 +411,5 @@ def test_settings_that_cannot_be() -> None:
         ChainPolicy(low=0.3, high=0.2)
     with pytest.raises(ValueError, match="time is 3"):
         ChainPolicy(time=3)
+    with pytest.raises(ValueError, match="single is true and law 'consistency'"):
+        ChainPolicy(law="consistency", single=True)

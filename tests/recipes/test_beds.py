@@ -94,6 +94,7 @@ def test_a_control_differs_in_its_last_stage_alone(bed: str) -> None:
         "part",
         "buffer",
         "reward",
+        "transform",
     }
 
 

@@ -56,7 +56,8 @@ def test_what_a_replay_holds_is_a_data_set_in_episode_order(run: Path, tmp_path:
     from shuhari.store import Run
 
     found = CliRunner().invoke(app, ["export", str(run), str(tmp_path / "data"), "--replay"])
-    assert found.exit_code == 0 and "transitions; return -" in found.stdout and 'use = "file"' in found.stdout
+    assert found.exit_code == 0 and 'use = "file"' in found.stdout
+    assert "transitions; return (reward/task) -" in found.stdout
     card = json.loads((tmp_path / "data" / "card.json").read_text())
     with open_run(load(run)) as opened:
         resume.restore(opened, Run(run).load(None))

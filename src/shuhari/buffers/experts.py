@@ -13,8 +13,16 @@ import numpy as np
 from shuhari.data import Array
 
 
+def _check(observation: Any, count: int, whose: str) -> None:
+    """ValueError where an observation is not of `count` numbers: it is of another environment."""
+    if np.shape(observation) != (count,):
+        shape = list(np.shape(observation))
+        raise ValueError(f"{whose}, whose observations have shape [{count}]: this task's have {shape}")
+
+
 def balance_pole(observation: Any, rng: np.random.Generator) -> int:
     """For CartPole: push to the side that the pole falls to, and slowly back to the middle; all 500 steps."""
+    _check(observation, 4, "balance_pole plays CartPole")
     place, speed, angle, spin = observation
     return int(0.05 * place + 0.1 * speed + angle + 0.5 * spin > 0)
 
@@ -22,6 +30,7 @@ def balance_pole(observation: Any, rng: np.random.Generator) -> int:
 def swing_up(observation: Any, rng: np.random.Generator) -> Array:
     """For Pendulum: push along its motion until it has the energy of standing upright, and hold it once it stands; a
     return of about -150. Units: torque up to 2, energy of a rod of mass and length 1 (5 at the top, at rest)."""
+    _check(observation, 3, "swing_up plays Pendulum")
     cosine, sine, spin = (float(x) for x in observation)
     angle = math.atan2(sine, cosine)  # 0 at the top
     if abs(angle) < 0.4:
@@ -35,4 +44,5 @@ def swing_up(observation: Any, rng: np.random.Generator) -> Array:
 def climb(observation: Any, rng: np.random.Generator) -> Array:
     """For MountainCarContinuous: push along its motion, which swings it to the top in about 110 steps; a return of
     about 90."""
+    _check(observation, 2, "climb plays MountainCarContinuous")
     return np.array([1.0 if float(observation[1]) >= 0 else -1.0], np.float32)

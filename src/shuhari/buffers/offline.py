@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, Length, Share, ShareBelow1, check
 from shuhari.buffers.drawing import proportional
@@ -85,6 +86,10 @@ class Offline:
     def stamps(self) -> tuple[str, ...] | None:
         return together((f"weight/{self.stream}", "last", "return", "to_go"), self.data)
 
+    @property
+    def unknown(self) -> str:
+        return str(ability(self.data, "unknown"))
+
     def wanted(self) -> int:
         return 0
 
@@ -102,6 +107,7 @@ class Offline:
         if not self.state["told"]:
             again = self.state["digest"] != ""  # in an earlier stage
             self.state |= {"told": True, "digest": self.card["digest"]}
+            ctx.problems.extend(() if again else ability(self.data, "odd"))
             ctx.tell(Loaded(Batch(whole), again))
         for i in range(self.draws):
             if self.by:
@@ -179,6 +185,7 @@ class Offline:
             whole = {"train": self._complete(train, ctx)}
             whole["test"] = self._complete(select_episodes(columns, order[:held]), ctx) if held else {}
             card = {**card_of(whole["train"], "reward"), "digest": digest(train)}
+            card["return"]["weights"] = dict(_reward_weights(ctx))
             if self.state["digest"] not in ("", card["digest"]):
                 raise ValueError(f"offline: the data set is not the one that the run began with: its digest is "
                                  f"{card['digest']}, and was {self.state['digest']}")  # fmt: skip

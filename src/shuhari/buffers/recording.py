@@ -178,6 +178,32 @@ def _check_values(x: Tensor, space: Any, what: str) -> None:
         raise ValueError(f"{what}: row {at} is {x[at].tolist()}: the task's are of {space}")
 
 
+def list_outside(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None) -> list[str]:
+    """What of the actions lies outside of the Box that the task takes them from: nothing, or a line in words."""
+    from gymnasium.spaces import Box
+
+    if spaces is None or not isinstance(box := spaces[1], Box) or "taken" not in columns:
+        return []
+    x = columns["taken"][columns["mask"].any(1)]
+    low, high, slack = torch.from_numpy(box.low), torch.from_numpy(box.high), 1e-4 * (1 + x.abs())
+    out = ((x < low - slack) | (x > high + slack)).reshape(len(x), -1).any(1)
+    if not bool(out.any()):
+        return []
+    at = int(out.nonzero()[0])
+    bounds, share = f"[{box.low.min():g}, {box.high.max():g}]", float(out.double().mean())
+    return [f"actions: row {at} is {x[at].tolist()}, outside of the task's Box {bounds}, as {share:.2g} of the rows "
+            "are: learnt from as they stand"]  # fmt: skip
+
+
+def find_unknown(columns: Mapping[str, Tensor]) -> str:
+    """The first reward that is not known, in words; "" where all are."""
+    decides = columns["mask"].any(1)
+    for name in (n for n in columns if n.partition("/")[0] == "reward"):
+        if bool((lost := columns[name][decides].isnan().any(1)).any()):
+            return f"{name} of row {int(lost.nonzero()[0])} is NaN ({int(lost.sum())} of {len(lost)} rows)"
+    return ""
+
+
 def card_of(columns: Mapping[str, Tensor], reward: str) -> dict[str, Any]:
     """What there is to know of a data set: counts, the returns (sums of `reward`) and lengths of its episodes, the
     share that ended by itself, and coverage.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -25,7 +25,9 @@ from shuhari.buffers.recording import (
     check_columns,
     columns_of,
     digest,
+    find_unknown,
     join_sets,
+    list_outside,
     select_episodes,
 )
 from shuhari.data import Array, ContractError, Status, Step, code, nearest
@@ -106,7 +108,12 @@ class Played:
 
     def _act(self, space: Any, expert: Expert, observation: Any, rng: np.random.Generator) -> Array:
         """The policy's action, or a uniform one, with the noise on it."""
-        action = _uniform(space, rng) if rng.random() < self.epsilon else expert(observation, rng)
+        try:
+            action = _uniform(space, rng) if rng.random() < self.epsilon else expert(observation, rng)
+        except Exception as error:
+            others = "set buffer.data for others (of a mixture buffer.buffers.<name>.data)"
+            error.add_note(f"raised by the policy {self.policy!r}, which plays the data: {others}")
+            raise
         if self.noise:
             noise = self.noise * (space.high - space.low) / 2 * rng.normal(size=space.shape)
             action = np.clip(action + noise, space.low, space.high)
@@ -121,7 +128,8 @@ def find_expert(task: Task, policy: str) -> Expert:
     if policy == "expert":
         own = ability(task, "expert")
         if own is None:
-            raise LookupError(f"the task {type(task).__name__} offers no expert: name a policy of your own, "
+            called = task.problems("train")[0].task
+            raise LookupError(f"the task {called} offers no expert: name a policy of your own, "
                               "'file.py:function' of (observation, generator) -> action, or 'random'")  # fmt: skip
         return _refuse_none(own, policy)
     found: Any = locate("policy", policy, ("expert", "random"))
@@ -159,6 +167,14 @@ class Joined:
     def stamps(self) -> tuple[str, ...] | None:
         return together((), *self.parts.values())
 
+    @property
+    def odd(self) -> tuple[str, ...]:
+        return tuple(told for part in self.parts.values() for told in ability(part, "odd"))
+
+    @property
+    def unknown(self) -> str:
+        return next(filter(None, (ability(part, "unknown") for part in self.parts.values())), "")
+
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         sets = []
         for name, part in self.parts.items():
@@ -189,13 +205,15 @@ class Stored:
 
     def __post_init__(self) -> None:
         check(self)
+        self.odd: tuple[str, ...] = ()
+        self.unknown = ""
 
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         path = Path(self.path).expanduser()
         if (path / COLUMNS).is_file():
             columns = read_columns(path / COLUMNS)
             check_columns(columns, task.spaces(), str(path / COLUMNS))
-            return columns
+            return self._look(columns, task, str(path / COLUMNS))
         if path.suffix != ".npz" or not path.is_file():
             message = f"expected a directory with {COLUMNS}, or an .npz file"
             raise FileNotFoundError(f"file: no data set at {self.path!r}: {message}")
@@ -204,6 +222,11 @@ class Stored:
         if "rewards" in arrays and arrays["rewards"].ndim != 1:
             shape = list(arrays["rewards"].shape)
             raise ValueError(f"{path}: rewards is an array {shape}: expected a number for each row")
+        if (given := arrays.get("next_observations", arrays["observations"])).shape != arrays["observations"].shape:
+            width, behind = (list(x.shape[1:]) for x in (arrays["observations"], given))
+            wanted = list(found[0].shape or ()) if (found := task.spaces()) else []
+            raise ValueError(f"{path}: observations have shape {width}, and next_observations {behind}: the task's "
+                             f"have {wanted}")  # fmt: skip
         if self.layout == "ogbench":
             arrays["timeouts"] = arrays["terminals"]
             arrays["terminals"] = np.zeros_like(arrays["terminals"])
@@ -212,6 +235,12 @@ class Stored:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         check_columns(columns, task.spaces(), str(path))
+        return self._look(columns, task, str(path), _list_gaps(arrays))
+
+    def _look(self, columns: dict[str, Tensor], task: Task, whose: str, gaps: Iterable[str] = ()) -> dict[str, Tensor]:
+        """The columns; what is to be told of them is kept."""
+        self.odd = tuple(f"{whose}: {told}" for told in (*list_outside(columns, task.spaces()), *gaps))
+        self.unknown = f"{whose}: {told}" if (told := find_unknown(columns)) else ""
         return columns
 
 
@@ -252,6 +281,20 @@ def _split_episodes(arrays: Mapping[str, Array], reward: str) -> list[RecordedEp
         episodes.append(RecordedEpisode(seen, arrays["actions"][rows], earned, finished, columns))
         start = stop
     return episodes
+
+
+def _list_gaps(arrays: Mapping[str, Array]) -> Iterator[str]:
+    """Where rows follow one another in an episode that do not in the environment: ends that are not marked."""
+    n = len(arrays["actions"])
+    end = arrays["terminals"].astype(bool) | arrays.get("timeouts", np.zeros(n)).astype(bool)
+    if n > 1 and not end[:-1].any():
+        yield f"no row is marked as an end (terminals, timeouts): its {n} rows are one episode"
+    if "next_observations" in arrays:
+        seen, behind = (arrays[k].reshape(n, -1) for k in ("observations", "next_observations"))
+        gap = np.flatnonzero(~np.isclose(behind[:-1], seen[1:], 1e-4, 1e-4).all(1) & ~end[:-1])
+        if len(gap):
+            yield (f"row {gap[0]}: its next observation is not the observation of row {gap[0] + 1} (so in {len(gap)} "
+                   f"of {n}): learnt from as one episode; mark in `timeouts` where it was cut")  # fmt: skip
 
 
 def _uniform(space: Any, rng: np.random.Generator) -> Any:

@@ -63,9 +63,12 @@ def describe(card: Mapping[str, Any]) -> str:
     of, length = card["return"], card["length"]
     low, _, middle, _, high = of["quantiles"]
     spread = f"median {format_number(middle)}, {format_number(low)} to {format_number(high)}"
+    weights = " + ".join(f"{format_number(w)} x {name}" for name, w in of.get("weights", {}).items())
+    whose = f"trained reward{f', {weights}' if weights else ''}" if of["of"] == "reward" else of["of"]
     return (
-        f"{card['episodes']} episodes, {card['transitions']} transitions; return {format_number(of['mean'])} ({spread})"
-        f", length {format_number(length['mean'])}, coverage {format_number(card['coverage'])}; {card['digest'][:8]}"
+        f"{card['episodes']} episodes, {card['transitions']} transitions; return ({whose}) "
+        f"{format_number(of['mean'])} ({spread}), length {format_number(length['mean'])}, "
+        f"coverage {format_number(card['coverage'])}; {card['digest'][:8]}"
     )
 
 

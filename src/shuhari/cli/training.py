@@ -19,7 +19,7 @@ import typer
 
 from shuhari.cli.diagnosing import say_findings
 from shuhari.cli.reading import show_profile
-from shuhari.cli.text import describe_error, format_number, make_printable, note, print_table, say
+from shuhari.cli.text import describe, describe_error, format_number, make_printable, note, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -291,6 +291,8 @@ def show_closing(path: Path) -> None:
         if f"greedy.{name}" in after and (run.recipe.get("evaluate", {}).get("measure") or "score") != name:
             say(f"trained is the reward {name!r}, greedy.{name}; greedy is the task's own measure "
                 f"(--set evaluate.measure={name} reports what is trained)")  # fmt: skip
+    for place, card in run.get("data", {}).items():
+        say(f"data {place}: {describe(card)}")
     if not rows and (score := _find_last(columns)) is not None:
         say(f"last {make_printable(score[0])}: {format_number(score[1])}")
     say_findings(columns, run.recipe, path)

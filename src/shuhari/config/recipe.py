@@ -243,9 +243,11 @@ def _flatten(text: str) -> dict[Path, Any]:
 
 
 def _read_dump(text: str) -> Tree:
-    """The tree of a dump, `stage` as name -> overlay."""
-    tree = tomllib.loads(text)
-    return {**tree, "stage": {s["name"]: s for s in tree.get("stage", [])}}
+    """The tree of a dump, `stage` as name -> overlay. RecipeError for stages that are no tables with names."""
+    stages = (tree := tomllib.loads(text)).get("stage", [])
+    if not isinstance(stages, list) or not all(isinstance(s, dict) and isinstance(s.get("name"), str) for s in stages):
+        raise RecipeError("stage", f"{stages!r:.80}: expected tables [[stage]], each with a name")
+    return {**tree, "stage": {s["name"]: s for s in stages}}
 
 
 # ------------------------------------------------------------------------------------------------ checks

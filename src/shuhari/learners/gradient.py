@@ -97,7 +97,8 @@ class GradientLearner:
                             loss = Loss(mini, part, name, ctx, params, self.tokens, info_terms, place)
                             meter.update(part.optimiser.step(loss, ctx.count), name)
                     except FloatingPointError as error:
-                        raise FloatingPointError(f"step {ctx.step}, part {name!r}: {error}") from error
+                        message = f"step {ctx.step}, part {name!r}: {error}{_explain_unknown(mini, self.buffer)}"
+                        raise FloatingPointError(message) from error
                     ctx.charge("updates", 1)
                     if mini is not batch:
                         scatter(mini.stamps, batch, mini["_used"])
@@ -121,6 +122,13 @@ class GradientLearner:
                 for key, value in Loss(batch, part, name, ctx, self._params[name], self.tokens).report().items():
                     meter.add(f"{name}/{key}", float(value) * share, share)
         return meter.means()
+
+
+def _explain_unknown(batch: Batch, buffer: Any) -> str:
+    """What to say beside an error of numbers of rewards that are not known; "" where all are."""
+    lost = int(batch["reward"].isnan().any(1).sum()) if "reward" in batch else 0
+    where = f": {told}" if (told := ability(buffer, "unknown")) else ""
+    return f"; {lost} of the {len(batch)} rewards that it had are not known{where}" if lost else ""
 
 
 @cache

@@ -21,7 +21,7 @@ from shuhari.data import EMPTY, nearest
 from shuhari.loop.answers import check_answers
 from shuhari.loop.engines import check_engine
 from shuhari.loop.evaluation import SPLITS, Evaluation, find_held_out
-from shuhari.loop.roles import check_roles
+from shuhari.loop.roles import check_recorded, check_roles
 from shuhari.loop.state import walk_placed
 from shuhari.loop.suits import check_levels, check_needs, check_plateaus, check_terms, describe_needs
 from shuhari.pack import CORE
@@ -50,6 +50,7 @@ def check_stages(stages: list[Components]) -> list[Components]:
         check_terms(stage)
         check_engine(stage)
     check_roles(stages)
+    check_recorded(stages)
     check_columns(stages)
     for stage in stages:
         check_samples(stage)

@@ -132,7 +132,8 @@ def _cut(stage: Components, measured: bool) -> Components:
     """With answers of a few tokens, and two held-out problems; none where they are `measured` anyway."""
     evaluate = None if measured else stage.evaluate
     if evaluate is not None:
-        ways = {k: replace(way, n=0, samples=0, sampling=_shorten(way.sampling)) for k, way in evaluate.more.items()}
+        ways = {k: replace(way, n=min(way.n, PROBLEMS), samples=min(way.samples, PROBLEMS),
+                           sampling=_shorten(way.sampling)) for k, way in evaluate.more.items()}  # fmt: skip
         few = {name: min(getattr(evaluate, name), PROBLEMS) for name in ("n", "samples", "watch")}
         short = {"max_steps": TOKENS} if "max_steps" in stage.evaluation_rollout.accepts else {}
         settings, sampling = {**evaluate.settings, **short}, _shorten(evaluate.sampling)

@@ -197,6 +197,23 @@ def check_roles(stages: Sequence[Components]) -> None:
     _check_used(stages)
 
 
+def check_recorded(stages: Sequence[Components]) -> None:
+    """RecipeError where the `role` of a buffer of a controller's decisions is one whose model makes none: what
+    environments got would be taken for decisions as it stands."""
+    models: dict[str, Any] = {}
+    for stage in stages:
+        for name in sort_roles(stage.models):
+            role = stage.models[name]
+            models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
+        decide = [name for name, model in models.items() if "sample" in dir(model)]
+        for at, learner in walk_learners(stage.learners if stage.task.spaces() is not None else EMPTY):
+            for place, buffer in walk_placed(learner.buffer, (*at, "buffer")):
+                name = vars(buffer).get("role", "")
+                if name not in decide and models.get(name) is not None:
+                    message = f"role {name!r} makes no decisions in stage {stage.name!r}; {nearest(name, decide)}"
+                    raise RecipeError(format_path((*place, "role")), message)
+
+
 def _check_used(stages: Sequence[Components]) -> None:
     """RecipeError for a role that nothing in any stage asks, nor has among its settings, and that is called nearly as
     one that is asked: a misspelt name. Another may be one that a component calls without a word of it."""

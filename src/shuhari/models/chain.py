@@ -7,9 +7,10 @@ law N(0, I) has no weights and falls out of every ratio. Ratios at level `row` a
 level `decision` of single steps (DDPO), at level `sequence` the geometric mean over steps.
 
 Times run from 0, noise, to 1, a decision. With u the network's answer and c numbers of the step, every law has the mean
-c x + c' u; without noise the step is one of Euler (of `ddpm`: DDIM with eta 0).
+c x + c' u; without noise the step is one of Euler (of `ddpm`: DDIM with eta 0; of `consistency` the first jumps to its
+end).
 
-Left out: chunks of several actions, distillation to one step, guidance, a clamp of the predicted decision.
+Left out: chunks of several actions, distillation from another policy, guidance, a clamp of the predicted decision.
 
 Axes: `B` rows, `K` steps, `A` action dimensions, `D` features.
 """
@@ -30,7 +31,7 @@ from shuhari.events import Event
 from shuhari.models.denoising import Chain, Steps, denoise
 from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import honour
-from shuhari.models.schedules import ddpm_schedule, flow_schedule
+from shuhari.models.schedules import consistency_schedule, ddpm_schedule, diffused, flow_schedule
 from shuhari.models.spaces import Inputs, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
@@ -58,17 +59,30 @@ class ChainPolicy:
     """A decision in a Box through `steps` of denoising. Honours greedy: no noise but the initial one.
 
     In a bounded Box the decision is in units of half its range about the middle, and the environment gets it scaled and
-    clamped. law: `noise`, the flow's Euler steps with noise that is learnt, of deviation in [`low`, `high`] (ReinFlow;
-    pi_RL's Flow-Noise); `sde`, the flow's stochastic equation at noise level `level` (Flow-SDE); `ddpm`. single: noise
-    in one step of the chain, drawn anew for each decision, which alone is scored; the others take none (pi_RL's mixed
-    sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the embedded time.
-    `normalise`, `see`: as in `value`. `info`: `chain` [B, K, A], and with single `noised` [B, K]."""
+    clamped. The laws, and the settings that each of them alone reads:
+
+    - `noise`: the flow's Euler steps with noise that is learnt (ReinFlow; pi_RL's Flow-Noise). `low`, `high`: the range
+      of its deviation; `spread`: the hidden layers of the network that says it.
+    - `sde`: the flow's stochastic equation (pi_RL's Flow-SDE). `level`: its noise level.
+    - `ddpm`: diffusion.
+    - `consistency`: each step predicts the decision and adds noise of the next level (RLCM: Oertell et al. 2024, arXiv
+      2404.03673). `final_std`: the deviation of the last step's; the release scores noise there that never reaches the
+      decision, so that here, where it does, it is small. `discretisation`: it is taught to predict alike from points
+      one such part of the time apart (Song's N - 1).
+
+    steps: K; greedy, a consistency model decides by the first prediction alone, so that neither greedy scores, nor
+    `mode`, nor a `steered` role around it ask the others, which RL trains too. single: of all laws but `consistency`,
+    noise in one step of the chain, drawn anew for each decision, which alone is scored; the others take none (pi_RL's
+    mixed sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the embedded
+    time. `normalise`, `see`: as in `value`. `info`: `chain` [B, K, A], and with single `noised` [B, K]."""
 
     steps: Length = 4
-    law: Literal["noise", "sde", "ddpm"] = "noise"
+    law: Literal["noise", "sde", "ddpm", "consistency"] = "noise"
     low: Positive = 0.1
     high: Positive = 0.24
     level: Positive = 0.5
+    final_std: Positive = 0.1
+    discretisation: Length = 20
     single: bool = False
     bound: AtLeast0 = 0.0
     hidden: tuple[Length, ...] = (64, 64)
@@ -86,6 +100,9 @@ class ChainPolicy:
             raise ValueError(f"chain: low is {self.low} and high {self.high}: expected low <= high")
         if self.time % 2:
             raise ValueError(f"chain: time is {self.time}: expected an even number, sines and cosines")
+        if self.single and self.law == "consistency":
+            raise ValueError("chain: single is true and law 'consistency', of which a step without noise is the last: "
+                             "expected another law, or single = false")  # fmt: skip
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "chain")
@@ -98,6 +115,8 @@ class ChainPolicy:
         self._net = self.module = Denoiser(self._inputs, body, learnt)
         if self.law == "ddpm":
             self.schedule = ddpm_schedule(self.steps)
+        elif self.law == "consistency":
+            self.schedule = consistency_schedule(self.steps, self.final_std)
         else:
             self.schedule = flow_schedule(self.steps, self.level if self.law == "sde" else None)
         self._times = embed(torch.arange(self.steps) / self.steps, self.time)  # [K, E]
@@ -114,7 +133,11 @@ class ChainPolicy:
     def trace(self, chain: Tensor, action: Tensor, steps: Steps) -> Traces:
         """The traces of what was denoised."""
         info = {"chain": chain} if steps.noised is None else {"chain": chain, "noised": steps.noised.float()}
-        return Traces(action, steps.log_prob(), info=info, taken=None if self._scale is None else self._scale(action))
+        return Traces(action, steps.log_prob(), info=info, taken=None if self._scale is None else self.act(action))
+
+    def act(self, action: Tensor) -> Tensor:
+        """[B, A] what the environment gets of decisions."""
+        return action if self._scale is None else self._scale(action)
 
     def seen(self, batch: Batch) -> Seen:
         """The contexts of a batch."""
@@ -144,9 +167,24 @@ class ChainPolicy:
         said = self._net.spread(torch.cat([_over(features, x), self._times[k].expand(*x.shape[:-1], -1)], -1))
         return low + (high - low) * (said.tanh() + 1) / 2
 
+    def gradient(self, features: Tensor, action: Tensor, k: int) -> Tensor:
+        """[B, A] the gradient, at `action`, of the log-density of the decisions that were taught, each with noise of
+        deviation add / keep, that of the points before step k: minus the noise that is seen, over that deviation (of
+        laws whose answer is a mean: not of `consistency`)."""
+        keep, add = self.schedule.keep[k], self.schedule.add[k]
+        u = self.answer(features, keep * action, k)
+        return -keep / add * (u if self.law == "ddpm" else keep * (action - u))
+
     def error(self, features: Tensor, action: Tensor, noise: Noise) -> Tensor:
         """See `Chain.denoising`."""
         z, v = noise.normal(0, self.dimensions), noise.uniform(0, 1).float()
+        if self.law == "consistency":
+            v = v.clamp(max=1 - 1e-6)  # rounding may come to 1, where nothing is noise
+            nearer = (v + 1 / self.discretisation).clamp(max=1.0)
+            with torch.no_grad():
+                decision = self._predict(features, action, z, nearer)[0]
+            _, at, add, u = self._predict(features, action, z, v)
+            return (u - (at - decision) / add).square().mean(1)
         if self.law == "ddpm":
             k = (v * self.steps).long().clamp(max=self.steps - 1)
             keep, add, time, target = self.schedule.keep[k], self.schedule.add[k], self._times[k[:, 0]], z
@@ -154,6 +192,14 @@ class ChainPolicy:
             keep, add, time, target = v, 1 - v, embed(v[:, 0], self.time), action - z
         u = self._net.body(torch.cat([features, keep * action + add * z, time], 1))
         return (u - target).square().mean(1)
+
+    def _predict(self, features: Tensor, action: Tensor, z: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of `action`, diffused with noise z to times t [B, 1]: the decision at - add u that a consistency model sees
+        in it, `at`, `add` (how much of it is noise) and u, the network's answer."""
+        keep, add = diffused(t)
+        x = keep * action + add * z
+        u = self._net.body(torch.cat([features, x, embed(t[:, 0], self.time)], 1))
+        return keep * x - add * u, keep * x, add, u
 
 
 def _over(features: Tensor, x: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 A composite names `roles`; the run hands them over (`bind`) once all are cast, and they are saved, copied and trained as
 the roles that they are. Here: `residual` corrects a controller's action, `gated` draws one of several experts; products
-of distributions are in `product`. Left out: mixtures of texts, action chunks.
+of distributions are in `product`, a base whose noise is chosen or whose actions are filtered in
+`steering`. Left out: mixtures of texts, action chunks.
 
 Axes: `B` rows, `K` positions, `N` decisions picked by `at`, `n` experts, `A` action dimensions.
 """

@@ -46,7 +46,7 @@ class Steps:
         return self._counted(normal_kl(self.law, other.steps.law))
 
     def parameters(self) -> Tensor:
-        """[B, K, A] velocities; of `ddpm` the predicted noise."""
+        """[B, K, A] velocities; of `ddpm` the predicted noise, of `consistency` as in `consistency_schedule`."""
         return self.u
 
     @property
@@ -138,7 +138,9 @@ class Chain:
     def denoising(self, noise: Noise) -> Tensor:
         """[B] the mean squared error of what the network says of a noised `action`: of the velocity, at a time uniform
         in [0, 1) (Lipman et al. 2023, arXiv 2210.02747, equation 23, of straight paths); of `ddpm` of the noise, at a
-        step of the chain (Ho et al. 2020, equation 14)."""
+        step of the chain (Ho et al. 2020, equation 14); of `consistency` of the answer that would predict the decision
+        that is predicted, without a gradient, from a point of the same noise nearer to it (Song et al. 2023, algorithm
+        3, with no average of weights: Song and Dhariwal 2023, arXiv 2310.14189, section 3.2)."""
         return self._model.error(self._features, self._batch["action"], noise)
 
 

@@ -1,4 +1,5 @@
-"""Schedules of denoising: the numbers of each step of a flow, of its stochastic equation, and of a diffusion.
+"""Schedules of denoising: the numbers of each step of a flow, of its stochastic equation, of a diffusion, and of a
+consistency model.
 
 Times run from 0, noise, to 1, a decision. With u a network's answer and x a point, a step goes to a normal of mean
 c x + c' u, or without noise to such a sum itself. Axes: `K` steps.
@@ -50,9 +51,7 @@ def ddpm_schedule(steps: int) -> Schedule:
     """Of a diffusion whose network answers with the noise in x = sqrt(a) decision + sqrt(1 - a) noise (Ho et al. 2020,
     arXiv 2006.11239, equations 7 and 11), a by the variance-preserving process cut into `steps`. The deviation is that
     of the posterior; that of the last step, which has none, is the one before it (alone, its forward process)."""
-    s = torch.arange(steps, -1, -1, dtype=torch.float64) / steps
-    left = torch.exp(-(BETA_MIN * s + (BETA_MAX - BETA_MIN) * s.square() / 2))
-    now, after = left[:-1], left[1:]  # `a` before and behind each step
+    now, after = _cut(steps)
     beta = 1 - now / after
     x = (1 - beta).rsqrt()
     variance = beta * (1 - after) / (1 - now)
@@ -63,3 +62,33 @@ def ddpm_schedule(steps: int) -> Schedule:
         now.sqrt(), (1 - now).sqrt(),
     )  # fmt: skip
     return Schedule(*(v.float() for v in found))
+
+
+def consistency_schedule(steps: int, final_std: float) -> Schedule:
+    """Of a consistency model (Song et al. 2023, arXiv 2303.01469): f(x, t), the decision at the end of the probability
+    flow from a point, of the diffusion of `ddpm_schedule`. The network's answer u stands for sqrt(a) z - sqrt(1 - a)
+    decision, so that f = sqrt(a) x - sqrt(1 - a) u, and f(x, 1) = x. A step predicts the decision and adds noise z of
+    the next level, sqrt(a') f + sqrt(1 - a') z (their algorithm 1), the last one f + `final_std` z. Without noise the
+    first step jumps to f, where the point then stays."""
+    now, after = _cut(steps)
+    keep, add, onto, std = now.sqrt(), (1 - now).sqrt(), after.sqrt(), (1 - after).sqrt()
+    std[-1] = final_std
+    first = torch.arange(steps) == 0
+    found = (onto * keep, -onto * add, std, keep.where(first, 1.0), -add * first, keep, add)
+    return Schedule(*(v.float() for v in found))
+
+
+def diffused(t: Tensor) -> tuple[Tensor, Tensor]:
+    """(sqrt(a), sqrt(1 - a)) at times t: how much of a diffused point is decision, and how much noise."""
+    left = _left(1 - t.double())
+    return left.sqrt().float(), (1 - left).sqrt().float()
+
+
+def _cut(steps: int) -> tuple[Tensor, Tensor]:
+    """[K] `a` before and behind each of `steps`."""
+    left = _left(torch.arange(steps, -1, -1, dtype=torch.float64) / steps)
+    return left[:-1], left[1:]
+
+
+def _left(s: Tensor) -> Tensor:
+    return torch.exp(-(BETA_MIN * s + (BETA_MAX - BETA_MIN) * s.square() / 2))

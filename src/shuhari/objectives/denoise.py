@@ -1,4 +1,5 @@
-"""Imitation by denoising: the loss of flow matching and of diffusion, on actions that stand in the rows.
+"""Imitation by denoising: the losses of flow matching, of diffusion and of consistency training, on actions that stand
+in the rows.
 
 Axes: `B` rows.
 """
@@ -21,8 +22,9 @@ from shuhari.registry import register
 @dataclass
 class Denoise:
     """[B] the squared error, a mean over dimensions, of what a policy that denoises (the model `chain`) says of the
-    action of its row, mixed with noise (`Chain.denoising`): the loss that such policies are taught demonstrations by,
-    where a likelihood would need their chains, which nobody recorded. Reduce it by `row`."""
+    action of its row, mixed with noise (`Chain.denoising`): flow matching, diffusion or, of a consistency model,
+    consistency training, by the policy's law. It is the loss that such policies are taught demonstrations by, where a
+    likelihood would need their chains, which nobody recorded. Reduce it by `row`."""
 
     role: str = "policy"
     needs: tuple[Need, ...] = field(default=(), init=False)

@@ -43,6 +43,7 @@ class Ctx(Protocol):
     curriculum: Any  # of the stage: a Curriculum
     ledger: dict[str, float]
     sampling: Sampling  # of requests that name none
+    problems: list[str]  # what went wrong in this step, or is to be told of it, in words
     weights: Mapping[str, Number]  # reward name -> its weight in the trained reward
     team: Any  # the processes that share each update (`learners.pieces.Team`), None where it is this one alone
 

@@ -67,7 +67,7 @@ class Run:
         """The resolved recipe; StoreError where it is missing or no TOML."""
         try:
             return tomllib.loads(read_file(self.path / "recipe.toml").decode())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
             raise StoreError(f"{self.path / 'recipe.toml'}: {error}") from error
 
     @property

@@ -6,11 +6,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from shuhari.data import Array
+from shuhari.tasks.lanes import Stepped
 
 Env = gymnasium.Env[Any, Any]
 FIVE = "gymnasium's five values, (observation, reward, terminated, truncated, info)"
@@ -23,6 +26,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Passes everything on. Raises ValueError for a reward that is no finite number (with `entries`: no row of so many
     of them), for an observation that is not of its space's shape or holds a NaN, and for a `step` or a `reset` of the
     old gym. An error of the environment's own is left as it is, with a note that names the environment and the step."""
+
+    moves: ClassVar = "at", "seen"
 
     def __init__(self, env: Env, called: str, entries: int = 0) -> None:
         super().__init__(env)
@@ -55,14 +60,35 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
         if not _is_five(found):
             self._refuse(found)
-        if self.entries and np.size(found[1]) != self.entries:
-            raise ValueError(f"{self.called}: its reward has {np.size(found[1])} entries, "
-                             f"and `rewards` names {self.entries}")  # fmt: skip
-        if not (_are_finite(found[1], self.entries) if self.entries else _is_finite(found[1])):
-            expected = f"{self.entries} finite numbers" if self.entries else "a finite number"
-            raise ValueError(f"{self.called}: its reward at {self._when()} is {_show(found[1])}: expected {expected}")
-        self._see(found[0], self.env.observation_space)
+        self._check(found[0], found[1])
         return found
+
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        lanes.at, envs = lanes.at + 1, lanes.envs
+        space: Any = self.env.observation_space
+        try:
+            found = lanes.step(actions)
+        except Exception as error:
+            error.add_note(f"raised by a step of {len(envs)} lanes of {self.called}")
+            raise
+        (seen, reward), N = found[:2], len(envs)
+        fine = seen.shape == (N, *space.shape) and seen.dtype.kind in "biuf" and not np.isnan(seen).any()
+        fine = fine and _are_finite(reward, N * (self.entries or 1))
+        looks = np.flatnonzero(lanes.seen < LOOKED) if isinstance(space, spaces.Box) else ()
+        for i in looks if fine else range(N):
+            envs[i].at, envs[i].seen = int(lanes.at[i]), int(lanes.seen[i])
+            envs[i]._check(seen[i], reward[i])
+            lanes.seen[i] = envs[i].seen
+        return found
+
+    def _check(self, seen: Any, reward: Any) -> None:
+        if self.entries and np.size(reward) != self.entries:
+            raise ValueError(f"{self.called}: its reward has {np.size(reward)} entries, "
+                             f"and `rewards` names {self.entries}")  # fmt: skip
+        if not (_are_finite(reward, self.entries) if self.entries else _is_finite(reward)):
+            expected = f"{self.entries} finite numbers" if self.entries else "a finite number"
+            raise ValueError(f"{self.called}: its reward at {self._when()} is {_show(reward)}: expected {expected}")
+        self._see(seen, self.env.observation_space)
 
     def _ask_bare(self, action: Any) -> Any:
         """What the environment itself returns for a step, without its wrappers, of which one could not take it apart;

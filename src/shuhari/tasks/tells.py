@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from shuhari.data import Array, nearest
+from shuhari.tasks.lanes import Stepped
 
 Env = gymnasium.Env[Any, Any]
 EXTRAS = "shuhari/extras"  # the key of `info`
@@ -42,6 +43,22 @@ class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
                 value = self.like[column]
             extras[column] = np.asarray(value, self.like[column].dtype)
         return observation, float(np.sum(reward)), terminated, truncated, {**info, EXTRAS: extras}
+
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        sent = actions.copy() if EXECUTED in self.like else None
+        seen, reward, terminated, truncated, info = lanes.step(actions)
+        extras = {f"reward/{name}": reward[:, k] for k, name in enumerate(self.rewards)}
+        total = np.array([np.sum(r) for r in reward], float) if self.rewards else reward
+        for name, how, column in self.tells:
+            value, like = info.get(name), self.like[column]
+            if how == "action":
+                value = sent if value is None else value
+            elif value is None:
+                value = np.broadcast_to(like, (len(reward), *like.shape))
+            elif how == "final":
+                value = np.where(terminated | truncated, value, like)
+            extras[column] = np.asarray(value, like.dtype)
+        return seen, total, terminated, truncated, {**info, EXTRAS: extras}
 
 
 def column_of(name: str, how: str) -> str:

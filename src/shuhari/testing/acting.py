@@ -20,7 +20,9 @@ from shuhari.models.spaces import MASK
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.checked import Checked, check_has_spaces
 from shuhari.tasks.contract import explain_facts, explain_first, explain_step
+from shuhari.tasks.lanes import Lanes, are_alike
 from shuhari.tasks.snapshots import sample_action
+from shuhari.tasks.tells import EXTRAS
 from shuhari.testing.context import context
 from shuhari.testing.looking import (
     ConformanceError,
@@ -46,7 +48,8 @@ def check_environment(
     space that is declared, with an action allowed where there is a mask; no global generator is drawn from. Of a task
     whose environments have `snapshot` also: what that gives in the middle of an episode can be stored, and another
     environment that takes it back goes on as the first one. Where no episode has a second step it is taken before the
-    first: then this shows no more than that it can be stored and taken back.
+    first: then this shows no more than that it can be stored and taken back. Of one whose environments have
+    `step_lanes`: lanes that are stepped together get the same bits as those stepped one by one.
 
     act: what chooses the actions; by default at random: among those that are allowed or, where there is no action
     space, among the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
@@ -60,6 +63,8 @@ def check_environment(
         require(world.environment(played) is not None, world, f"gives problem {played.id!r} no environment")
         run = context() if ctx is None else ctx
         _check_episodes(world, lambda: Episodes(world.environment(played), played, world.spaces(), run, act), n)
+        if (make := ability(world, "make")) is not None:
+            _check_lanes(world, make, act, n)
     require(generator_states() == generators, world, DRAWS)
 
 
@@ -119,6 +124,35 @@ def _check_episodes(who: Any, begin: Callable[[], Episodes], n: int) -> None:
     later.rng, later.seen, later.over = again.rng, again.seen, again.over
     rest = [later.step() for _ in range(cut, n)]
     require_same(to_tree(found[cut:]), to_tree(rest), who, "went on otherwise from its snapshot")
+
+
+def _check_lanes(task: Any, make: Callable[[], Any], act: Act | None, n: int) -> None:
+    """Play n steps in four lanes together, then ten in each alone, and the same ones in environments beside them."""
+    lanes, envs = [make() for _ in range(4)], [make() for _ in range(4)]
+    if not are_alike(lanes):
+        return
+    seen = [env.reset(seed=i)[0] for i, env in enumerate(envs)]
+    for i, env in enumerate(lanes):
+        env.reset(seed=i)
+    together, choose, rng = Lanes(lanes), act or act_at_random(envs[0].action_space), np.random.default_rng(0)
+    for t in range(n + 10):
+        actions = [choose(x, rng) for x in seen]
+        if t < n:
+            *values, info = together.act(np.array(actions))
+            extras = [{name: x[i] for name, x in info.get(EXTRAS, {}).items()} for i in range(4)]
+            found = [[*(x[i] for x in values), extras[i]] for i in range(4)]
+            together.put([0, 1, 2, 3])
+        else:
+            found = [[*env.step(actions[i])[:4], {}] for i, env in enumerate(lanes)]
+        for i, env in enumerate(envs):
+            *each, told = env.step(actions[i])
+            each += [told.get(EXTRAS, {}) if t < n else {}]
+            mine, other = (to_tree([*map(_plain, x)]) for x in (found[i], each))
+            require_same(mine, other, task, "steps lanes together otherwise")
+            seen[i] = each[0]
+            if each[2] or each[3]:
+                seen[i], _ = env.reset()[0], lanes[i].reset()
+                together.take([i])
 
 
 class Episodes:

@@ -94,6 +94,21 @@ def follow(columns: Mapping[str, Sequence[Any]], most: int, entries: int = 8) ->
     return {"at": at, "length": n, "moves": len(columns.get("action", ())), "curves": curves}
 
 
+def unroll(step: Step, numbers: Mapping[str, Array], entries: int = 8) -> dict[str, list[float | None]]:
+    """How a decision came out of noise, as curves over the steps of denoising: `point 0`, ... [K + 1], the first
+    numbers of the points before each of the K steps, the decision last; and [K] of each number that is not the same at
+    all of them. Empty where no chain is known."""
+    chain = step.info.get("chain")
+    if not isinstance(chain, np.ndarray) or chain.ndim != 2 or chain.dtype.kind not in "fiu" or not chain.size:
+        return {}
+    made = np.asarray(step.action)
+    points = [*chain, made.reshape(-1)] if made.size == chain.shape[1] and made.dtype.kind in "fiu" else [*chain]
+    columns = list(zip(*(_flatten(point[:entries]) for point in points), strict=True))
+    out = {f"point {j}": list(column) for j, column in enumerate(columns)}
+    here = {name: x for name, x in numbers.items() if len(x) == len(chain)}
+    return out | {name: _flatten(x) for name, x in here.items() if len({*x[np.isfinite(x)].tolist()}) > 1}
+
+
 def _flatten(value: Any) -> list[float | None]:
     if isinstance(value, Mapping):
         return [x for part in value.values() for x in _flatten(part)]

@@ -29,7 +29,7 @@ def save_video(run: str | Path, to: str | Path, *, step: int | None = None, epis
     path = Path(to)
     if path.suffix.lower() != ".gif":
         raise ValueError(f"{path}: expected a name that ends in .gif")
-    seen, why = _watch(Path(run), step, episode)
+    seen, why = film_or_watch(Path(run), step, episode)
     write_gif(seen.frames or draw_numbers(seen), path)
     return "" if seen.frames else why
 
@@ -42,7 +42,7 @@ def film(run: Path, step: int | None, n: int = 1, *, first: int = 0) -> list[Wat
     return watch(run, step, n, first=first, film=True)
 
 
-def _watch(run: Path, step: int | None, episode: int) -> tuple[Watched, str]:
+def film_or_watch(run: Path, step: int | None, episode: int) -> tuple[Watched, str]:
     """The episode, with pictures if that is possible; else without, and why."""
     why = "its environment draws nothing (render_mode rgb_array)"
     try:

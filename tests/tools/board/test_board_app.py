@@ -122,7 +122,7 @@ def test_beyond_loopback_the_board_answers_its_own_page(far: TestClient) -> None
 def test_what_a_page_of_elsewhere_embeds_is_refused(client: TestClient, site: str) -> None:
     image = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
     link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-    for path in ("/api/runs", "/api/media?run=sums/0", "/", "/static/main.js", "/metrics"):
+    for path in ("/api/runs", "/api/samples?run=sums/0", "/", "/static/main.js", "/metrics"):
         assert client.get(path, headers={**KEY, **image}).status_code == 403
     assert client.get("/", headers=link).status_code == 200
     assert client.get("/", headers={**link, "sec-fetch-dest": "iframe"}).status_code == 403
@@ -131,7 +131,7 @@ def test_what_a_page_of_elsewhere_embeds_is_refused(client: TestClient, site: st
         assert client.get("/api/runs", headers={**image, "sec-fetch-site": own}).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["media", "played", "policy"])
+@pytest.mark.parametrize("name", ["samples", "played", "policy"])
 def test_to_load_a_model_needs_the_token(client: TestClient, name: str) -> None:
     for path in (f"/api/{name}?run=sums/0", f"/api/%{ord(name[0]):x}{name[1:]}?run=sums/0", f"/api/{name}/?run=sums/0"):
         assert client.get(path).status_code == 401, path

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from board_runs import MARKUP, TOKEN, WALK
 
+from shuhari.store import Run
 from shuhari.tools.board.app import make_app
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
@@ -154,6 +155,29 @@ def test_the_list_of_runs(visit: Callable[[str], Any]) -> None:
     assert "words=hostile" in page.url and TOKEN not in page.url
 
 
+def test_an_answer_that_comes_late_is_not_shown(visit: Callable[[str], Any]) -> None:
+    from playwright.sync_api import expect
+
+    page, late = visit("runs"), list[Any]()
+    page.route("**/api/runs?words=s&*", lambda route: late.append(route))
+    page.get_by_role("searchbox").fill("s")
+    page.wait_for_timeout(100)
+    page.get_by_role("searchbox").fill("hostile")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert late
+    with page.expect_response("**/api/runs?words=s&*"):
+        late[0].continue_()
+    page.wait_for_timeout(300)
+    assert page.locator("tbody tr").count() == 1
+
+
+def test_a_chart_offers_to_send_itself_to_nobody(visit: Callable[[str], Any]) -> None:
+    page = visit("run?run=sums/0")
+    page.locator(".modebar-btn").first.wait_for(state="attached")
+    titles = {*page.locator(".modebar-btn").evaluate_all("all => all.map(e => e.dataset.title ?? e.textContent)")}
+    assert titles and not [t for t in titles if "loud" in t or "hare" in t], titles
+
+
 def test_what_a_model_wrote_stays_text(visit: Callable[[str], Any]) -> None:
     page = visit("rollouts?run=hostile")
     page.locator("tbody a").first.click()
@@ -188,7 +212,9 @@ def test_an_answer_with_a_negative_advantage_is_three_clicks_away(page: Any, boa
         assert page.locator("tbody tr").count() > some
 
 
-def test_a_policy_is_filmed_and_no_more_is_offered_than_it_can_do(page: Any, board_root: Path, tmp_path: Path) -> None:
+def test_a_policy_is_played_and_no_more_is_offered_than_it_can_do(page: Any, board_root: Path, tmp_path: Path) -> None:
+    from playwright.sync_api import expect
+
     from shuhari.api import train
 
     (tmp_path / "walk.toml").write_text(WALK)
@@ -199,16 +225,43 @@ def test_a_policy_is_filmed_and_no_more_is_offered_than_it_can_do(page: Any, boa
         page.wait_for_selector(READY)
         page.goto(f"{address}/#/rollouts?run=walk")
         page.locator(".media summary").click()
-        page.get_by_role("button", name="Film it").click()
-        film = page.get_by_role("img", name="animation of held-out episode 0")
+        page.get_by_role("button", name="Play an episode").click()
+        film = page.get_by_role("img", name="the environment at this moment")
         film.wait_for(timeout=60_000)
         assert film.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
+        slider = page.get_by_label("moment", exact=True)
+        end = slider.get_attribute("max")
+        page.get_by_role("button", name="Play", exact=True).click()
+        expect(slider).to_have_value(end)
+        expect(page.locator(".slide output")).to_have_text(f"step {end} of {end}")
+        expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()  # it has stopped
         page.get_by_role("button", name="Policy as a table").click()
         page.get_by_role("table", name="policy on the grid").wait_for()
         page.goto(f"{address}/#/rollouts?run=sums")
         page.locator(".media summary").click()
         page.get_by_text("token by token").wait_for()
         assert page.locator(".media button").count() == 0
+
+
+def test_groups_come_into_an_open_list_while_a_run_trains(page: Any, board_root: Path, tmp_path: Path) -> None:
+    from playwright.sync_api import expect
+
+    from shuhari.store import Store
+
+    made = board_root / "sums" / "0"
+    groups = Run(made).rollouts(1)
+    with Store.open(tmp_path / "new") as store, serve(tmp_path) as address:
+        store.write_text("recipe.toml", (made / "recipe.toml").read_text())
+        page.goto(f"{address}/#/run?run=new")  # before its first step
+        page.wait_for_selector(READY)
+        page.goto(f"{address}/#/rollouts?run=new")
+        expect(page.locator("main")).to_contain_text("No group is kept yet")
+        store.commit(1, metrics={}, rollouts=groups[:1], tree={})
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.locator("tbody tr").focus()
+        store.commit(2, metrics={}, rollouts=groups[:1], tree={})
+        expect(page.locator("tbody tr")).to_have_count(2)
+        assert page.evaluate("document.activeElement.dataset.row") == "1"  # it stays under the hands of its reader
 
 
 def test_curves_of_two_sets_of_runs_are_drawn(visit: Callable[[str], Any]) -> None:

@@ -110,6 +110,45 @@ def test_a_list_has_a_small_curve_of_each_score(tmp_path: Path) -> None:
     assert found["long"]["curve"] == pytest.approx(np_rare, abs=1e-4) and len(np_rare) <= POINTS
 
 
+def test_a_list_says_in_what_a_run_differs_from_its_recipe(tmp_path: Path) -> None:
+    from shuhari.config.recipe import dump, load
+
+    recipes = {"as-it-is": load("baselines/grpo"), "other": load("baselines/grpo", ["steps=7", "seed=3"])}
+    for name, recipe in recipes.items():
+        with Store.open(tmp_path / name) as store:
+            store.write_text("recipe.toml", dump(recipe))
+    make(tmp_path / "own")
+    found = {r["name"]: r["changes"] for r in tell_runs(Catalogue(tmp_path), wait=True)["runs"]}
+    assert found["as-it-is"] == [] and {*found["other"]} == {"steps=7", "seed=3"}
+    assert found["own"] == []  # of a recipe that the library has not
+
+
+DEEP = f"x = {'[' * 3000}{']' * 3000}"
+ODD = "[[stage]]\nsteps = 1", "[stage.a]\nsteps = 1", "[[stage]]\nname = [1]", "stage = 3", DEEP
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_recipe_that_is_none_takes_no_other_run_from_the_list(tmp_path: Path, text: str) -> None:
+    for name in ("bad", "good"):
+        make(tmp_path / name)
+    (tmp_path / "bad" / "recipe.toml").write_text(f'name = "baselines/grpo"\n{text}\n')
+    found = {r["name"]: r for r in tell_runs(Catalogue(tmp_path), wait=True)["runs"]}
+    assert found["good"]["changes"] == []
+    assert [c[:20] for c in found["bad"]["changes"]] == ["not compared: stage:"] * (text in ODD[:3])  # else: no name
+
+
+def test_what_is_found_wrong_is_told_by_rule(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "bad") as store:
+        for step in range(1, 21):
+            store.commit(step, stage="rl", metrics={"x/grad_norm": float("nan")}, tree={} if step == 20 else None)
+        store.write_text("recipe.toml", 'name = "a"')
+    runs = Catalogue(tmp_path)
+    runs.choose(wait=True)
+    text = tell_metrics(runs).data.decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("shuhari_run_finding{")]
+    assert 'rule="gradient-not-finite",stage="rl",alarm="true"} 1.0' in line
+
+
 def test_a_number_that_no_float_holds_is_left_out(root: Path) -> None:
     make(root / "huge", total=10**400)
     runs = Catalogue(root)

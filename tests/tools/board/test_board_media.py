@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import threading
 import time
 from collections import OrderedDict
@@ -9,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from board_runs import WALK
+from PIL import Image
 
 from shuhari.api import train
 from shuhari.tools.board.catalogue import Catalogue
@@ -45,23 +49,38 @@ def test_a_walk_is_played_drawn_and_told_as_a_table(runs: Catalogue, monkeypatch
     policy = media.tell_policy(runs, "walk")
     assert policy["names"] == ["up", "right", "down", "left"] and policy["cells"][0] == "S..#"
     assert len(policy["chances"]) == 16 and sum(policy["chances"][0]) == pytest.approx(1, abs=1e-3)
-    film = media.draw(runs, "walk", "video")
-    assert film.kind == "image/gif" and film.data[:6] in (b"GIF87a", b"GIF89a")
-    assert media.draw(runs, "walk", "video") is film  # kept
+    assert media.play_episode(runs, "walk") is played  # kept
     monkeypatch.setattr(media, "KEPT", 1)
-    assert media.draw(runs, "walk", "samples").data[:4] == b"\x89PNG"
+    assert media.draw_samples(runs, "walk").data[:4] == b"\x89PNG"
     assert len(media._kept) == 1  # what was made before had to go
     assert list_files(runs.find("walk")) == before
+
+
+def test_an_episode_comes_with_its_pictures(runs: Catalogue) -> None:
+    found = media.play_episode(runs, "walk")
+    at, images = found["frames"]["at"], found["frames"]["images"]
+    assert at == found["track"]["at"] and len(images) == len(at)  # each moment of a short one
+    assert Image.open(io.BytesIO(base64.b64decode(images[0]))).format == "JPEG"
+
+
+def test_pictures_of_a_long_episode_are_thinned_and_small() -> None:
+    frames = [np.full((1300, 700, 3), i % 256, np.uint8) for i in range(3 * media.FRAMES)]
+    packed = media._pack(frames)
+    assert len(packed["at"]) == media.FRAMES and (packed["at"][0], packed["at"][-1]) == (0, len(frames) - 1)
+    first, last = (Image.open(io.BytesIO(base64.b64decode(packed["images"][i]))) for i in (0, -1))
+    assert max(first.size) <= media.SIDE and first.size == last.size
+    assert abs(np.asarray(last).mean() - (len(frames) - 1) % 256) < 2
+    assert media._pack(()) == {"at": [], "images": []}
 
 
 def test_only_what_a_policy_can_do_is_offered(runs: Catalogue) -> None:
     from shuhari.config.recipe import dump, load
     from shuhari.store import Store
 
-    assert media.list_drawable(runs, "walk")["kinds"] == ["played", "video", "samples", "policy"]
+    assert media.list_drawable(runs, "walk")["kinds"] == ["played", "samples", "policy"]
     found = media.list_drawable(runs, "sums")
     assert found["kinds"] == [] and "token by token" in found["why"]
-    wanted = {"beds/masked/many": ["samples"], "baselines/ppo_cartpole": ["played", "video", "samples"]}
+    wanted = {"beds/masked/many": ["samples"], "baselines/ppo_cartpole": ["played", "samples"]}
     for name, kinds in wanted.items():
         with Store.open(runs.root / name) as store:  # no weights are needed to say so
             store.write_text("recipe.toml", dump(load(name)))
@@ -91,8 +110,8 @@ def test_one_is_made_one_waits_and_others_are_told(runs: Catalogue, monkeypatch:
 
 
 def test_what_cannot_be_played_is_said(runs: Catalogue) -> None:
-    for view in (media.play_episode, media.tell_policy, media.draw):
-        with pytest.raises(Refused, match="writes text") as refused:
+    for view in (media.play_episode, media.tell_policy, media.draw_samples):
+        with pytest.raises(Refused, match=r"writes t(ext|oken by token)") as refused:
             view(runs, "sums")  # type: ignore[operator]
         assert refused.value.status == 422
     with pytest.raises(Refused, match="no held-out episode 999"):

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from board_runs import TOKEN
 from starlette.testclient import TestClient
 
 from shuhari.api import train
+from shuhari.store import Run
 from shuhari.tools.board import app as pages
 from shuhari.tools.board import child
 from shuhari.tools.board.app import make_app
@@ -95,6 +97,23 @@ def test_a_setting_of_a_stage_is_told_as_its_own(home: Path, tmp_path: Path) -> 
     assert told["stage"] == "two" and told["folder"] == ""
     assert told["settings"]["stage.two.part.policy.optimiser.lr"] == "0.001"
     assert "part.policy.optimiser.lr" not in told["settings"] and "part.policy.terms.clip.low" in told["settings"]
+
+
+def test_the_steps_that_can_be_made_again_are_those_of_the_terminal(tmp_path: Path) -> None:
+    """By `find_start`, of a run whose second stage keeps its last two checkpoints."""
+    from shuhari.tools.replay.steps import find_state
+    from shuhari.tools.replay.update import find_start
+
+    stages = "[[stage]]\nname = 'one'\nsteps = 2\n[[stage]]\nname = 'two'\nsteps = 4\n"
+    (tmp_path / "two.toml").write_text(write_sums(6, 4) + "[store]\nkeep = 2\nevery = 1\n" + stages)
+    train(tmp_path / "two.toml", tmp_path / "runs" / "two")
+    stored, again = Run(tmp_path / "runs" / "two"), []
+    for step in stored.kept_steps():
+        with suppress(ValueError):
+            find_start(stored, find_state(stored.metrics(), step))
+            again.append(step)
+    assert replay.tell_replay(Catalogue(tmp_path / "runs"), "two")["again"] == again
+    assert 0 < len(again) < len(stored.kept_steps()), "the case is worth nothing where all can, or none"
 
 
 def test_regrade_says_what_the_library_says(client: TestClient, home: Path) -> None:

@@ -16,7 +16,7 @@ from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.views import rollouts
 from shuhari.tools.plain import to_json
 from shuhari.tools.serving.refusals import Refused
-from shuhari.tools.tokens import find_ranges
+from shuhari.tools.tokens import find_ranges, unroll
 
 LONG = 100_000  # tokens of an answer
 
@@ -163,6 +163,19 @@ def test_a_controller_is_told_as_curves(kept: Catalogue) -> None:
     assert track["length"] == 5 and track["at"] == [0, 1, 2, 3, 4] and not episode["steps"]
     assert track["curves"]["observation 0"] == [0, 1, 2, 3, 4] and track["curves"]["action"] == [0, 1, 0, 1, 0]
     assert track["curves"]["reward task"] == [1] * 5 and track["curves"]["logp"] == [-1] * 5
+
+
+def test_of_a_denoised_decision_the_chain_is_told() -> None:
+    chain, made = np.float32([[0, 1], [2, 3], [4, 5]]), np.float32([6, 7])
+    step = Step.of(np.zeros(1, np.float32), made, np.float32([-1, -2, -3]), 3, info={"chain": chain})
+    numbers = {"logp": np.array([-1.0, -2.0, np.nan]), "advantage": np.ones(3), "other": np.ones(1)}
+    assert unroll(step, numbers) == {"point 0": [0, 2, 4, 6], "point 1": [1, 3, 5, 7], "logp": [-1, -2, None]}
+    assert "v" not in unroll(step, {"v": np.full(3, np.nan)})
+    for bad in (None, "x" * 9, np.zeros(3), np.array([["a"]]), np.zeros((0, 2)), [[1, 2]]):
+        assert unroll(replace(step, info={"chain": bad}), numbers) == {}
+    sampled = Trajectory(ask("noise"), (step,))
+    track = rollouts._track(sampled, [numbers])
+    assert track["length"] == 1 and track["chains"] == [unroll(step, numbers)]
 
 
 def test_turns_have_roles_and_what_was_answered(kept: Catalogue) -> None:

@@ -71,6 +71,18 @@ def test_curves_are_those_of_the_run(ask: Callable[..., Any], board_root: Path) 
     assert "expected one of step" in ask("curves?run=sums/0&x=nosuch", 400)["error"]["message"]
 
 
+def test_a_curve_over_what_was_spent_begins_where_nothing_was(tmp_path: Path) -> None:
+    """As after imitation: the held-out score before RL stands at 0 tokens, and no step of imitation does."""
+    write(tmp_path / "a", [{"x/loss/nll": 3.0}, {"x/loss/nll": 2.0, "evaluate/greedy": 0.3}])
+    write(tmp_path / "a", [{"spent/tokens": 10.0}, {"spent/tokens": 20.0, "evaluate/greedy": 0.9}], 3, "rl")
+    found = tell_curves(Catalogue(tmp_path), "a", x="spent/tokens")["curves"]
+    assert found["evaluate/greedy"] | {"n": 0} == {"x": [0, 20], "y": [0.3, 0.9], "n": 0, "odd": 0}
+    assert found["x/loss/nll"]["y"] == [], "of another stage"
+    write(tmp_path / "b", [{"x/loss/nll": 3.0}, {"x/loss/nll": 2.0, "spent/tokens": 9.0}])
+    found = tell_curves(Catalogue(tmp_path), "b", x="spent/tokens")["curves"]
+    assert found["x/loss/nll"]["x"] == [0, 9]
+
+
 def test_thinning_keeps_what_sticks_out() -> None:
     y = np.sin(np.arange(100_000) / 500)
     y[77_777], y[33_333] = 9.0, -9.0
@@ -131,6 +143,12 @@ def test_findings_are_those_of_the_terminal_with_the_rollouts_that_show_them(tmp
     assert by["length-drift"]["shown"][0]["query"] == {"run": "a", "order": "length", "down": "true"}
     assert by["gradient-not-finite"]["alarm"] and by["gradient-not-finite"]["raised"] == 1
     assert by["length-drift"]["what"] == next(f for f in wanted if f.rule.name == "length-drift").list_lines()[0]
+
+
+def test_a_run_before_its_first_step_is_told_as_such(tmp_path: Path) -> None:
+    write(tmp_path / "a", [])
+    found = show_findings(Catalogue(tmp_path), "a")
+    assert found is not None and (found["step"], found["findings"], found["healthy"]) == (-1, [], "")
 
 
 def test_a_healthy_run_is_told_in_the_words_of_the_terminal(tmp_path: Path, capsys: Any) -> None:

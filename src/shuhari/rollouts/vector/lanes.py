@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from shuhari.abilities import ability
 from shuhari.data import Array, Payload
+from shuhari.tasks.lanes import Lanes, are_alike
 from shuhari.tasks.snapshots import begin, restore, snapshot
 from shuhari.tasks.tells import EXTRAS
 from shuhari.tasks.views import storage_dtype
@@ -49,10 +50,16 @@ class Actor(Protocol):
 
 
 class Inline:
-    """An actor in this process: posts are executed when they are polled. `lanes`: the numbers of its environments."""
+    """An actor in this process: posts are executed when they are polled. `lanes`: the numbers of its environments,
+    which are stepped together where they can be, and there are `few` or more."""
+
+    few = 10  # fewer are quicker one by one
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], lanes: Iterable[int]) -> None:
         self.envs = {i: make() for i in lanes}
+        self._index = {i: k for k, i in enumerate(self.envs)}
+        self._alike = len(self.envs) >= self.few and are_alike([*self.envs.values()])
+        self._together: Lanes | None = None  # where the environments are; None: where they say themselves
         self._posted: dict[int, tuple[Any, Mapping[int, Payload]]] = {}
 
     @property
@@ -60,6 +67,7 @@ class Inline:
         return bool(self._posted)
 
     def start(self, seeds: Sequence[int], seen: Seen) -> None:
+        self._part()
         for i, env in self.envs.items():
             write(seen, i, env.reset(seed=seeds[i])[0])
 
@@ -69,8 +77,14 @@ class Inline:
     def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
         taken, fresh = self._posted.pop(lanes.start)
         envs, first, over, i = self.envs, lanes.start, list[tuple[int, int]](), lanes.start
+        alone: Sequence[int] = range(first, lanes.stop)
+        if self._alike and taken is not None and len(alone) - len(fresh) >= self.few:
+            over, alone = self._step_together(lanes, taken, fresh, seen, reward, extras), sorted(fresh)
+        at = [self._index[i] for i in alone] if self._together is not None else []
+        if self._together is not None and at:
+            self._together.put(at)
         try:
-            for i in range(first, lanes.stop):
+            for i in alone:
                 if i in fresh:
                     write(seen, i, begin(envs[i], fresh[i]))
                     reward[i] = 0.0
@@ -84,12 +98,46 @@ class Inline:
         except Exception as error:
             error.add_note(f"in lane {i}, counted from 0")
             raise
+        if self._together is not None and at:
+            self._together.take(at)
         return over
 
+    def _step_together(
+        self, lanes: slice, taken: Any, fresh: Mapping[int, Payload], seen: Seen, reward: Array, extras: Extras
+    ) -> list[tuple[int, int]]:
+        """Step those of the lanes that are not `fresh`; (lane, how it ended) of the episodes that did."""
+        if self._together is None:
+            self._together = Lanes([*self.envs.values()])
+        moved: Sequence[int] = range(lanes.start, lanes.stop)
+        into: Any = lanes
+        at: Any = slice(begins := self._index[lanes.start], begins + len(moved))
+        actions = np.asarray(taken)
+        if fresh:
+            into = moved = [i for i in moved if i not in fresh]
+            at, actions = [self._index[i] for i in moved], actions[[i - lanes.start for i in moved]]
+        try:
+            o, reward[into], terminated, truncated, info = self._together.act_some(at, actions)
+        except Exception as error:
+            error.add_note(f"in lanes {lanes.start} to {lanes.stop - 1}, counted from 0")
+            raise
+        write(seen, into, o)
+        for name, to in extras.items():
+            to[into] = info[EXTRAS][name]
+        ends = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, RUNNING))
+        return [(moved[k], int(ends[k])) for k in np.flatnonzero(ends).tolist()]
+
+    def _part(self) -> None:
+        """Bring the environments to where they are."""
+        if self._together is not None:
+            self._together.put([*self._index.values()])
+        self._together = None
+
     def snapshots(self) -> list[Any]:
+        self._part()
         return [snapshot(env) for env in self.envs.values()]
 
     def restore(self, saved: Sequence[Any]) -> None:
+        self._part()
         for env, s in zip(self.envs.values(), saved, strict=True):
             restore(env, s)
 

@@ -127,7 +127,7 @@ class VectorRollout:
         self._open = np.zeros(n, bool)  # whether the lane's last row stands open in the fragment before
         self._first = code("vector", seed) >> 8  # ids and episodes count up from here, apart from others'
         self._episode, self._count = self._first + np.arange(n), self._first + n
-        self._return, self._rows, self._began = [0.0] * n, 0, [0] * n  # rows that were decided, and at which each began
+        self._return, self._rows, self._began = np.zeros(n), 0, [0] * n  # rows decided; at which each began
         self._sums = {name: np.zeros(n) for name in self._layout if name.startswith("reward/")}  # of this episode
         self._asking = Asking(n) if self.asks else None
         self._finished: list[tuple[float, ...]] = []  # return, length, and the sums of the extra rewards
@@ -219,18 +219,17 @@ class VectorRollout:
     def _receive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
         """Receive the results of row t of a slot; its observations go into the next row."""
         actor: Any = self._actor
-        earned, reward = self._return, f.reward[t]
         extras = {n: x[t] for n, x in f.extras.items() if n != SENT}
-        over = actor.poll(slot, after, reward, extras)
-        for i, r in enumerate(reward[slot].tolist(), slot.start):
-            earned[i] += r
+        over = actor.poll(slot, after, f.reward[t], extras)
+        self._return[slot] += f.reward[t, slot]
         for name, total in self._sums.items():
             total[slot] += extras[name][slot]
         if self._asking is not None:
             over += self._asking.find_over(set(_lanes(slot)) - {i for i, _ in over}, self._rows, self._began)
         for i, how in over:
             self._ended[i] = how
-            self._finished.append((self._return[i], self._rows - self._began[i], *(s[i] for s in self._sums.values())))
+            sums = (s[i] for s in self._sums.values())
+            self._finished.append((float(self._return[i]), self._rows - self._began[i], *sums))
 
     def report(self) -> dict[str, float]:
         """Means over the last 100 episodes that ended, and how many have ended so far."""
@@ -312,7 +311,7 @@ class VectorRollout:
             "ended": list(self._ended),
             "open": self._open.tolist(),
             "episode": self._episode.tolist(),
-            "return": list(self._return),
+            "return": self._return.tolist(),
             "began": list(self._began),
             "finished": [list(f) for f in self._finished],
             **{n: getattr(self, f"_{n}") for n in ("count", "decided", "row", "rows")},
@@ -332,7 +331,7 @@ class VectorRollout:
         self._now = map_parts(lambda x: np.array(thaw(x)), saved["now"])
         self._ended, self._open = list(saved["ended"]), np.array(saved["open"], bool)
         self._episode = np.array(saved["episode"], np.int64)
-        self._return, self._began, self._rows = list(saved["return"]), list(saved["began"]), saved["rows"]
+        self._return, self._began, self._rows = np.array(saved["return"]), list(saved["began"]), saved["rows"]
         self._finished = [tuple(f) for f in saved["finished"]]
         self._sums = {n: np.array(x) for n, x in saved.get("sums", {}).items()}
         self._count, self._decided, self._row = saved["count"], saved["decided"], saved["row"]

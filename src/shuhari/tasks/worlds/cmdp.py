@@ -7,7 +7,7 @@ Source of the programme: Altman, "Constrained Markov Decision Processes" (1999),
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -17,6 +17,7 @@ from scipy import optimize, sparse
 from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
 from shuhari.data import Array
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped
 
 
 @register("world", "cmdp")
@@ -33,6 +34,7 @@ class Cmdp(gymnasium.Env[Any, Any]):
     speeds: Annotated[int, Bounds(2, 100)] = 5
     limit: Length = 20
     instance: Count = 0
+    moves: ClassVar = "place", "at"
 
     def __post_init__(self) -> None:
         check(self)
@@ -52,6 +54,12 @@ class Cmdp(gymnasium.Env[Any, Any]):
         self.place = min(int(np.searchsorted(self._sums[self.place, action], u, side="right")), self.states - 1)
         self.at += 1
         return self.place, reward, False, self.at >= self.limit, {"cost": cost}
+
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        reward, cost = self.r[lanes.place, actions], self.c[lanes.place, actions]
+        passed = self._sums[lanes.place, actions] <= lanes.draw("random")[:, None]  # [N, S]
+        lanes.place, lanes.at = passed.sum(1).clip(max=self.states - 1), lanes.at + 1
+        return lanes.place, reward, np.zeros(len(reward), bool), lanes.at >= self.limit, {"cost": cost}
 
 
 def make_tables(states: int, speeds: int, instance: int) -> tuple[Array, Array, Array]:

@@ -6,7 +6,7 @@ Left out: turning, forces, several stages, two arms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,7 @@ from gymnasium import spaces
 from shuhari.bounds import AtLeast0, Length, Positive, Share, check
 from shuhari.data import Array
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped, at_least, at_most, look
 
 
 @register("world", "insert")
@@ -34,6 +35,7 @@ class Insert(gymnasium.Env[Array, Array]):
     noise: AtLeast0 = 0.01
     slide: Share = 0.3
     limit: Length = 30
+    moves: ClassVar = "x", "y", "hole", "at"
 
     def __post_init__(self) -> None:
         check(self)
@@ -62,6 +64,19 @@ class Insert(gymnasium.Env[Array, Array]):
         self.x, self.y, self.at = x, max(y, -self.depth), self.at + 1
         done = y <= -self.depth
         return self._look(), float(done), done, self.at >= self.limit and not done, {}
+
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        x, y, hole, lanes.at = lanes.x, lanes.y, lanes.hole, lanes.at + 1
+        dx, dy = (self.stride * np.clip(actions, -1.0, 1.0) + self.noise * lanes.draw("standard_normal", 2)).T
+        low, high = hole - self.half, hole + self.half
+        inside, touches = y < 0, y == 0
+        x = at_most(at_least(x + dx * np.where(touches, self.slide, 1.0), -1.5), 1.5)
+        x = np.where(inside, at_most(at_least(x, low), high), x)
+        y = at_most(y + dy, 1.5)
+        y = np.where((y < 0) & ~inside & ~((low <= x) & (x <= high)), 0.0, y)
+        lanes.x, lanes.y, done = x, at_least(y, -self.depth), y <= -self.depth
+        seen = look(x, lanes.y, hole, lanes.y == 0)
+        return seen, done.astype(float), done, (lanes.at >= self.limit) & ~done, {}
 
     def expert(self, observation: Any, rng: Any) -> Array:
         """Goes to just above the hole, then straight down; knows no more than a policy does."""

@@ -7,7 +7,7 @@ change lane or give way before it is in theirs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -16,6 +16,7 @@ from gymnasium import spaces
 from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import Array
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped, at_least, at_most, look, power
 from shuhari.tasks.scene import Scene
 
 DT = 0.4  # s, a step
@@ -45,6 +46,7 @@ class Merge(gymnasium.Env[Array, Array]):
     ring: Positive = 120.0
     pace: Positive = 13.0
     limit: Length = 60
+    moves: ClassVar = "x", "y", "v", "at", "places", "speeds"
 
     def __post_init__(self) -> None:
         check(self)
@@ -78,6 +80,35 @@ class Merge(gymnasium.Env[Array, Array]):
         won = ends and not touches and abs(self.y) <= 1.0
         done = touches or ends
         return self._look(), float(won), done, self.at >= self.limit and not done, {}
+
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        x, y, v, places, speeds = lanes.x, lanes.y, lanes.v, lanes.places, lanes.speeds  # the last two [N, cars]
+        a, across = np.clip(actions, -1.0, 1.0).astype(float).T
+        next_ = np.arange(1, self.cars + 1) % self.cars
+        gap, before = (places[:, next_] - places) % self.ring, speeds[:, next_]
+        own = (x[:, None] - places) % self.ring
+        follows = (np.abs(y) < WIDE)[:, None] & (own > 0.0) & (own < gap)
+        gap, before = np.where(follows, own, gap), np.where(follows, v[:, None], before)
+        closes = speeds * HEADWAY + speeds * (speeds - before) / (2 * (CALM * COMFORT) ** 0.5)
+        wanted = STANDSTILL + np.where(closes > 0.0, closes, 0.0)
+        push = CALM * (1 - power(speeds / self.pace, 4) - power(wanted / at_least(gap - LONG, 0.1), 2))
+        lanes.speeds = speeds = np.clip(speeds + DT * at_least(push, -HARDEST), 0.0, FASTEST)
+        lanes.places = places = places + DT * speeds
+        lanes.v = v = at_most(at_least(v + ACCELERATION * a * DT, 0.0), FASTEST)
+        lanes.x = x = x + v * DT
+        lanes.y = y = at_most(at_least(y + ACROSS * across * DT, -LANE - 1.0), 1.0)
+        lanes.at = lanes.at + 1
+        ways = (places - x[:, None]) % self.ring
+        ahead, far = ways.min(1), ways.max(1)
+        behind = far - self.ring
+        faster = np.where(ways == ahead[:, None], speeds, np.inf).min(1)
+        nearer = np.where(ways == far[:, None], speeds, -np.inf).max(1)
+        touches = (np.abs(y) < WIDE) & (at_most(ahead, -behind) < LONG)
+        ends = x >= self.ramp
+        won, done = ends & ~touches & (np.abs(y) <= 1.0), touches | ends
+        others = ahead / 20, (faster - v) / 5, behind / 20, (nearer - v) / 5
+        seen = look(x / self.ramp, y / LANE, v / 15, *others)
+        return seen, won.astype(float), done, (lanes.at >= self.limit) & ~done, {}
 
     @property
     def scene(self) -> Scene:

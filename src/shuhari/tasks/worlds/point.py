@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -17,6 +17,7 @@ from gymnasium import spaces
 from shuhari.bounds import AtLeast0, Length, Positive, ShareBelow1, check
 from shuhari.data import Array, nearest
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped, look, power
 from shuhari.tasks.scene import Box, Scene
 
 WALL, FREE, START, GOAL = "#", ".", "S", "G"
@@ -50,6 +51,7 @@ class Point(gymnasium.Env[Array, Array]):
     noise: AtLeast0 = 0.0
     hazards: Sequence[Sequence[float]] = ()
     limit: Length = 100
+    moves: ClassVar = "x", "y", "vx", "vy", "at"
 
     def __post_init__(self) -> None:
         check(self)
@@ -101,6 +103,28 @@ class Point(gymnasium.Env[Array, Array]):
         self.at += 1
         done = (int(self.y), int(self.x)) == self.goal
         return self._look(), float(done) - self.cost, done, self.at >= self.limit and not done, self._tell()
+
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        (H, W), (row, column) = self.shape, self.goal
+        wanted, keep = (np.clip(actions, -1.0, 1.0) * self.speed).T, self.inertia
+        v = keep * np.array([lanes.vx, lanes.vy]) + (1 - keep) * wanted.astype(float)  # [2, N]
+        d = v
+        if self.noise:
+            d = np.clip(v + self.noise * lanes.draw("standard_normal", 2).T, -1.0, 1.0)
+        x, y = lanes.x + d[0], lanes.y + d[1]
+        inside = (x >= 0) & (x < W)
+        goes = inside & self.free[lanes.y.astype(int), np.where(inside, x, 0.0).astype(int)]
+        lanes.x, lanes.vx = x, _ = np.where(goes, (x, v[0]), (lanes.x, np.zeros(len(x))))
+        inside = (y >= 0) & (y < H)
+        goes = inside & self.free[np.where(inside, y, 0.0).astype(int), x.astype(int)]
+        lanes.y, lanes.vy = y, _ = np.where(goes, (y, v[1]), (lanes.y, np.zeros(len(y))))
+        lanes.at = lanes.at + 1
+        done = (y.astype(int) == row) & (x.astype(int) == column)
+        place = (x - W / 2) / self.half, (y - H / 2) / self.half
+        seen = look(*place, lanes.vx / self.speed, lanes.vy / self.speed)
+        near = [power(x - a, 2) + power(y - b, 2) < r**2 for a, b, r in self.hazards]
+        tells = {"cost": np.any(near, 0).astype(float)} if near else {}
+        return seen, done - self.cost, done, (lanes.at >= self.limit) & ~done, tells
 
     def _tell(self) -> dict[str, Any]:
         hurt = any((self.x - x) ** 2 + (self.y - y) ** 2 < r**2 for x, y, r in self.hazards)

@@ -7,7 +7,7 @@ the numbers of Osband, Russo and Van Roy, "(More) Efficient Reinforcement Learni
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -17,6 +17,7 @@ from shuhari.analysis.average_reward import extended_value_iteration
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.data import Array
 from shuhari.registry import register
+from shuhari.tasks.lanes import Stepped
 
 LEFT, RIGHT = 0, 1  # before the first change
 
@@ -34,6 +35,7 @@ class RiverSwim(gymnasium.Env[Any, Any]):
     states: Annotated[int, Bounds(3, 1000)] = 6
     period: Count = 0
     limit: Length = 1_000_000
+    moves: ClassVar = "place", "at"
 
     def __post_init__(self) -> None:
         check(self)
@@ -55,6 +57,14 @@ class RiverSwim(gymnasium.Env[Any, Any]):
         self.place = int(np.searchsorted(self.p[self.place, swims].cumsum(), u, side="right").clip(max=self.states - 1))
         self.at += 1
         return self.place, reward, False, self.at >= self.limit, {"regret": self.gain - reward}
+
+    def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
+        swims = np.where(lanes.at // self.period % 2 == 1, 1 - actions, actions) if self.period else actions
+        reward = self.r[lanes.place, swims]
+        passed = self.p[lanes.place, swims].cumsum(1) <= lanes.draw("random")[:, None]  # [N, S]
+        lanes.place, lanes.at = passed.sum(1).clip(max=self.states - 1), lanes.at + 1
+        tells = {"regret": self.gain - reward}
+        return lanes.place, reward, np.zeros(len(reward), bool), lanes.at >= self.limit, tells
 
 
 def make_tables(states: int) -> tuple[Array, Array]:

@@ -49,7 +49,7 @@ class Steps:
         """As `Run.metrics` has them: columns of equal length, None where a step has no value."""
         names = self.columns if names is None else [n for n in names if n in self.columns]
         out: dict[str, list[Any]] = {"step": self.step.tolist(), "stage": []}
-        ends = [*(begin for _, begin in self.stages[1:]), len(self.step)]
+        ends = [*(begin for _, begin in self.stages[1:]), len(self.step)][: len(self.stages)]  # none before step 1
         for (name, begin), end in zip(self.stages, ends, strict=True):
             out["stage"] += [name] * (end - begin)
         return out | {n: [None if x != x else x for x in self.columns[n].tolist()] for n in names}

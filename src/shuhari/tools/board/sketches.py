@@ -1,4 +1,4 @@
-"""What a list of runs shows beside their summaries: a small curve of the score, and how many findings there are."""
+"""What a list of runs shows beside their summaries: a small curve of the score, and what is found wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from shuhari.store.rows import read_rows
 
 POINTS = 40  # of a small curve
 LOOKED = 200  # steps that are looked at, where the score is among most of them
+CHANGES, LONG = 20, 120  # settings of a list; characters of one
 JUDGED = 5000  # steps of a run that is judged for a list
+UNREADABLE = StoreError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError
 
 
 def sketch(run: Summary) -> list[float]:
@@ -28,15 +30,33 @@ def sketch(run: Summary) -> list[float]:
         return []
 
 
-def count_findings(run: Summary) -> int | None:
-    """How many findings `shuhari diagnose` has of a run; None where it has too many steps to be asked in passing, or
-    cannot be read."""
+def list_changes(run: Summary) -> list[str]:
+    """The settings, CHANGES at most, in which a run differs from the recipe of its name in the library, or why they
+    could not be compared; none where that has no such, or the run tells no name."""
+    from shuhari.tools.board.views.run import compare_recipes
+
+    if not run.recipe:
+        return []
+    try:
+        found = next(compare_recipes(run.path, run.recipe), None) or {"changes": [], "problem": ""}
+    except UNREADABLE as error:
+        found = {"changes": [], "problem": str(error)}
+    if found["problem"]:
+        return [f"not compared: {found['problem']}"[:LONG]]
+    return [f"{c['path']}={c['here']}"[:LONG] for c in found["changes"][:CHANGES]]
+
+
+def name_findings(run: Summary) -> list[tuple[str, str, bool]] | None:
+    """(rule, stage, whether it is an alarm) of each finding that `shuhari diagnose` has of a run; None where it has too
+    many steps to be asked in passing, or cannot be read."""
     try:
         opened = Run(run.path)
         with opened._open() as db:
             (n,) = db.execute("select count(*) from steps").fetchone()
-        return len(diagnose(opened.metrics(), opened.recipe)) if n <= JUDGED else None
-    except (StoreError, ValueError, TypeError, AttributeError, LookupError, OverflowError):
+        if n > JUDGED:
+            return None
+        return [(f.rule.name, f.stage, f.rule.at_once) for f in diagnose(opened.metrics(), opened.recipe)]
+    except UNREADABLE:
         return None
 
 

@@ -59,14 +59,18 @@ class UpdateResult:
 def find_start(stored: Stored, state: StepState) -> int:
     """The step of the last checkpoint before a step, of its stage or of the end of the one before; else 0: what the run
     began with. ValueError where that is not known."""
-    there = sorted(c["step"] for c in stored.checkpoints())
-    if before := [c for c in there if state.first - 1 <= c < state.step]:
-        return int(before[-1])
-    if state.first == 1 and not stored.get("init"):
-        return 0
+    there = [c["step"] for c in stored.checkpoints()]
+    if (start := choose_start(there, state.first, state.step, not stored.get("init"))) is not None:
+        return start
     known = f"those there are of steps {', '.join(map(str, there))}" if there else "it has none"
     message = f"no checkpoint of stage {state.stage!r} before step {state.step}: {known}"
     raise ValueError(f"{stored.path} has {message}; [store] every and keep say which are kept")
+
+
+def choose_start(there: Sequence[int], first: int, step: int, fresh: bool) -> int | None:
+    """The same of checkpoints `there`, of a stage whose first step is `first`; None where that is not known. fresh:
+    whether the run began with weights of its own."""
+    return max((c for c in there if first - 1 <= c < step), default=0 if first == 1 and fresh else None)
 
 
 @contextmanager

@@ -18,6 +18,9 @@ function load() {
   return loading;
 }
 
+// Few buttons, as each is a stop of the keyboard; and none that sends a chart to a server of plotly's, which it has by default.
+const CONFIG = { responsive: true, displaylogo: false, showSendToCloud: false, showEditInChartStudio: false, plotlyServerURL: "",
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], toImageButtonOptions: { format: "png", scale: 2 } };
 export const COLOURS = ["#3b82c4", "#d97706", "#2f9e6e", "#c0504d", "#8b6fc0", "#8c6d4f", "#c265a5", "#6b7280"];
 
 function themed(layout) {
@@ -39,8 +42,14 @@ export async function draw(element, traces, layout = {}) {
   if (!element.isConnected) return;
   drawn.add(element);
   element.chart = { traces, layout };
-  await Plotly.react(element, traces, themed(layout), { responsive: true, displaylogo: false,
-    modeBarButtonsToRemove: ["lasso2d", "select2d"], toImageButtonOptions: { format: "png", scale: 2 } });
+  await Plotly.react(element, traces, themed(layout), CONFIG);
+}
+
+/** Move the one line that stands in a chart to x. */
+export function mark(element, x) {
+  if (!element.chart?.layout.shapes?.length) return;
+  Object.assign(element.chart.layout.shapes[0], { x0: x, x1: x });
+  window.Plotly?.relayout(element, { "shapes[0].x0": x, "shapes[0].x1": x });
 }
 
 addEventListener("theme", () => {

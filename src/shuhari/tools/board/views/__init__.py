@@ -42,7 +42,6 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "graders": replay.list_graders,
     "group": rollouts.open_group,
     "grouped": compare.group_runs,
-    "media": media.draw,
     "picture": curves.draw_run,
     "played": media.play_episode,
     "plot": compare.plot_sides,
@@ -53,10 +52,11 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "rollouts": rollouts.list_groups,
     "run": run.show_run,
     "runs": runs.list_runs,
+    "samples": media.draw_samples,
     "text": rollouts.open_text,
     "tokens": rollouts.open_tokens,
 })  # fmt: skip
-COSTLY = frozenset({"drawable", "media", "played", "policy"})  # they load a run's models, or code that it names
+COSTLY = frozenset({"drawable", "played", "policy", "samples"})  # they load a run's models, or code that it names
 CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "delete": changes.delete_runs,
     "regrade": replay.regrade,

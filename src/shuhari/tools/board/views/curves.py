@@ -65,12 +65,11 @@ def tell_curves(
     charts = choose_charts(steps)
     wanted = names or list(dict.fromkeys(n for c in charts for n in c["names"]))
     begin = 0 if fresh else int(np.searchsorted(steps.step, after, side="right"))
-    place = find_column(steps, x)
-    curves = {}
+    place, curves = find_axis(steps, x, "evaluate/"), {}
     for name in wanted:
-        column = find_column(steps, name)
-        if column is not None and place is not None:
-            curves[name] = _thin(place[begin:], column[begin:], points)
+        column, at = find_column(steps, name), find_axis(steps, x, name)
+        if column is not None and at is not None:
+            curves[name] = _thin(at[begin:], column[begin:], points)
     stages = [{"name": name[:200], "step": int(steps.step[at]), "x": _get(place, at)} for name, at in steps.stages]
     told = {"names": sorted(steps.columns), "charts": charts, "stages": stages[:200]} if fresh else {}
     return {"run": run, "status": Run(path).status, "x": x, "axes": axes, "version": steps.version, "last": steps.last,
@@ -148,6 +147,19 @@ def list_axes(steps: Steps) -> list[str]:
     """What curves may be drawn over: steps, seconds, and what was spent."""
     spent = sorted(n for n in steps.columns if n.startswith("spent/") and n != "spent/steps")
     return ["step", *(["wall"] if "wall" in steps.columns else []), *spent]
+
+
+def find_axis(steps: Steps, x: str, name: str) -> Array | None:
+    """[n] places of a metric on an axis; None where there is none. Where what is counted was not yet, the last step
+    before it was stands at 0: what was measured there is where the curve begins. Of the end of the stage before that
+    is so of evaluations alone."""
+    place = find_column(steps, x)
+    if place is None or not x.startswith("spent/") or not np.isfinite(place).any():
+        return place
+    first = int(np.isfinite(place).argmax())
+    if first == 0 or (not _is_held_out(name) and first in (row for _, row in steps.stages)):
+        return place
+    return np.concatenate([place[: first - 1], [0.0], place[first:]])
 
 
 def find_column(steps: Steps, name: str) -> Array | None:

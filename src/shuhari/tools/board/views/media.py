@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
+from shuhari.data import Array
 from shuhari.store import Run
 from shuhari.tools.board.catalogue import Catalogue, read_stamp
 from shuhari.tools.board.views.picture import Picture
@@ -19,7 +23,7 @@ from shuhari.tools.serving.refusals import Refused
 POINTS = 2000  # of a curve
 STATES = 1000  # of a policy that is shown as a table
 KEPT = 64 << 20  # bytes of pictures that are kept
-KINDS = {"video": ("image/gif", "video.gif"), "samples": ("image/png", "samples.png")}
+FRAMES, SIDE = 400, 640  # pictures of an episode, at most; pixels of one
 
 Step = Annotated[int, Field(ge=0)] | None
 Episode = Annotated[int, Field(ge=0)]
@@ -35,7 +39,7 @@ def list_checkpoints(runs: Catalogue, run: str) -> dict[str, Any]:
 
 
 def list_drawable(runs: Catalogue, run: str) -> dict[str, Any]:
-    """{kinds, why}: which of `played`, `video`, `samples` and `policy` there are of a run's policy, by its recipe, as
+    """{kinds, why}: which of `played`, `samples` and `policy` there are of a run's policy, by its recipe, as
     no weights are needed to say so; why there are none, "" where there are some."""
     from gymnasium.spaces import Discrete
 
@@ -54,7 +58,7 @@ def list_drawable(runs: Catalogue, run: str) -> dict[str, Any]:
             if policy is not None and not find_missing(policy, "fill"):
                 return {"kinds": ["samples"], "why": ""}
             return {"kinds": [], "why": "Its policy writes text token by token: the groups that the run kept show it."}
-        kinds, few = ["played", "video", "samples"], all(isinstance(space, Discrete) for space in spaces)
+        kinds, few = ["played", "samples"], all(isinstance(space, Discrete) for space in spaces)
         if few and int(spaces[0].n) <= STATES and policy is not None and not find_missing(policy, "decide"):
             kinds.append("policy")
         return {"kinds": kinds, "why": ""}
@@ -63,47 +67,54 @@ def list_drawable(runs: Catalogue, run: str) -> dict[str, Any]:
     return found
 
 
-def draw(
-    runs: Catalogue, run: str, kind: Literal["video", "samples"] = "video", step: Step = None, episode: Episode = 0
-) -> Picture:
-    """A held-out episode as an animation, or what a policy makes as a picture, as `shuhari show --video` and
-    `--samples` draw them. Nothing is written into the run."""
-    from shuhari.tools import samples, video
+def draw_samples(runs: Catalogue, run: str, step: Step = None) -> Picture:
+    """What a policy makes as a picture, as `shuhari show --samples` draws it. Nothing is written into the run."""
+    from shuhari.tools.samples import save_samples
 
     path = runs.find(run)
 
     def make() -> Picture:
-        media, name = KINDS[kind]
         with TemporaryDirectory(prefix="shuhari-board-") as folder:
-            to = Path(folder) / name
-            if kind == "video":
-                video.save_video(path, to, step=step, episode=episode)
-            else:
-                samples.save_samples(path, to, step=step)
-            return Picture(to.read_bytes(), media)
+            save_samples(path, to := Path(folder) / "samples.png", step=step)
+            return Picture(to.read_bytes(), "image/png")
 
-    found: Picture = _make(path, (kind, step, episode if kind == "video" else 0), make, lambda made: len(made.data))
+    found: Picture = _make(path, ("samples", step), make, lambda made: len(made.data))
     return found
 
 
 def play_episode(runs: Catalogue, run: str, step: Step = None, episode: Episode = 0) -> dict[str, Any]:
-    """A held-out episode of a controller as curves: {problem, step, status, rewards, track}."""
-    from shuhari.loop.watching import watch
+    """A held-out episode of a controller as curves, and as pictures where its environment draws any: {problem, step,
+    status, rewards, track, frames: {at, images}}; frames: of the moments `at` JPEG in base64."""
     from shuhari.tools.printable import make_printable
     from shuhari.tools.tokens import follow
+    from shuhari.tools.video import film_or_watch
 
     path = runs.find(run)
 
     def make() -> dict[str, Any]:
-        (seen,) = watch(path, step, 1, episode)
+        seen, _ = film_or_watch(path, step, episode)
         told: dict[str, Any] = {"observation": seen.observations, "action": seen.actions}
         for name in sorted({name for paid in seen.rewards for name in paid}):
             told[f"reward {name}"] = [paid.get(name, 0.0) for paid in seen.rewards]
         return {"problem": make_printable(seen.problem.id, 200), "step": seen.step, "status": str(seen.status),
-                "rewards": dict(seen.total), "track": follow(told, POINTS)}  # fmt: skip
+                "rewards": dict(seen.total), "track": follow(told, POINTS), "frames": _pack(seen.frames)}  # fmt: skip
 
-    found: dict[str, Any] = _make(path, ("played", step, episode), make, lambda made: 1 << 18)
+    found: dict[str, Any] = _make(
+        path, ("played", step, episode), make, lambda made: sum(map(len, made["frames"]["images"])) + (1 << 18)
+    )
     return found
+
+
+def _pack(frames: Sequence[Array]) -> dict[str, list[Any]]:
+    """{at, images} of at most FRAMES of the pictures [H, W, 3] uint8, no side longer than SIDE."""
+    from PIL import Image
+
+    at, images = sorted({*np.linspace(0, len(frames) - 1, min(len(frames), FRAMES)).round().astype(int).tolist()}), []
+    for i in at:
+        image, data = Image.fromarray(frames[i]), io.BytesIO()
+        image.reduce(max(1, -(-max(image.size) // SIDE))).save(data, "JPEG", quality=85)
+        images.append(base64.b64encode(data.getvalue()).decode())
+    return {"at": at, "images": images}
 
 
 def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:

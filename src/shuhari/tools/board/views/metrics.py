@@ -10,7 +10,7 @@ from shuhari.store import StoreError
 from shuhari.store.directory import read_change_time
 from shuhari.store.listing import STATUSES, Summary
 from shuhari.tools.board.catalogue import PENDING, Catalogue
-from shuhari.tools.board.sketches import count_findings
+from shuhari.tools.board.sketches import name_findings
 from shuhari.tools.board.views.picture import Picture
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
@@ -19,7 +19,8 @@ FAMILIES = {  # name -> what it is
     "shuhari_run_step": "the last step that is stored",
     "shuhari_run_steps_total": "the steps that a run is to make",
     "shuhari_run_score": "the last score, held-out where there is one",
-    "shuhari_run_findings": "what the rules of `shuhari diagnose` find wrong",
+    "shuhari_run_findings": "how many things the rules of `shuhari diagnose` find wrong",
+    "shuhari_run_finding": "1 for each of these; alarm: whether training tells it at once",
     "shuhari_run_idle_seconds": "seconds since a run was last written to",
 }
 LONG = 200  # characters of a label
@@ -28,7 +29,7 @@ LONG = 200  # characters of a label
 def tell_metrics(runs: Catalogue) -> Picture:
     """The state of each run that was read so far."""
     known = [r for r in runs.choose() if r.status != PENDING]
-    findings = runs.make("findings", known, count_findings)
+    findings = runs.make("findings", known, name_findings)
     lines: dict[str, list[str]] = {name: [] for name in FAMILIES}
     for run in known:
         for name, more, value in _measure(run, findings):
@@ -45,7 +46,7 @@ def tell_metrics(runs: Catalogue) -> Picture:
 
 
 def _measure(
-    run: Summary, findings: Mapping[str, int | None]
+    run: Summary, findings: Mapping[str, list[tuple[str, str, bool]] | None]
 ) -> Iterable[tuple[str, Mapping[str, str], float]]:
     """(family, labels, value)."""
     yield from (("shuhari_run_status", {"status": s}, float(s == run.status)) for s in STATUSES)
@@ -56,7 +57,9 @@ def _measure(
     if run.score is not None:
         yield "shuhari_run_score", {"score": run.score_name}, run.score
     if (found := findings.get(run.name)) is not None:
-        yield "shuhari_run_findings", {}, found
+        yield "shuhari_run_findings", {}, len(found)
+        for rule, stage, alarm in found:
+            yield "shuhari_run_finding", {"rule": rule, "stage": stage, "alarm": str(alarm).lower()}, 1.0
     try:
         yield "shuhari_run_idle_seconds", {}, max(0.0, time.time() - read_change_time(run.path))
     except (OSError, ValueError, StoreError):  # it was removed meanwhile

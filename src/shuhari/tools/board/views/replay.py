@@ -36,8 +36,9 @@ Step = Annotated[int, Field(ge=0, le=10**12)]
 
 
 def tell_replay(runs: Catalogue, run: str) -> dict[str, Any]:
-    """{run, steps, local, folder, stage, rewards, settings}: the steps of which groups are kept; whether files may be
-    named, and below which folder; and of the stage of the last of these steps its graders, name -> use, and dotted
+    """{run, steps, again, local, folder, stage, rewards, settings}: the steps of which groups are kept, and those of
+    them whose update can be made again, as a checkpoint before it is kept; whether files may be named, and below which
+    folder; and of the stage of the last of these steps its graders, name -> use, and dotted
     key -> value, as text, of what an update depends on."""
     from shuhari.loop.opening import read_recipe
 
@@ -52,8 +53,20 @@ def tell_replay(runs: Catalogue, run: str) -> dict[str, Any]:
                if n not in ("weights", "beside")}  # fmt: skip
     settings = {format_path(("stage", name, *key) if look_up(over, key) is not None else key): _write(value)
                 for key, value in _list_settings(stages[name])}  # fmt: skip
-    return {"run": run, "steps": steps, "local": runs.local, "folder": str(Path.cwd()) if runs.local else "",
+    folder, again = str(Path.cwd()) if runs.local else "", _find_again(stored, steps)
+    return {"run": run, "steps": steps, "again": again, "local": runs.local, "folder": folder,
             "stage": name, "rewards": rewards, "settings": settings}  # fmt: skip
+
+
+def _find_again(stored: Run, steps: Sequence[int]) -> list[int]:
+    """The steps before which `shuhari what-if` finds where to begin."""
+    from shuhari.tools.replay.update import choose_start
+
+    there, fresh = [c["step"] for c in stored.checkpoints()], not stored.get("init")
+    with stored._open() as db:
+        spans = db.execute("select min(step), max(step) from steps group by stage").fetchall()
+    firsts = {step: max((low for low, high in spans if low <= step <= high), default=step) for step in steps}
+    return [step for step, first in firsts.items() if choose_start(there, first, step, fresh) is not None]
 
 
 def _write(value: Any) -> str:

@@ -17,7 +17,7 @@ from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.episodes import list_reasons, to_readable
 from shuhari.tools.printable import make_printable
 from shuhari.tools.serving.refusals import Refused
-from shuhari.tools.tokens import count_leaves, find_ranges, follow, read_numbers, spell
+from shuhari.tools.tokens import count_leaves, find_ranges, follow, read_numbers, spell, unroll
 
 CUT = 4000  # characters of a text that come at once
 MORE = 50_000  # and of what is asked for beyond
@@ -25,6 +25,7 @@ TOKENS = 2000  # of a step
 GROUP = 16_000  # of a group
 STEPS = 2000  # of an episode
 POINTS = 2000  # of a curve
+CHAINS = 10_000  # numbers of the chains of an episode
 
 Order = Literal["score", "worst", "best", "length", "step"]
 Id = Annotated[int, Field(ge=0)]
@@ -48,8 +49,8 @@ def list_groups(
     limit: Annotated[int, Field(ge=1, le=200)] = 50,
     offset: Annotated[int, Field(ge=0)] = 0,
 ) -> dict[str, Any]:
-    """{run, total, kept, groups}: a page of the groups that a run keeps, found as by `Run.find_groups`; `total` that
-    match, `kept` of all."""
+    """{run, status, total, kept, groups}: a page of the groups that a run keeps, found as by `Run.find_groups`; `total`
+    that match, `kept` of all."""
     Thread(target=import_module, args=("shuhari.store.rollouts",), daemon=True).start()  # slow, and needed next
     found = Run(runs.find(run))
     by: dict[str, Any] = {"step": step, "problem": problem, "low": low, "high": high, "shortest": shortest,
@@ -61,7 +62,8 @@ def list_groups(
     except ValueError as error:  # no word in the text, no such status
         raise Refused(str(error)) from None
     kept = total if not any(by.values()) else found.count_groups("step")
-    return {"run": run, "total": total, "kept": kept, "groups": [_cut_names(g) for g in groups]}
+    return {"run": run, "status": found.status, "total": total, "kept": kept,
+            "groups": [_cut_names(g) for g in groups]}  # fmt: skip
 
 
 def _cut_names(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def _tell_tokens(
 
 
 def _track(t: Trajectory, numbers: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-    """An episode of a controller as curves."""
+    """An episode of a controller as curves; `chains`: of each moment, if any, how its decision was denoised."""
     acts = [(s, c) for s, c in zip(t.steps, numbers, strict=True) if s.action is not None]
     names = sorted({name for _, columns in acts for name in columns})
     told: dict[str, list[Any]] = {"observation": [s.context for s in t.steps if not is_tokens(s.context)]}
@@ -213,7 +215,12 @@ def _track(t: Trajectory, numbers: Sequence[Mapping[str, Array]]) -> dict[str, A
         told[f"reward {name}"] = [float(np.sum(s.reward.get(name, 0.0))) for s, _ in acts]
     for name in names:
         told[name] = [float(np.nanmean(c[name])) if name in c else None for _, c in acts]
-    return follow(told, POINTS)
+    track, room, chains = follow(told, POINTS), CHAINS, list[dict[str, Any]]()
+    for i in track["at"]:
+        chain = unroll(*acts[i]) if i < len(acts) and room > 0 else {}
+        room -= sum(map(len, chain.values()))
+        chains.append(chain)
+    return track | {"chains": chains if any(chains) else []}
 
 
 def _identify(t: Trajectory) -> Any:

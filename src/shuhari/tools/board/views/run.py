@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,8 @@ from shuhari.tools.board.numbers import Steps
 LONG = 200_000  # characters of a recipe
 CUT = 2000  # of a message
 MOST = 500  # lines of a list
+LAST = ("By step, the last first", {"order": "step", "down": "true"})
+RATIO = ("By step, the last first", {"order": "step", "down": "true", "colour": "ratio"})
 SHOWN = MappingProxyType({  # rule of the diagnosis -> the rollouts that show it, as a query of their page
     "length-drift": ("The longest", {"order": "length", "down": "true"}),
     "truncation": ("Those that were cut", {"status": "truncated", "order": "length", "down": "true"}),
@@ -26,13 +29,23 @@ SHOWN = MappingProxyType({  # rule of the diagnosis -> the rollouts that show it
     "starts-solved": ("By step", {"order": "step"}),
     "reward-constant": ("The best", {"order": "best", "down": "true"}),
     "return-constant": ("The best", {"order": "best", "down": "true"}),
-    "entropy-collapsed": ("By step, the last first", {"order": "step", "down": "true"}),
+    "entropy-collapsed": LAST,
     "entropy-rises": ("The worst", {"order": "worst"}),
-    "stale": ("By step, the last first", {"order": "step", "down": "true"}),
+    "stale": ("By step, the last first", {"order": "step", "down": "true", "colour": "version"}),
     "rollouts-fail": ("The worst", {"order": "worst"}),
-    "ungraded": ("By step, the last first", {"order": "step", "down": "true"}),
+    "ungraded": LAST,
     "graders-fail": ("The worst", {"order": "worst"}),
-    "filters-reject": ("By step, the last first", {"order": "step", "down": "true"}),
+    "filters-reject": LAST,
+    "reward-not-finite": LAST,
+    "return-not-finite": LAST,
+    "loss-not-finite": LAST,
+    "gradient-not-finite": LAST,
+    "gradient-zero": LAST,
+    "engine-differs": RATIO,
+    "clips-too-much": RATIO,
+    "moves-too-far": RATIO,
+    "moves-in-leaps": RATIO,
+    "critic-explains-nothing": LAST,
 })  # fmt: skip
 BEST = ("The best rewarded, where a reward is gamed", {"order": "best", "down": "true"})
 
@@ -68,14 +81,17 @@ def show_recipe(runs: Catalogue, run: str) -> dict[str, Any]:
     """{text, parents}: the resolved recipe as it is stored; parents: the recipe of the library that has its name, then
     what that extends, or is laid over, each with what is another here: {name, how, changes: [{path, here, there}],
     problem}."""
+    path = runs.find(run)
+    text, parents = _read_text(path), [*compare_recipes(path, str(Run(path).recipe.get("name", "")))]
+    return {"text": text[:LONG], "cut": len(text) > LONG, "parents": parents}
+
+
+def compare_recipes(path: Path, name: str) -> Iterator[dict[str, Any]]:
+    """What differs in a run's recipe from that of its `name` in the library, then from what that extends: see
+    `show_recipe`."""
     from shuhari.config.recipe import RecipeError, dump, find_differences, load, restore_names
 
-    path = runs.find(run)
-    try:
-        text = read_file(path / "recipe.toml").decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path / 'recipe.toml'}: {error}") from None
-    name, parents = str(Run(path).recipe.get("name", "")), list[dict[str, Any]]()
+    text = _read_text(path)
     for parent, how in _list_parents(name):
         entry: dict[str, Any] = {"name": parent, "how": how, "changes": [], "problem": ""}
         try:
@@ -84,8 +100,15 @@ def show_recipe(runs: Catalogue, run: str) -> dict[str, Any]:
             entry["changes"] = [{"path": k, "here": _tell(h), "there": _tell(t)} for k, t, h in changed[:MOST]]
         except (RecipeError, ValueError) as error:
             entry["problem"] = str(error)[:CUT]
-        parents.append(entry)
-    return {"text": text[:LONG], "cut": len(text) > LONG, "parents": parents}
+        yield entry
+
+
+def _read_text(path: Path) -> str:
+    """The recipe of a run as it was resolved."""
+    try:
+        return read_file(path / "recipe.toml").decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path / 'recipe.toml'}: {error}") from None
 
 
 def show_findings(runs: Catalogue, run: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from shuhari.store.listing import Summary
 from shuhari.tools.board.catalogue import AT_ONCE, PENDING, Catalogue
-from shuhari.tools.board.sketches import sketch
+from shuhari.tools.board.sketches import list_changes, sketch
 
 NOTE = 500  # characters of why a run failed
 
@@ -27,15 +27,16 @@ def list_runs(
 ) -> dict[str, Any]:
     """{root, total, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe, task,
     status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait` none). `curve`:
-    some values of the score, null where they were not read yet."""
+    some values of the score; `changes`: [setting=value] that differ from the recipe of its name in the library, or why
+    they could not be compared; null where they were not read yet."""
     found = runs.choose(words.split(), status, wait=wait)
     if (order, down) != ("date", True):
         found.sort(key=lambda r: _get_key(r, order), reverse=down)
     shown = found[offset : offset + limit]
     pending = sum(r.status == PENDING for r in found)
     seconds = float("inf") if wait else AT_ONCE / 4 if pending else AT_ONCE  # summaries first
-    curves = runs.make("curve", shown, sketch, seconds)
-    rows = [{**_tell(r), "curve": curves.get(r.name)} for r in shown]
+    made = runs.make("list", shown, lambda r: {"curve": sketch(r), "changes": list_changes(r)}, seconds)
+    rows = [{**_tell(r), **made.get(r.name, {"curve": None, "changes": None})} for r in shown]
     return {"root": runs.root, "total": len(found), "pending": pending, "runs": rows}
 
 

@@ -2,7 +2,7 @@
 
 import { get, getBlob } from "../api.js";
 import { choice, field, fill, h } from "../dom.js";
-import { every, link, remember } from "../main.js";
+import { every, link, remember, tell } from "../main.js";
 import { drawEffect, SIGN, tellEffect } from "../parts/effects.js";
 import { linkBed } from "../parts/links.js";
 
@@ -14,7 +14,7 @@ export async function show(main, query, { signal }) {
   const state = { words: query.words || "", family: query.family || "", verdict: query.verdict || "",
     order: query.order || "verdict", down: query.down === "true", view: query.view || "list" };
   const body = h("tbody"), chance = h("p", { class: "quiet" }), count = h("p", { class: "foot" }, "Reading the results…"), tools = h("form", { class: "tools", onsubmit: (e) => e.preventDefault() });
-  const search = h("input", { type: "search", value: state.words, placeholder: "method, title, bed, year", oninput: () => change({ words: search.value }) });
+  const search = h("input", { type: "search", class: "wide", value: state.words, placeholder: "method, title, bed, year", oninput: () => change({ words: search.value }) });
   const heads = HEADS.map(([key, text]) => h("th", { scope: "col" }, key ? h("button", { type: "button", class: "sort",
     onclick: () => change({ order: key, down: state.order === key ? !state.down : ["effect", "year", "seeds"].includes(key) }) }, text) : text));
   const list = h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads)), body));
@@ -23,15 +23,15 @@ export async function show(main, query, { signal }) {
     { type: "button", "data-view": name, onclick: () => change({ view: name }) }, name === "list" ? "List" : "Picture")));
   main.append(h("h1", {}, title), tools, chance, list, picture, count);
 
-  let seen = "", built = "", drawn = "", shown = null;
+  let asked = 0, seen = "", built = "", drawn = "", shown = null;
   async function refresh() {
-    const { view, ...asked } = state;
-    const found = await get("claims", asked, signal);
+    const { view, ...query } = state, mine = ++asked;
+    const found = await get("claims", query, signal);
+    if (mine !== asked) return;
     const text = JSON.stringify([found, state]);
     if (text !== seen) render(found);
     seen = text;
     if (view === "picture") await drawAll();
-    return found;
   }
   function render(found) {
     const options = JSON.stringify([found.families, found.verdicts]);
@@ -65,7 +65,7 @@ export async function show(main, query, { signal }) {
   function change(some) {
     Object.assign(state, some);
     remember({ ...state, down: state.down || null, view: state.view === "list" ? null : state.view, order: state.order === "verdict" ? null : state.order });
-    refresh().catch((error) => { if (!signal.aborted) throw error; });
+    refresh().catch((error) => { if (!signal.aborted) tell(error.message, true); });
   }
   await every(10, signal, refresh);
 }

@@ -11,10 +11,10 @@ const LIST = 30; // runs that the picker shows at once
 
 export async function show(main, query, { signal }) {
   const state = { arm: [query.arm ?? []].flat(), metric: query.metric || "", x: query.x || "" };
-  let arms = state.arm.map((text) => text.split(",").filter(Boolean)), seen = "", last = null;
+  let arms = state.arm.map((text) => text.split(",").filter(Boolean)), asked = 0, listed = 0, seen = "", last = null;
   const chosen = new Set();
   const result = h("div"), editor = h("div", { class: "arms" }), rows = h("div");
-  const search = h("input", { type: "search", placeholder: "name, recipe, task, status", oninput: () => guard(listRuns) });
+  const search = h("input", { type: "search", class: "wide", placeholder: "name, recipe, task, status", oninput: () => guard(listRuns) });
   const picker = h("details", { class: "card", open: !arms.length }, h("summary", {}, "Choose runs"),
     h("form", { class: "tools", onsubmit: (e) => e.preventDefault() }, field("Search", search),
       button("Arms by recipe", () => guard(groupChosen), "Put the chosen runs into arms, one for each recipe"),
@@ -25,7 +25,8 @@ export async function show(main, query, { signal }) {
   const guard = (work) => work().catch((error) => { if (!signal.aborted) tell(error.message, true); });
 
   async function listRuns() {
-    const found = await get("runs", { words: search.value, limit: LIST }, signal);
+    const mine = ++listed, found = await get("runs", { words: search.value, limit: LIST }, signal);
+    if (mine !== listed) return;
     const lines = found.runs.map((run) => h("tr", { "data-row": run.name, tabindex: 0 },
       h("td", {}, h("input", { type: "checkbox", "aria-label": `choose ${run.name}`, checked: chosen.has(run.name),
         onchange: (e) => (e.target.checked ? chosen.add(run.name) : chosen.delete(run.name)) })),
@@ -81,9 +82,9 @@ export async function show(main, query, { signal }) {
       seen = "";
       return fill(result, h("p", { class: "quiet" }, "No arm is chosen yet. An arm is one or more runs, mostly the seeds of one recipe."));
     }
-    const found = await get("compare", state, signal).catch((error) => { fill(result); seen = ""; throw error; });
+    const mine = ++asked, found = await get("compare", state, signal).catch((error) => { if (mine === asked) { fill(result); seen = ""; } throw error; });
     const text = JSON.stringify(found);
-    if (text === seen) return;
+    if (mine !== asked || text === seen) return;
     seen = text;
     last = found;
     render(result, found, state, change, guard);

@@ -30,10 +30,10 @@ export async function show(main, query, { signal }) {
     h("form", { class: "tools", onsubmit: (e) => e.preventDefault() }, field("Search", search), tasks, field("Which", choice(ONLY, state.only, (only) => change({ only, offset: 0 })))),
     h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads)), body)), foot);
 
-  let seen = "", hard = "", named = "";
+  let asked = 0, seen = "", hard = "", named = "";
   async function refresh() {
-    const found = await get("curriculum", { run, ...state, limit: PAGE }, signal), text = JSON.stringify(found);
-    if (text === seen) return;
+    const mine = ++asked, found = await get("curriculum", { run, ...state, limit: PAGE }, signal), text = JSON.stringify(found);
+    if (mine !== asked || text === seen) return;
     seen = text;
     if (!found) { fill(told, h("p", { class: "quiet" }, "The counts are being read.")); return; }
     showTasks(told, found);
@@ -78,7 +78,7 @@ export async function show(main, query, { signal }) {
     h("td", { class: "n" }, percent(p.rate)), h("td", { class: "n" }, p.solved), h("td", { class: "n" }, p.asked),
     h("td", { class: "n" }, String(p.first)), h("td", { class: "n" }, String(p.last)));
 
-  const charts = new Charts(own, run, { x: "step", smoothing: 0, more: [] }, signal, (c) => c.title.startsWith("curriculum/"));
+  const charts = new Charts(own, run, { x: "step", smoothing: 0, more: [] }, signal, (c) => c.title.startsWith("curriculum/"), "");
   await Promise.all([refresh(), refreshDifficulty()]);
   const reported = async () => { await charts.refresh(); own.hidden = !charts.charts.length; };
   reported().catch((error) => { if (!signal.aborted) tell(error.message, true); });

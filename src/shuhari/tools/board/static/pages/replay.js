@@ -189,13 +189,23 @@ const arrow = (old, now) => `${number(old)} → ${number(now)}`;
 // ---------------------------------------------------------------- what if
 
 function showWhatIf(room, query, told, signal) {
-  const { run, steps } = told, step = bound("Step", query.step ?? steps.at(-1), steps, changed), at = () => step.querySelector("input").value;
+  const { run, steps } = told, step = bound("Step", query.step ?? told.again.at(-1) ?? steps.at(-1), steps, changed), at = () => step.querySelector("input").value;
   const rows = settingRows("update-settings", lines(query.sets), () => told.settings, changed);
-  function changed() { remember({ step: at(), sets: rows.read().join("\n") }); }
+  const lacks = h("p", { class: "warn" });
+  function changed() {
+    remember({ step: at(), sets: rows.read().join("\n") });
+    check();
+  }
+  function check() { // before it is asked: it takes seconds to say so
+    const { again } = told, lost = at() !== "" && !again.includes(Number(at()));
+    const those = again.length > 8 ? `${again.length} steps, ${again[0]} to ${again.at(-1)}` : again.length ? `step ${again.join(", ")}` : "no step that is kept";
+    fill(lacks, lost && (steps.includes(Number(at())) ? `No checkpoint before step ${at()} is kept, from which its update could be made again; of ${those} there is one. [store] every and keep say which are kept.` : `No group of step ${at()} is kept.`));
+  }
   const work = job("Make the update again", signal, (stop) => post("what-if", { run, step: at(), settings: rows.read() }, stop), tellUpdates);
   work.out.addEventListener("told", ({ detail }) => { const chart = work.out.querySelector(".chart"); if (chart) scatter(chart, detail.points); });
   room.append(h("section", {}, h("h2", {}, "What if"), h("p", { class: "quiet" }, `Makes the update of a step again from its kept groups and the last checkpoint before it, and beside it the same update with other settings. Suggested are settings of stage ${told.stage}.`),
-    h("form", submits(work.start), h("div", { class: "tools" }, step), rows.element, work.bar), work.out));
+    h("form", submits(work.start), h("div", { class: "tools" }, step), lacks, rows.element, work.bar), work.out));
+  check();
 }
 
 const numbersOf = (side) => ({ ...side.numbers, ...Object.fromEntries(Object.entries(side.advantage).filter(([k]) => k !== "decisions").map(([k, x]) => [`advantage, ${k}`, x])),

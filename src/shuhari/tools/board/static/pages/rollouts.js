@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { choice, field, fill, h, number } from "../dom.js";
-import { link, remember } from "../main.js";
+import { every, link, remember } from "../main.js";
 import { drawEpisode, longText } from "../parts/episode.js";
 import { drawMedia } from "../parts/media.js";
 import { colour, joinRanges, legend, nameNumber, orderNumbers } from "../parts/tokens.js";
@@ -43,7 +43,7 @@ async function showList(main, query, signal) {
   const contrast = h("input", { type: "checkbox", checked: state.contrast === "true", onchange: () => change({ contrast: String(contrast.checked), offset: 0 }) });
   const tools = h("input", { type: "checkbox", checked: state.replies === "1", onchange: () => change({ replies: tools.checked ? "1" : "", offset: 0 }) });
   const pair = (...fields) => h("span", { class: "pair" }, fields);
-  let asked = 0;
+  let asked = 0, seen = "", status = "";
   main.append(h("p", {}, h("a", { href: link("run", { run }) }, run)), h("h1", {}, title),
     h("form", { class: "tools", onsubmit: (e) => e.preventDefault() },
       field("Words in prompt, answers, reasons", h("input", { type: "search", class: "wide", value: state.text, placeholder: "all words; begin* ", oninput: set("text") })),
@@ -62,17 +62,23 @@ async function showList(main, query, signal) {
     const mine = ++asked;
     const filters = Object.fromEntries(FILTERS.map((name) => [name, state[name]]));
     const found = await get("rollouts", { run, ...filters, order: state.order, down: state.down, offset: state.offset, limit: PAGE }, signal);
-    if (mine !== asked) return;
+    if (mine !== asked || signal.aborted) return;
+    status = found.status;
     if (undecided && !found.total && found.kept) { undecided = contrast.checked = false; state.contrast = ""; return refresh(); }
-    undecided = false;
-    fill(hint, state.contrast === "true" && ["Groups whose samples earned different rewards; the others have no advantage where rewards are compared within the group. ",
+    undecided &&= !found.kept;
+    const text = JSON.stringify([found, state]);
+    if (text === seen) return;
+    seen = text;
+    const at = document.activeElement.closest?.("[data-row]")?.dataset.row;
+    fill(hint, state.contrast === "true" && found.kept > 0 && ["Groups whose samples earned different rewards; the others have no advantage where rewards are compared within the group. ",
       h("button", { type: "button", onclick: () => contrast.click() }, "Show all groups")]);
-    fill(body, found.groups.map((group) => row(group, run)));
+    fill(body, found.groups.map((group) => row(group, run, query.colour)));
+    if (at) body.querySelector(`[data-row="${CSS.escape(at)}"]`)?.focus();
     fill(foot, summary(found), found.total > PAGE && h("span", { class: "pager" },
       h("button", { type: "button", disabled: !state.offset, onclick: () => change({ offset: Math.max(0, state.offset - PAGE) }) }, "Before"),
       `${state.offset + 1} to ${Math.min(state.offset + PAGE, found.total)}`,
       h("button", { type: "button", disabled: state.offset + PAGE >= found.total, onclick: () => change({ offset: state.offset + PAGE }) }, "After")));
-    main.querySelector(".media").open ||= !found.kept;
+    main.querySelector(".media").open ||= !found.kept && status !== "running";
     for (const part of main.querySelectorAll("form, .scroll")) part.hidden = !found.kept;
   }
   function change(some) {
@@ -81,18 +87,21 @@ async function showList(main, query, signal) {
     const answer = refresh(), mine = asked;
     answer.catch((error) => {
       if (signal.aborted || mine !== asked) return;
+      seen = "";
       fill(body);
       fill(foot, h("span", { class: "bad", role: "alert" }, error.message));
     });
   }
   const summary = (found) => h("span", {}, found.total ? `${found.total} of ${found.kept} groups`
-    : found.kept ? "no group like this" : "this run keeps no groups: [store] rollouts says how many a step; below, a controller plays anew");
+    : found.kept ? "no group like this" : status === "running" ? "No group is kept yet: they come here with the steps that sample." : "this run keeps no groups: [store] rollouts says how many a step; below, a controller plays anew");
   await refresh();
+  let turn = 0;
+  every(3, signal, async () => { if (turn++ && status === "running") await refresh(); });
 }
 
-function row(group, run) {
+function row(group, run, colour) {
   return h("tr", { "data-row": group.id, tabindex: 0 },
-    h("td", {}, h("a", { href: link("rollouts", { run, group: group.id }) }, group.problem ?? group.group)),
+    h("td", {}, h("a", { href: link("rollouts", { run, group: group.id, colour }) }, group.problem ?? group.group)),
     h("td", { class: "n" }, group.step), h("td", {}, group.why), h("td", { class: "n" }, number(group.samples)), h("td", { class: "n" }, number(group.score)),
     h("td", { class: "n" }, group.samples < 2 ? "–" : group.worst === group.best ? "all alike" : `${number(group.worst)} to ${number(group.best)}`),
     h("td", { class: "n" }, number(group.length)), h("td", {}, group.status));

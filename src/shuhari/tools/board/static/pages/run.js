@@ -129,7 +129,7 @@ function showFacts(head, facts, run, name, claims) {
     entry("Step", run.step < 0 ? "none yet" : [`${run.step}${share} `, run.total > 0 && h("progress", { max: run.total, value: Math.min(run.step, run.total), "aria-label": "steps" })]),
     entry("Time in steps", run.seconds === null ? null : duration(run.seconds)), entry("Began from", run.init), entry("Folder", h("code", {}, run.path)),
     Object.entries(run.data).map(([place, card]) => entry(`Data ${place}`, describe(card)))),
-    run.ends.rows.length ? table(run.ends.heads, run.ends.rows.map((row) => h("tr", {}, row.map((x, i) => h("td", { class: i ? "n" : null }, i ? number(x) : x))))) : h("p", { class: "quiet" }, run.status === "complete" ? "No held-out score was measured before or after." : "Held-out scores before and after come with its end.")),
+    run.ends.rows.length ? table(run.ends.heads, run.ends.rows.map((row) => h("tr", {}, row.map((x, i) => h("td", { class: i ? "n" : null }, i ? number(x) : x))))) : h("p", { class: "quiet" }, run.status !== "running" ? "No held-out score was measured before or after." : "Held-out scores before and after come with its end.")),
     (made || spent) && h("details", { open: old }, h("summary", {}, "Made with, and spent"), h("dl", {}, entry("Spent", spent), entry("Made with", made))));
 }
 

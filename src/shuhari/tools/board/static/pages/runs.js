@@ -7,7 +7,7 @@ import { ask } from "../parts/dialog.js";
 
 export const title = "Runs";
 const PAGE = 50;
-const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe"], ["task", "Task"], ["step", "Step"],
+const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe, what differs"], ["task", "Task"], ["step", "Step"],
   ["score", "Score"], ["", "Curve"], ["date", "Last written"], ["", "Tags"], ["", "Note"]];
 const STATUSES = [["", "any"], "running", "complete", "failed", "stopped", "unreadable"];
 
@@ -16,7 +16,7 @@ export async function show(main, query, { signal }) {
     down: query.down !== "false", offset: Number(query.offset) || 0 };
   const chosen = new Map(), rows = new Map(); // name -> its run; name -> {text, tr}
   const body = h("tbody"), foot = h("p", { class: "foot" }), acts = h("div", { class: "acts", role: "toolbar", "aria-label": "Selected runs" });
-  const search = h("input", { type: "search", value: state.words, placeholder: "name, recipe, task, tag:x",
+  const search = h("input", { type: "search", class: "wide", value: state.words, placeholder: "name, recipe, task, tag:x",
     oninput: () => change({ words: search.value, offset: 0 }) });
   const heads = HEADS.map(([key, text]) => h("th", { scope: "col", class: ["step", "score"].includes(key) ? "n" : null }, key ? h("button", { type: "button", class: "sort",
     onclick: () => change({ order: key, down: state.order === key ? !state.down : key !== "name", offset: 0 }) }, text) : text));
@@ -28,8 +28,10 @@ export async function show(main, query, { signal }) {
       field("Search", search), field("Status", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 })))), acts,
     h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, all), heads)), body)), foot);
 
+  let asked = 0;
   async function refresh() {
-    const found = await get("runs", { ...state, limit: PAGE }, signal);
+    const mine = ++asked, found = await get("runs", { ...state, limit: PAGE }, signal);
+    if (mine !== asked) return; // a later question has overtaken this one
     const now = document.activeElement, at = now.closest?.("[data-row]")?.dataset.row;
     const made = found.runs.map((run) => {
       const text = JSON.stringify(run), kept = rows.get(run.name);
@@ -71,7 +73,7 @@ export async function show(main, query, { signal }) {
     return h("tr", { "data-row": run.name, tabindex: 0 }, h("td", {}, box),
       h("td", {}, h("a", { href: link("run", { run: run.name }) }, run.name)),
       h("td", {}, h("span", { class: `status ${run.status}` }, run.status)),
-      h("td", {}, run.recipe), h("td", {}, run.task),
+      h("td", { class: "differs", title: run.changes?.join("\n") || null }, h("span", {}, run.recipe), run.changes?.length > 0 && h("code", {}, run.changes.join(", "))), h("td", {}, run.task),
       h("td", { class: "n" }, run.step < 0 ? "–" : run.total ? `${run.step}/${run.total}` : run.step),
       h("td", { class: "n", title: run.score_name || null }, number(run.score)),
       h("td", {}, run.curve && sparkline(run.curve, `${run.score_name}: ${number(run.curve[0])} to ${number(run.curve.at(-1))}`)),

@@ -9,10 +9,10 @@ const DASHES = ["solid", "dot", "dash", "dashdot"];
 
 export const nameAxis = (x) => ({ step: "step", wall: "wall time (s)" })[x] ?? x.replace("spent/", "").replaceAll("_", " ");
 
-/** Charts in an element. state: {x, smoothing, more}, which the page changes before it calls `refresh` or `redraw`. pick: which charts. */
+/** Charts in an element. state: {x, smoothing, more}, which the page changes before it calls `refresh` or `redraw`. pick: which charts. none: what is said where there are none. */
 export class Charts {
-  constructor(element, run, state, signal, pick = () => true) {
-    Object.assign(this, { element, run, state, signal, pick, curves: {}, boxes: new Map(), charts: [], stages: [], names: [], axes: [] });
+  constructor(element, run, state, signal, pick = () => true, none = "No number is stored yet.") {
+    Object.assign(this, { element, run, state, signal, pick, none, curves: {}, boxes: new Map(), charts: [], stages: [], names: [], axes: [] });
     this.told = null;
     this.seen = new IntersectionObserver((entries) => {
       for (const e of entries) { e.target.visible = e.isIntersecting; if (e.isIntersecting && e.target.stale) this.paint(e.target); }
@@ -69,7 +69,7 @@ export class Charts {
       box.plot.stale = true;
       if (box.plot.visible) this.paint(box.plot);
     });
-    if (!wanted.length) fill(this.element, h("p", { class: "quiet" }, "No number is stored yet."));
+    if (!wanted.length) fill(this.element, this.none && h("p", { class: "quiet" }, this.none));
     else this.element.querySelector(":scope > p")?.remove();
   }
 

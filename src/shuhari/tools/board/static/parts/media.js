@@ -4,8 +4,8 @@ import { get, getBlob, hasToken, NO_TOKEN } from "../api.js";
 import { field, fill, h, number } from "../dom.js";
 import { drawTrack } from "./track.js";
 
-const KINDS = { played: "Play an episode", video: "Film it", samples: "Draw samples", policy: "Policy as a table" };
-const WHAT = { played: "an episode is played", video: "an episode is played and filmed", samples: "samples are drawn", policy: "the policy is asked" };
+const KINDS = { played: "Play an episode", samples: "Draw samples", policy: "Policy as a table" };
+const WHAT = { played: "an episode is played", samples: "samples are drawn", policy: "the policy is asked" };
 
 /** A part of a page, closed at first, that plays the policy of a run. */
 export function drawMedia(run, signal) {
@@ -47,16 +47,16 @@ export function drawMedia(run, signal) {
   async function show(kind, query) {
     if (kind === "played") return drawPlayed(await get("played", query, signal));
     if (kind === "policy") return drawPolicy(await get("policy", { run, step: query.step }, signal));
-    const source = await getBlob("media", { ...query, kind }, signal);
+    const source = await getBlob("samples", { run, step: query.step }, signal);
     signal.addEventListener("abort", () => URL.revokeObjectURL(source));
-    return h("img", { src: source, alt: kind === "video" ? `animation of held-out episode ${query.episode}` : "samples of the policy" });
+    return h("img", { src: source, alt: "samples of the policy" });
   }
   return details;
 }
 
 function drawPlayed(found) {
   const rewards = Object.entries(found.rewards).map(([name, value]) => `${name} ${number(value)}`).join(", ");
-  return [h("p", {}, `${found.problem}: ${found.track.moves} steps, ${found.status}, ${rewards || "not graded"}`), drawTrack(found.track)];
+  return [h("p", {}, `${found.problem}: ${found.track.moves} steps, ${found.status}, ${rewards || "not graded"}`), drawTrack(found.track, found.frames)];
 }
 
 const ARROWS = { up: "↑", right: "→", down: "↓", left: "←" };

@@ -1,0 +1,165 @@
+"""LSVI-UCB, least-squares value iteration with a bonus, and its pessimistic twin: a learner that plans in features.
+
+Sources: Jin, Yang, Wang and Jordan, "Provably Efficient Reinforcement Learning with Linear Function Approximation"
+(COLT 2020), algorithm 1; with a negative bonus Jin, Yang and Wang, "Is Pessimism Provably Efficient for Offline RL?"
+(ICML 2021), algorithm 2; the rare plans of Wang, Zhou and Gu, "Provably Efficient Reinforcement Learning with Linear
+Function Approximation Under Adaptivity Constraints" (2021), LSVI-UCB-RareSwitch.
+
+States are those of a table, so sums over transitions are sums over counts; they and the ids of what was counted are all
+that is kept. Left out: observations without a table, discounting.
+
+Axes: `B` rows, `H` steps, `P` places of a step, `A` actions, `d` features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.abilities import ability
+from shuhari.batch import Batch
+from shuhari.bounds import Bounds, Length, Positive, check
+from shuhari.data import EMPTY
+from shuhari.events import Updated
+from shuhari.learners.tables import SURE, find_table
+from shuhari.needs import Need
+from shuhari.ports import Buffer, Ctx, Model, Transform
+from shuhari.registry import register
+
+
+@register("learner", "linear")
+@dataclass
+class Linear:
+    """At each step h, of the last first: Lambda = sum phi phi^T + ridge * 1 and w = Lambda^-1 sum phi (r + V_h+1(s'))
+    over all decisions of that step so far, and Q = phi^T w + bonus * sqrt(phi^T Lambda^-1 phi), held within [0, H - h],
+    as rewards lie in [0, 1] (the paper of LSVI-UCB has H for all steps). A decision counts once, however often it is
+    drawn. The policy, a `tabular` one, takes the best action, of several the first.
+
+    The state h * P + s is the place s at step h, and H = `horizon`. phi: what the environment tells as `features`, [all
+    states, A, d], of a norm of at most 1; where it tells none, one for each place and action of a step. bonus: beta of
+    the papers; negative for recorded data, of which a plan knows what was drawn so far: all after an epoch. growth:
+    it plans anew where det Lambda of some step has grown so many times since the last plan (1: at each draw; the eta of
+    Wang et al., who work it out from a budget of plans).
+
+    Reports `linear/plans` so far, and where the world tells the column `regret` its mean and, as `linear/regret_sum`,
+    its sum so far. TypeError for a policy without a table; ValueError for states that do not tell the step, features of
+    another shape or a greater norm, and rewards outside [0, 1].
+    """
+
+    buffer: Buffer
+    transforms: Mapping[str, Transform] = EMPTY
+    horizon: Length = 10
+    bonus: Annotated[float, Bounds()] = 1.0
+    ridge: Positive = 1.0
+    growth: Annotated[float, Bounds(1)] = 1.0
+    role: str = "policy"
+    name: str = "main"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    state: dict[str, Any] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+        self._phi: Tensor | None = None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def bind(self, models: Mapping[str, Model]) -> None:
+        self._table = find_table(models, self.role, "linear")
+        S, A = self._table.shape
+        H, P = self.horizon, S // (self.horizon + 1)
+        if S != (H + 1) * P:
+            raise ValueError(f"linear: {S} states: expected a multiple of horizon + 1 = {H + 1}, as they tell the step")
+        if not self.state:
+            kinds = {"visits": (H, P, A), "earned": (H, P, A), "after": (H, P, A, P), "logdet": (H,)}
+            self.state = {name: torch.zeros(shape, dtype=torch.double) for name, shape in kinds.items()}
+            self.state |= {"counted": torch.zeros(0, dtype=torch.long), "plans": 0, "regret": 0.0}
+
+    @torch.no_grad()
+    def update(self, batch: Batch, ctx: Ctx) -> Updated:
+        """Count what was drawn, and plan if that is due."""
+        mine, rows = self.state, self._find_new(batch.take(batch.decides))
+        phi = self._phi = self._find_features(ctx) if self._phi is None else self._phi
+        if len(rows):
+            self._count(rows)
+        gram = torch.einsum("hid,hi,hie->hde", phi, mine["visits"].flatten(1), phi)
+        gram += self.ridge * torch.eye(phi.shape[2], dtype=torch.double)
+        logdet = torch.logdet(gram)
+        if not mine["plans"] or bool((logdet >= mine["logdet"] + math.log(self.growth)).any()):
+            q = plan(phi, torch.linalg.inv(gram), mine["earned"], mine["after"], self.bonus)
+            self._table.zero_()
+            self._table[torch.arange(q.shape[0] * q.shape[1]), q.flatten(0, 1).argmax(1)] = SURE
+            mine |= {"logdet": logdet, "plans": mine["plans"] + 1}
+        info = {"linear/plans": float(mine["plans"])}
+        if "regret" in rows and len(rows):
+            mine["regret"] += float(rows["regret"].double().sum())
+            info |= {"linear/regret": float(rows["regret"].double().mean()), "linear/regret_sum": mine["regret"]}
+        return Updated(self.name, info, batch["id"])
+
+    def _find_features(self, ctx: Ctx) -> Tensor:
+        """phi [H, P A, d]."""
+        H, P, A = self.state["visits"].shape
+        make = ability(ctx.task, "make")
+        told = None
+        if make is not None:
+            with closing(make()) as env:
+                if env.has_wrapper_attr("features"):
+                    told = torch.from_numpy(np.array(env.get_wrapper_attr("features"), np.float64))
+        if told is None:
+            return torch.eye(P * A, dtype=torch.double).expand(H, -1, -1)
+        if told.ndim != 3 or told.shape[:2] != self._table.shape:
+            raise ValueError(f"linear: features {[*told.shape]}: expected {[*self._table.shape]} and an axis of them")
+        if not (norm := float(told.norm(dim=2).max())) <= 1 + 1e-6:  # false of NaN too
+            raise ValueError(f"linear: features of a norm of {norm:g}: expected at most 1")
+        return told[: H * P].reshape(H, P * A, -1)
+
+    def _find_new(self, rows: Batch) -> Batch:
+        """Those that were not counted before, each once, in their order. An id below 0 is no row's own: all are new."""
+        mine, ids = self.state, rows["id"].numpy()
+        first = np.sort(np.unique(np.where(ids < 0, -1 - np.arange(len(ids)), ids), return_index=True)[1])
+        rows = rows.take(torch.from_numpy(first[~np.isin(ids[first], mine["counted"].numpy())]))
+        mine["counted"] = torch.cat([mine["counted"], rows["id"][rows["id"] >= 0]])
+        return rows
+
+    def _count(self, rows: Batch) -> None:
+        """Add decisions to `visits`, rewards to `earned`, and the places behind, where an episode goes on, to `after`.
+        """
+        mine, behind = self.state, rows.successors()
+        P = mine["visits"].shape[1]
+        h, s, on, there = *_split(rows["context"], P), *_split(behind["context"], P)
+        if bool((on != h + 1).any()):
+            raise ValueError("linear: the state behind one of step h is not of step h + 1: expected step * P + place")
+        reward = rows["reward"].sum(1).double()
+        low, high = map(float, reward.aminmax())
+        if not 0 <= low <= high <= 1:  # false of NaN too
+            raise ValueError(f"linear: rewards from {low:g} to {high:g}: expected [0, 1]")
+        at = h, s, rows["action"].view(-1).long()
+        mine["visits"].index_put_(at, torch.ones_like(reward), accumulate=True)
+        mine["earned"].index_put_(at, reward, accumulate=True)
+        mine["after"].index_put_((*at, there), behind["cont"].view(len(rows), -1)[:, 0].double(), accumulate=True)
+
+
+def plan(phi: Tensor, inverse: Tensor, earned: Tensor, after: Tensor, bonus: float) -> Tensor:
+    """Q [H, P, A] (algorithm 1, lines 3 to 9). phi: [H, P A, d]; inverse: Lambda^-1 [H, d, d]; sums of rewards `earned`
+    [H, P, A] and the visits `after` [H, P, A, P] of the places behind."""
+    H, P, A = earned.shape
+    width = torch.einsum("hid,hde,hie->hi", phi, inverse, phi).sqrt()  # [H, P A]
+    q, value = torch.zeros_like(earned), earned.new_zeros(P)
+    for h in reversed(range(H)):
+        w = inverse[h] @ (phi[h].T @ (earned[h] + after[h] @ value).flatten())
+        q[h] = (phi[h] @ w + bonus * width[h]).clamp(0, H - h).view(P, A)
+        value = q[h].amax(1)
+    return q
+
+
+def _split(state: Tensor, P: int) -> tuple[Tensor, Tensor]:
+    """(step, place) of states."""
+    return state.long() // P, state.long() % P

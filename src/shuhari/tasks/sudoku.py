@@ -1,0 +1,184 @@
+"""Sudoku: a grid with empty cells and one way to fill them: `1..4.4.12...43.2=` -> `1234342121434312`.
+
+A grid has rows, columns and boxes, and each of these has every digit once. A prompt is the grid row by row, `.` where a
+cell is empty; right is the whole grid, filled in. Grids are drawn by a search, and emptied cell by cell as long as
+there is no second way to fill them. The order of cells is not the order in which they can be told, so it matters to a
+policy whether it has to write from left to right. As in d1 (Zhao et al. 2025, "d1: Scaling Reasoning in Diffusion Large
+Language Models via Reinforcement Learning", arXiv 2504.12216), whose reward is the share of empty cells that are right.
+Left out: problems that are alike but for the names of digits are not told apart from others, so of the 288 grids of
+four digits all are in both splits; only which cells are empty is new.
+
+Axes: `S` = box^2 digits, the side of a grid; cells count from 0 to S^2 - 1, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from typing import Any, Literal
+
+from shuhari.bounds import Count, Length, ProperShare, Share, check
+from shuhari.data import Problem, Step
+from shuhari.ports.answers import Answers
+from shuhari.registry import register
+from shuhari.tasks.source import TRIES, Generated, Listed, Stream, answer_text, check_split, draw_distinct, draw_item
+
+EMPTY_CELL = "."
+MOST = {2: 12, 3: 50}  # empty cells: 4 of 16 are the fewest that tell a grid, and beyond 50 of 81 they are long sought
+
+
+@register("task", "sudoku")
+@dataclass
+class Sudoku:
+    """Grids of 4 digits (`box` 2, four boxes of 2 x 2) or 9 (`box` 3), with one way to fill them in.
+
+    empty: how many cells are; of several numbers each is trained on as often, and each is a level of its own: a
+    problem's task is `empty6`, so numbers are reported once more for each, as `mean@empty6`. At most 12 of 16, or 50 of
+    81. whole: the answer is the whole grid; else the empty cells alone, row by row.
+
+    `score` is 1 for the right answer and nothing else; `partial`, the share of empty cells that are right in an answer
+    that is not too long, is summed only where `[reward.weights]` names it.
+
+    slip: the chance that a demonstration has another digit in a cell that is empty; at 0 `solution` is the right
+    answer. The test split has `test_size` problems, as many of each level, and no prompt of it is trained on: a hash of
+    the prompt holds out a share `test_fraction`. `info`: `level`, that number. seed: of problems and demonstrations.
+    """
+
+    box: Literal[2, 3] = 2
+    empty: tuple[Length, ...] = (6,)
+    whole: bool = True
+    slip: Share = 0.0
+    test_fraction: ProperShare = 0.25
+    test_size: Length = 256
+    seed: Count = 0
+    stamps = ("reward/score", "reward/partial")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.empty or len(set(self.empty)) < len(self.empty) or max(self.empty) > MOST[self.box]:
+            expected = f"numbers that differ, of 1 to {MOST[self.box]} cells where box is {self.box}"
+            raise ValueError(f"sudoku: empty is {self.empty}: expected {expected}")
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of prompts and answers."""
+        return f"{''.join(map(str, range(1, self.box**2 + 1)))}{EMPTY_CELL}="
+
+    def problems(self, split: str) -> Generated | Listed:
+        return self._test if check_split(split) == "test" else Generated(self._train)
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0 for the right answer, else 0.0, "partial": share of empty cells that are right}."""
+        text, right = answer_text(steps), str(problem.answer)
+        told = [i for i in range(len(right)) if not self.whole or str(problem.prompt)[i] == EMPTY_CELL]
+        hits = sum(text[i : i + 1] == right[i] for i in told) if len(text) <= len(right) else 0
+        return {"score": float(text == right), "partial": hits / len(told)}
+
+    def answers(self, problem: Problem) -> Answers:
+        """The right answer."""
+        return Answers((str(problem.answer),), (1.0,))
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+    # ---------------------------------------------------------------- problems
+
+    @cached_property
+    def _test(self) -> Listed:
+        """The levels in turn."""
+        size = max(self.test_size // len(self.empty), 1)
+        found = [draw_distinct(partial(self._item, "test", empty), size).problems for empty in self.empty]
+        return Listed([p for row in zip(*found, strict=False) for p in row])
+
+    def _train(self, index: int) -> Problem:
+        level = Stream("sudoku level", self.seed, index).below(len(self.empty))
+        return self._item("train", self.empty[level], index)[1]
+
+    def _item(self, split: str, empty: int, index: int) -> tuple[str, Problem]:
+        """(prompt, problem) number `index` of a level."""
+        stream = Stream("sudoku", self.seed, split, empty, index)
+
+        def draw() -> tuple[str, list[int]]:
+            puzzle, grid = draw_puzzle(self.box, empty, stream)
+            return "".join(str(x) if x else EMPTY_CELL for x in puzzle) + "=", grid
+
+        prompt, grid = draw_item(split, self.test_fraction, draw, "sudoku")
+        shown = [x if given != EMPTY_CELL else self._slip(x, stream) for x, given in zip(grid, prompt, strict=False)]
+        answer, solution = ("".join(str(x) for x, given in zip(cells, prompt, strict=False)
+                                    if self.whole or given == EMPTY_CELL) for cells in (grid, shown))  # fmt: skip
+        return prompt, Problem(f"empty{empty}", prompt, prompt, answer, solution, {"level": empty})
+
+    def _slip(self, digit: int, stream: Stream) -> int:
+        if stream.uniform() >= self.slip:
+            return digit
+        size = self.box**2
+        return (digit + stream.below(size - 1)) % size + 1
+
+
+def draw_puzzle(box: int, empty: int, stream: Stream) -> tuple[list[int], list[int]]:
+    """(a grid of which so many cells are 0, the one way to fill it in): [S^2] digits each. ValueError where none is
+    found."""
+    for _ in range(TRIES):
+        grid = next(complete([0] * box**4, box, stream))
+        cells, left = [*grid], empty
+        for cell in sorted(range(box**4), key=lambda _: stream.bits()):
+            if left and not _is_needed(cells, cell, box):
+                cells[cell], left = 0, left - 1
+        if not left:
+            return cells, grid
+    raise ValueError(f"sudoku: none of {TRIES} grids has one way to fill in {empty} empty cells: expected fewer")
+
+
+def complete(cells: Sequence[int], box: int, stream: Stream | None = None) -> Iterator[list[int]]:
+    """All ways to fill in the 0s of a grid [S^2]: each as a grid, digits of a cell in rising order, or as they are
+    drawn. The next cell is one of those that fewest digits fit."""
+    filled, used = [*cells], [0] * (3 * box**2)  # of each unit the bits of its digits
+    for cell, digit in enumerate(cells):
+        for unit in _units(box)[cell] if digit else ():
+            if used[unit] >> digit & 1:
+                return
+            used[unit] |= 1 << digit
+    yield from _fill(filled, used, [i for i, x in enumerate(cells) if not x], box, stream)
+
+
+def _fill(cells: list[int], used: list[int], empty: list[int], box: int, stream: Stream | None) -> Iterator[list[int]]:
+    if not empty:
+        yield [*cells]
+        return
+    units, every = _units(box), (2 << box**2) - 2
+    best, fewest, free = 0, box**2 + 1, 0
+    for i in empty:
+        a, b, c = units[i]
+        fits = every & ~(used[a] | used[b] | used[c])
+        if (n := fits.bit_count()) < fewest:
+            best, fewest, free = i, n, fits
+            if n < 2:
+                break
+    digits = [x for x in range(1, box**2 + 1) if free >> x & 1]
+    rest = [i for i in empty if i != best]
+    for x in digits if stream is None or fewest < 2 else sorted(digits, key=lambda _: stream.bits()):
+        cells[best] = x
+        for unit in units[best]:
+            used[unit] ^= 1 << x
+        yield from _fill(cells, used, rest, box, stream)
+        for unit in units[best]:
+            used[unit] ^= 1 << x
+    cells[best] = 0
+
+
+def _is_needed(cells: Sequence[int], cell: int, box: int) -> bool:
+    """Whether a grid that can be filled in in one way could be in more, if this cell were empty."""
+    others = (x for x in range(1, box**2 + 1) if x != cells[cell])
+    return any(next(complete([*cells[:cell], x, *cells[cell + 1 :]], box), None) for x in others)
+
+
+@cache
+def _units(box: int) -> tuple[tuple[int, int, int], ...]:
+    """Of each cell the numbers of its row, its column and its box."""
+    size = box**2
+    rows = [divmod(i, size) for i in range(size**2)]
+    return tuple((r, size + c, 2 * size + r // box * box + c // box) for r, c in rows)
