@@ -2,6 +2,7 @@
 
     python benchmarks/lanes.py           writes results/lanes.json and the table of README.md
     python benchmarks/lanes.py --quick   a look, which writes nothing
+    python benchmarks/lanes.py --few     `steps` of 6 to 24 lanes of the world `point` alone: results/lanes_few.json
 
 Environment steps a second of processor time of 64 lanes, on one thread: `steps`, of random actions; `collect`, of the
 vector rollout with an MLP policy of the library's usual size; `train`, a PPO run, evaluation left out. The sides
@@ -15,6 +16,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym
 
 LANES = 64
+FEW = 6, 8, 10, 12, 16, 24
 WORLDS: dict[str, dict[str, Any]] = {
     "point": {}, "point, noise and hazards": {"noise": 0.05, "hazards": ((2.0, 2.0, 1.0),)}, "insert": {}, "merge": {},
     "cmdp": {}, "riverswim": {}}  # fmt: skip
@@ -43,13 +46,13 @@ TRAINED = {  # world -> recipe, settings
 Side = Callable[[], float]  # environment steps a second
 
 
-def step(world: str, rows: int) -> Side:
+def step(world: str, rows: int, lanes: int = LANES) -> Side:
     task = Gym(f"world/{world.partition(',')[0]}", WORLDS[world])
     space, does = task.spaces()
-    actor, seen, reward = Inline(task.make, range(LANES)), allocate(space, LANES), np.zeros(LANES)
-    actor.start(range(LANES), seen)
+    actor, seen, reward = Inline(task.make, range(lanes)), allocate(space, lanes), np.zeros(lanes)
+    actor.start(range(lanes), seen)
     does.seed(0)
-    drawn = [[does.sample() for _ in range(LANES)] for _ in range(32)]
+    drawn = [[does.sample() for _ in range(lanes)] for _ in range(32)]
     actions: list[Any] = [np.stack(x) if does.shape else [int(a) for a in x] for x in drawn]
     fresh: dict[int, Any] = {}
 
@@ -57,9 +60,9 @@ def step(world: str, rows: int) -> Side:
         nonlocal fresh
         began = time.process_time()
         for t in range(rows):
-            actor.post(slice(0, LANES), actions[t % len(actions)], fresh)
-            fresh = {i: None for i, _ in actor.poll(slice(0, LANES), seen, reward, {})}
-        return rows * LANES / (time.process_time() - began)
+            actor.post(slice(0, lanes), actions[t % len(actions)], fresh)
+            fresh = {i: None for i, _ in actor.poll(slice(0, lanes), seen, reward, {})}
+        return rows * lanes / (time.process_time() - began)
 
     run()  # the first observations of each are held against their bounds
     return run
@@ -95,7 +98,7 @@ def train(world: str, rows: int) -> Side:
 
 def compare(make: Callable[[str, int], Side], world: str, rows: int, repeats: int) -> dict[str, Any]:
     sides = {}
-    for name, few in (("alone", LANES + 1), ("together", Inline.few)):
+    for name, few in (("alone", LANES + 1), ("together", 1)):
         Inline.few, kept = few, Inline.few
         sides[name] = few, make(world, rows)
         Inline.few = kept
@@ -107,17 +110,27 @@ def compare(make: Callable[[str, int], Side], world: str, rows: int, repeats: in
             found[name].append(run())
             Inline.few = kept
     ratios = [b / a for a, b in zip(found["alone"], found["together"], strict=True)]
-    print(f"{make.__name__} {world}: {statistics.median(found['together']):,.0f} steps/s, {spread(ratios)}", flush=True)
+    name = getattr(make, "__name__", "few")
+    print(f"{name} {world}: {statistics.median(found['together']):,.0f} steps/s, {spread(ratios)}", flush=True)
     return {name: spread(x) for name, x in found.items()} | {"ratio": spread(ratios)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a look, which writes nothing")
-    quick = parser.parse_args().quick
+    parser.add_argument("--few", action="store_true", help="few lanes of one world alone")
+    asked = parser.parse_args()
+    quick = asked.quick
     torch.set_num_threads(1)
     torch.manual_seed(0)
     repeats = 3 if quick else 9
+    if asked.few:
+        few = {lanes: compare(partial(step, lanes=lanes), "point", 20_000 // lanes, repeats) for lanes in FEW}
+        if not quick:
+            write("lanes_few", {"machine": machine(1), "repeats": repeats, "lanes": few})
+            rows = [[str(lanes), _show(x)] for lanes, x in few.items()]
+            publish("lanes_few", table(["lanes of `point`", "random actions"], *rows))
+        return
     found = {world: {"steps": compare(step, world, 200, repeats), "collect": compare(collect, world, 200, repeats)}
              for world in WORLDS}  # fmt: skip
     for world in TRAINED:

@@ -58,7 +58,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "bind": do_nothing,  # (ctx, key): before `reset`; whom to ask for models and noise, and what to name these by
     "snapshot": None,  # () -> a payload that `restore` of another takes back
     "step_lanes": None,  # (lanes, actions): the step of many at once, see `tasks.lanes`
-    "moves": (),  # of a class that has it: the attributes that a step changes
+    "moves": (),  # of a class that has it: the attributes that a reset draws or a step changes
     "takes": None,  # (trace) -> what `step` is to get of a decision
     # rewards
     "counts": True,  # whether it weighs 1, in the place of the task's own measure, where nothing gives weights

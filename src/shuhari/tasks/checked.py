@@ -4,7 +4,7 @@ alone, a reward that is no number makes whole episodes vanish from what is learn
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, ClassVar, NoReturn
 
@@ -71,8 +71,13 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             error.add_note(f"raised by a step of {len(envs)} lanes of {self.called}")
             raise
+        if not _is_five(found):
+            self._refuse(found)
         (seen, reward), N = found[:2], len(envs)
-        fine = seen.shape == (N, *space.shape) and seen.dtype.kind in "biuf" and not np.isnan(seen).any()
+        shapes = [(N, *space.shape), (N, self.entries) if self.entries else (N,), (N,), (N,)]
+        if [getattr(x, "shape", None) for x in found[:4]] != shapes:
+            self._refuse_lanes(found, shapes)
+        fine = seen.dtype.kind in "biuf" and not np.isnan(seen).any()
         fine = fine and _are_finite(reward, N * (self.entries or 1))
         looks = np.flatnonzero(lanes.seen < LOOKED) if isinstance(space, spaces.Box) else ()
         for i in looks if fine else range(N):
@@ -100,6 +105,13 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _refuse(self, found: Any, error: Exception | None = None) -> NoReturn:
         raise ValueError(f"{self.called}: its step returned {_show(found)}: expected {FIVE}") from error
+
+    def _refuse_lanes(self, found: Stepped, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
+        has = [getattr(x, "shape", None) for x in found[:4]]
+        i = next(i for i in range(4) if has[i] != shapes[i])
+        what = f"{_show(found[i])}, no array" if has[i] is None else f"of shape {has[i]}"
+        name = ("observations", "rewards", "terminated", "truncated")[i]
+        raise ValueError(f"{self.called}: {name} of its step_lanes are {what}: expected an array of shape {shapes[i]}")
 
     def _see(self, seen: Any, space: Any, key: str = "") -> None:
         if isinstance(space, spaces.Dict):

@@ -201,6 +201,108 @@ def test_a_form_that_does_something_else_is_found() -> None:
             testing.check_environment(Gym("Wrong-v0", {"broken": broken}, **given))
 
 
+class Single(Pair):
+    """A world in single precision, with draws of several kinds in a step, and a goal that a reset draws."""
+
+    moves = ("at", "speed", "goal")
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.at, self.speed = self.np_random.random(2, dtype=np.float32)
+        self.goal = int(self.np_random.integers(2, 5))
+        return np.float32([self.at]), {}
+
+    def step(self, action: Any) -> Any:
+        self.speed = self.speed * self.speed + np.float32(0.3 * self.np_random.uniform(0, 1, 2)[1])
+        self.at = self.at + self.speed * np.float32(self.np_random.integers(3))
+        return np.float32([self.at]), float(self.at * self.speed), bool(self.at > self.goal), False, {}
+
+    def step_lanes(self, lanes: Any, actions: Any) -> Any:
+        lanes.speed = lanes.speed * lanes.speed + (0.3 * lanes.draw("uniform", 0, 1, 2)[:, 1]).astype(np.float32)
+        lanes.at = lanes.at + lanes.speed * lanes.draw("integers", 3).astype(np.float32)
+        paid = (lanes.at * lanes.speed).astype(float)
+        return look(lanes.at), paid, lanes.at > lanes.goal, np.zeros(len(paid), bool), {}
+
+
+class Bad(Single):
+    """Of which `how` says what is wrong with its form."""
+
+    moves: Any = ("at", "speed", "goal")
+
+    def __init__(self, how: str = "") -> None:
+        super().__init__()
+        self.how = how
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        self.pair = (1, 2)
+        return found
+
+    def step_lanes(self, lanes: Any, actions: Any) -> Any:
+        seen, paid, over, cut, tells = super().step_lanes(lanes, actions)
+        if self.how == "a subset":
+            lanes.speed = lanes.speed + np.float32(len(actions) == 2)
+        if self.how == "a number":
+            lanes.at = 5
+        seen = seen.tolist() if self.how == "a list" else seen
+        over = bool(over.any()) if self.how == "one end" else over
+        return seen, paid[0] if self.how == "one reward" else paid, over, cut, tells
+
+
+def test_a_world_in_single_precision_that_is_put_back_one_by_one() -> None:
+    N, task = 12, Gym("Single-v0")
+    testing.check_environment(task)
+    alone, *others = (play(task, N, 200, few, np.random.default_rng(3)) for few in (N + 1, 1, N, N - 2))
+    assert [dumps(other) == dumps(alone) for other in others] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("how", "moves", "said"),
+    [
+        ("", ("at", "speed"), "Bad: goal is not the same in all environments: expected in moves"),
+        ("", (), "Bad: .* is not the same in all environments"),
+        ("", ("at", "speed", "goal", "pair"), r"Bad: moves has 'pair', which is \(1, 2\)"),
+        ("", "at", "Bad: moves is 'at': expected a tuple"),
+        ("a number", ..., r"Bad: lanes.at was set to 5: expected an array \[.\]"),
+        ("a list", ..., r"gym/Bad-v0: observations of its step_lanes are \[\[.*expected an array of shape \(4, 1\)"),
+        ("one end", ..., r"gym/Bad-v0: terminated of its step_lanes are False, .* of shape \(4,\)"),
+        ("one reward", ..., r"gym/Bad-v0: rewards of its step_lanes are of shape \(\): .* of shape \(4,\)"),
+        ("a subset", ..., "Gym: steps lanes together otherwise"),
+    ],
+)
+def test_a_wrong_form_is_named(how: str, moves: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Gym("Bad-v0", {"how": how})
+    if moves is not ...:
+        monkeypatch.setattr(Bad, "moves", moves)
+    with pytest.raises((ValueError, testing.ConformanceError), match=said):
+        testing.check_environment(task)
+
+
+def test_what_moves_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pair, "moves", ())
+    with pytest.raises(AttributeError, match="'at'") as found:
+        Lanes([Pair(), Pair()]).act(np.zeros(2, int))
+    assert found.value.__notes__ == ["Pair: expected one of its moves, ()"]
+
+
+def test_an_error_between_leaves_the_environments_where_they_were() -> None:
+    """Those that were stepped together have moved; the rollout knows that it is in the middle of a step."""
+    task = Gym("Single-v0")
+    actor = Inline(task.make, range(12))
+    seen, reward = allocate(task.spaces()[0], 12), np.zeros(12)
+    actor.start(range(12), seen)
+    actor.post(slice(0, 12), [0] * 12, {})
+    actor.poll(slice(0, 12), seen, reward, {})
+    bare = [env.unwrapped for env in actor.envs.values()]
+    actor.post(slice(0, 12), [0] * 12, {0: None, 1: {"env": None, "last": None}})
+    with pytest.raises(TypeError) as found:
+        actor.poll(slice(0, 12), seen, reward, {})
+    assert "in lane 1, counted from 0" in found.value.__notes__ and actor.astray
+    began = bare[0].at
+    actor.snapshots()
+    assert bare[0].at == began and [float(env.at) for env in bare[2:]] == seen[2:, 0].tolist()
+
+
 class Quiet(Pair):
     """Does something else, and has the form of what it comes from."""
 
@@ -237,6 +339,8 @@ def test_who_is_stepped_together() -> None:
     assert not are_alike([Gym("world/point").make(), Gym("world/point", {"max_episode_steps": 3}).make()])
 
 
+gymnasium.register("Bad-v0", Bad)
 gymnasium.register("Pair-v0", Pair)
 gymnasium.register("Quiet-v0", Quiet)
+gymnasium.register("Single-v0", Single)
 gymnasium.register("Wrong-v0", Wrong)

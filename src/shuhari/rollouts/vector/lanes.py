@@ -75,7 +75,7 @@ class Inline:
         self._posted[lanes.start] = taken, fresh
 
     def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
-        taken, fresh = self._posted.pop(lanes.start)
+        taken, fresh = self._posted[lanes.start]
         envs, first, over, i = self.envs, lanes.start, list[tuple[int, int]](), lanes.start
         alone: Sequence[int] = range(first, lanes.stop)
         if self._alike and taken is not None and len(alone) - len(fresh) >= self.few:
@@ -96,10 +96,12 @@ class Inline:
                     if terminated or truncated:
                         over.append((i, TERMINATED if terminated else TRUNCATED))
         except Exception as error:
+            self._part(without=at)
             error.add_note(f"in lane {i}, counted from 0")
             raise
         if self._together is not None and at:
             self._together.take(at)
+        del self._posted[lanes.start]
         return over
 
     def _step_together(
@@ -126,10 +128,10 @@ class Inline:
         ends = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, RUNNING))
         return [(moved[k], int(ends[k])) for k in np.flatnonzero(ends).tolist()]
 
-    def _part(self) -> None:
-        """Bring the environments to where they are."""
+    def _part(self, without: Sequence[int] = ()) -> None:
+        """Bring the environments to where they are, but for those that are there."""
         if self._together is not None:
-            self._together.put([*self._index.values()])
+            self._together.put([k for k in self._index.values() if k not in without])
         self._together = None
 
     def snapshots(self) -> list[Any]:
