@@ -562,6 +562,10 @@ def test_a_data_set_of_minari(recorded: Any) -> None:
     assert columns["cont"][columns["last"].unique()].tolist() == [0, 0, 0]
     assert columns["index"][:3].tolist() == [[0], [1], [2]]
     assert columns["index"][columns["last"].unique()].tolist() == [[-1]] * 3
+    narrow: Any = SimpleNamespace(spaces=lambda: (task.spaces()[0], spaces.Box(-0.5, 0.5, ())))
+    (pushed := Minari("test/cartpole-v0")).read(narrow, 0)
+    first = int(columns["taken"][columns["mask"][:, 0]].nonzero()[0])
+    assert pushed.odd[0].startswith(f"minari: test/cartpole-v0: actions: row {first} is 1, outside of the task's Box")
     path = root / "test" / "cartpole-v0"
     assert int(Minari(path=str(path), episodes=2).read(task, 0)["episode"].max()) == 1
     with pytest.raises(LookupError, match=r"did you mean 'test/cartpole-v0'.*minari download"):

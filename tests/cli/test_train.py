@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,12 @@ def test_a_run_ends_with_its_files_and_says_where_they_are(shuhari, home: Path) 
     assert {"before", "after", "wall_s", "spent", "recipe"} <= set(summary)
     assert "greedy" in summary["before"] and "greedy" in summary["after"]
     assert Run(home / "runs/new").step == 2
+
+
+def test_a_run_on_recorded_data_ends_with_what_they_were(shuhari, home: Path) -> None:
+    few = {"buffer.data.episodes": 3, "buffer.draws": 1, "steps": 1, "evaluate.n": 1}
+    out = shuhari("train", "baselines/cql_cartpole", *(f"--set={k}={v}" for k, v in few.items())).out
+    assert re.search(r"data main/main/buffer: 3 episodes, \d+ transitions; return \(trained reward, 1 x task\) \d", out)
 
 
 def test_the_same_command_again_says_that_the_run_is_complete(shuhari, home: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from shuhari.bounds import Count, check
-from shuhari.buffers.recording import RecordedEpisode, columns_of
+from shuhari.buffers.recording import RecordedEpisode, columns_of, find_unknown, list_outside
 from shuhari.data import nearest
 from shuhari.ports import Task
 from shuhari.registry import register
@@ -41,6 +41,8 @@ class Minari:
         check(self)
         if bool(self.id) == bool(self.path):
             raise ValueError(f"minari: id is {self.id!r} and path is {self.path!r}: expected one of them")
+        self.odd: tuple[str, ...] = ()
+        self.unknown = ""
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -49,9 +51,13 @@ class Minari:
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         data = self._open()
         try:
-            return columns_of(self._list_episodes(data))
+            columns = columns_of(self._list_episodes(data))
         except Exception as error:  # of h5py, pyarrow or minari, which name no file
             raise self._explain(error) from error
+        whose = f"minari: {self.id or self.path}"
+        self.odd = tuple(f"{whose}: {told}" for told in list_outside(columns, task.spaces()))
+        self.unknown = f"{whose}: {told}" if (told := find_unknown(columns)) else ""
+        return columns
 
     def _explain(self, error: Exception) -> Exception:
         """An error of a library as one that names the data set."""
