@@ -59,6 +59,8 @@ def test_an_observation_that_is_not_of_the_space_is_named() -> None:
             policy.act(wrong)
         with pytest.raises(ValueError, match=rf"of shape {shape}"):
             policy.predict(wrong)
+    with pytest.raises(ValueError, match="some are NaN"):
+        policy.act(np.array([0.0, np.nan, 0.0, 0.0]))
 
 
 def test_the_same_call_finds_the_complete_run() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from shuhari.batch import STATUS, Batch
 from shuhari.data import Status, code
-from shuhari.measure import Meter, count_turns, summarise_batch
+from shuhari.measure import Meter, count_decisions, count_turns, summarise_batch
 
 
 def test_a_meter_weighs_by_counts() -> None:
@@ -87,3 +87,12 @@ def test_what_graded_nothing_is_named() -> None:
     numbers = {"rollout/ungraded": 1.0, "reward/mean": math.nan, "reward/mine": math.nan, "reward/other": 1.0}
     meter.update(numbers)
     assert meter.why() == "no sample was graded: every reward was None or NaN, of 'mine'"
+
+
+def test_steps_of_denoising_are_one_decision() -> None:
+    """The same rows as steps of a chain: each episode has one decision."""
+    batch = rows(chain=torch.zeros(3, 2, 1))
+    assert count_decisions(batch).tolist() == [1, 1, 1] and count_decisions(rows()).tolist() == [2, 2, 1]
+    assert summarise_batch(batch, {})["rollout/length"] == 1.0
+    nothing = batch.put({"mask": torch.zeros(3, 2, dtype=torch.bool)})
+    assert count_decisions(nothing).tolist() == [0, 0, 0]

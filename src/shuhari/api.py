@@ -319,6 +319,8 @@ def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
     if isinstance(given, Mapping) or hasattr(space, "spaces"):
         raise ValueError(f"an observation {str(given)[:60]}: expected one of {space}")
     x = dense([np.asarray(given)])[0]
+    if bool(x.isnan().any()):
+        raise ValueError(f"an observation {str(given)[:60]}: expected numbers, and some are NaN")
     axes = len(space.shape or ())
     if x.dim() not in (axes, axes + 1) or tuple(x.shape[x.dim() - axes :]) != tuple(space.shape or ()):
         one = tuple(space.shape or ())

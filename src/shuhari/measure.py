@@ -79,6 +79,12 @@ def explain_returns(batch: Batch) -> Info:
     return info
 
 
+def count_decisions(batch: Batch) -> Tensor:
+    """[B] decisions of a row as its environment saw them: one where its positions are steps of denoising (`chain`)."""
+    made = batch["mask"].sum(1)
+    return made.clamp(max=1) if "chain" in batch else made
+
+
 def count_turns(batch: Batch) -> Tensor:
     """[B] how many calls of a policy the row's decisions come from."""
     last = batch["segment"].masked_fill(~batch["mask"], -1).cummax(1).values  # segments count up along a row
@@ -91,7 +97,7 @@ def _facts(batch: Batch, weights: Mapping[str, Number]) -> Info:
     status, usable = batch["status"][leaf], find_usable(batch)[leaf]
     info: Info = {
         "rollout/episodes": float(n),
-        "rollout/length": float(batch["mask"].sum()) / n,
+        "rollout/length": float(count_decisions(batch).sum()) / n,
         "rollout/truncated": float((status == STATUS[Status.TRUNCATED]).sum()) / n,
     }
     if bool((batch["segment"] > 0).any()):

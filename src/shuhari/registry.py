@@ -209,6 +209,7 @@ def _file(path: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name], _LOADED[file], before = module, (text, module), sys.dont_write_bytecode
+    search_in(file.parent)  # its neighbours are found as where it is run as a script, but hide nothing
     sys.dont_write_bytecode = True  # which knows a file by size and second alone
     try:
         spec.loader.exec_module(module)

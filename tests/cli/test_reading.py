@@ -103,7 +103,7 @@ def test_eval_gives_what_the_run_measured_with_intervals(shuhari, home: Path) ->
 def test_eval_of_an_earlier_step_and_another_split(shuhari, home: Path) -> None:
     found = told(shuhari("eval", "s0", "--step", 2, "-n", 3, "--samples", 1, "--split", "train", "--json"))
     assert (found["step"], found["split"], found["problems"]) == (2, "train", 3) and "mean" not in found
-    out = shuhari("eval", "s0", "-n", 2, "--samples", 2).out
+    out = shuhari("eval", "s0", "--n", 2, "--samples", 2).out
     assert "pass@2" in out and "95 % interval" in out
     done = shuhari("eval", "s0", "--split", "nope")
     assert done.code == 2 and "--split" in done.err and "'nope'" in done.err and "known: test, train" in done.err
@@ -163,7 +163,9 @@ def test_compare_of_single_runs_is_over_problems(shuhari, home: Path) -> None:
     done = shuhari("compare", "s0", "s1", "-n", 6)
     assert done.code == 0 and "problems" in done.out and "plot: compare.png" in done.out
     assert "one run an arm" in done.err and done.out.split()[0] == "held-out"
-    assert shuhari("compare", "s0", "s1", "-n", 6, "--metric", "held-out").out == done.out
+    assert "written over" not in done.err
+    again = shuhari("compare", "s0", "s1", "--n", 6, "--metric", "held-out")
+    assert again.out == done.out and "compare.png was there, and is written over" in again.err
     found = told(shuhari("compare", "s0", "s1", "-n", 6, "--json"))["arms"]
     assert found["s1"]["paired"] is True and found["s1"]["n"] == 6  # the same problems, though the seeds differ
     assert found["s0"]["value"] == told(shuhari("eval", "s0", "-n", 6, "--samples", 1, "--json"))["greedy"]["value"]

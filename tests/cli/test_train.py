@@ -265,3 +265,25 @@ def test_a_run_that_is_refused_leaves_no_folder(shuhari, tmp_path: Path, monkeyp
     done = shuhari("train", "baselines/bc_cartpole", "--set", setting)
     assert done.code in (1, 2) and done.err.startswith("error:")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_says_when_the_first_step_is_more_than_the_budget(shuhari, home: Path) -> None:
+    done = shuhari("train", "baselines/qr_dqn_cartpole", "--dry-run", "--set", "env_steps=400")
+    assert "main: its first step alone collects 1,000 decisions: expected a budget of as many env_steps" in done.err
+    assert "rollout.sampling.temperature = " in done.out and "rollout.sampling = " not in done.out
+    assert "first step" not in shuhari("train", "baselines/qr_dqn_cartpole", "--dry-run").err
+
+
+def test_the_regret_of_a_planner_is_told_and_drawn(shuhari, home: Path) -> None:
+    done = shuhari("train", "baselines/ucrl2_riverswim", "--set", "steps=1", "--run", "runs/river")
+    assert "  regret " in done.out and "last ucrl/regret_sum: " in done.out
+    assert (home / "runs/river/curves.png").exists()
+
+
+@pytest.mark.parametrize("command", ["board", "serve"])
+def test_a_server_that_is_not_installed_names_the_command(shuhari, monkeypatch, command: str) -> None:
+    for name in [n for n in sys.modules if n.startswith(("shuhari.tools.serving", "shuhari.tools.board", "starlette"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    done = shuhari(*([command] if command == "board" else [command, "runs/s0"]))
+    assert f'pip install "shuhari[{command}]"' in done.err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.diagnosis import RULES, Evidence, Watch, diagnose, judge
+from shuhari.diagnosis import FINE, RULES, Evidence, Watch, describe_health, diagnose, judge
 
 Columns = dict[str, list[Any]]
 NAN = math.nan
@@ -233,3 +233,23 @@ def test_the_worst_metric_of_several_is_told() -> None:
     e = Evidence("rl", text(critic__clip_fraction=0.9, policy__clip_fraction=0.4))
     (found,) = judge(e)
     assert (found.metric, found.number) == ("critic/clip_fraction", pytest.approx(0.9))
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [(2, ", as far as 2 steps can show it: most"), (1, ", as far as 1 step can show it: most"), (12, "")],
+)
+def test_health_is_as_sure_as_the_last_stage_is_long(last: int, said: str) -> None:
+    columns = text(20 + last)
+    columns["stage"] = ["warm-up"] * 20 + ["rl"] * last
+    found = describe_health(columns, {})
+    assert found.startswith(f"{FINE}{said}") and (said != "" or found == FINE)
+
+
+def test_a_run_whose_budget_ended_before_an_update_is_not_called_fine() -> None:
+    columns = control(1, **{"spent/env_steps": 1000.0})
+    found = describe_health(columns, {"env_steps": 150, "part": {"policy": {}}})
+    assert "; but no update was made in stage main; its first step alone spent 1000 env_steps of a budget" in found
+    columns["spent/updates"] = [80.0]
+    assert "no update" not in describe_health(columns, {"part": {"policy": {}}})
+    assert "update" not in describe_health(control(1), {})  # a learner without parts: a table, a planner

@@ -46,6 +46,8 @@ def checked(name: str, **changes: Any) -> None:
         ("grpo", {"collect.advantage.stream": "rll"}, r"collect\.advantage\.stream: .* stream 'rll' .* mean 'rl'"),
         ("grpo", {"part.policy.terms.clip.stream": "rll"}, r"policy\.terms\.clip\.stream: .* 'rll' .* mean 'rl'"),
         ("grpo", {"reward.weights.scre": 1.0}, r"reward\.weights\.scre: no grader .* 'scre' .* did you mean 'score'"),
+        ("ppo_cmdp", {"reward.weights.price": 1.0}, r"weights\.price: .* task\.tells\.price=reward"),
+        ("grpo", {"part.policy.terms.outcome": {"reward": "reward/x", "role": "policy"}}, r"reward=reward/score$"),
         ("grpo", {"reward.length": {"of": "scores"}, "reward.weights": {"score": 1.0, "length": 1.0}},
          r"reward\.length\.of: no grader .* 'scores'.* mean 'score'"),
         ("grpo", {"part.policy.terms.outcome": {"reward": "reward/scor", "role": "policy"}},
@@ -92,6 +94,13 @@ def test_columns_count_in_order() -> None:
     parts["policy"] = policy
     with pytest.raises(RecipeError, match=r"part\.temperature\.terms\.temperature: .*'fresh/log_prob'"):
         check_stages([stage])
+
+
+def test_a_cost_that_nothing_tells_is_missed_as_one_that_an_environment_may_tell() -> None:
+    with pytest.raises(RecipeError, match=r"cost_gae\.reward: no grader .* 'cost' .*: task\.tells\.cost=reward$"):
+        checked("control/ppo_lagrangian", **{"task.tells.cost": "column"})
+    with pytest.raises(RecipeError, match=r"cost is 'task': .* such as 'reward/cost'"):
+        checked("control/ppo_lagrangian", **{"transform.constrain.cost": "task"})
 
 
 @pytest.mark.parametrize(

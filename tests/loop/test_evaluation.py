@@ -376,3 +376,12 @@ def test_a_mean_without_what_is_ungraded_has_bounds_beside_it(greedy: list[float
     assert (found["ungraded.low"], found["ungraded.high"]) == pytest.approx(bounds)
     returns = Outcomes(ids, np.array(greedy) * 7, None, {}).scores(Evaluation())  # of no measure in [0, 1]
     assert ("ungraded.low" in returns) == (not any(x > 0 for x in greedy))
+
+
+def test_returns_are_not_solved_and_have_no_pass_at_k_unless_it_is_asked_for() -> None:
+    found = Outcomes(["a"], np.array([0.0]), np.array([[0.5, 10.0, math.nan]]))
+    assert "pass@1" not in found.scores(Evaluation(n=1, samples=3))
+    for asked in ({"solved": 10.0}, {"k": (1,)}):
+        assert found.scores(Evaluation(n=1, samples=3, **asked))["pass@1"] == 0.5
+    shares = Outcomes(["a"], np.array([0.0]), np.array([[0.5, 1.0, math.nan]]))
+    assert shares.scores(Evaluation(n=1, samples=3))["pass@1"] == 0.5

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shuhari.store import Run, Store, StoreError, find_checkpoint, list_runs, metrics, resolve
+from shuhari.store import Run, Store, StoreError, directory, find_checkpoint, list_runs, metrics, resolve
 from shuhari.store.directory import NoRunError
 
 
@@ -153,3 +153,15 @@ def test_listing_needs_no_torch(tmp_path: Path) -> None:
     script = "import sys; from shuhari.store import list_runs as l; print(len(l(sys.argv[1])), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "False"]
+
+
+def test_of_many_runs_the_newest_are_named_and_none_inside_of_another(tmp_path: Path) -> None:
+    for i in range(directory.NEWEST + 2):
+        for name in (f"r{i}", f"r{i}/children/c"):
+            (tmp_path / name).mkdir(parents=True)
+            (tmp_path / name / "run.sqlite").touch()
+            os.utime(tmp_path / name / "run.sqlite", (i, i))
+    with pytest.raises(NoRunError) as told:
+        resolve("nope", tmp_path)
+    newest = ", ".join(f"r{i}" for i in range(9, 1, -1))
+    assert str(told.value).endswith(f"the newest: {newest} (`shuhari runs` lists all)")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
@@ -379,3 +381,24 @@ def test_a_class_of_a_file_is_a_task_and_other_forms_name_the_one_that_works(
                        ("gym/mazes.Maze", "gym/world/mazes.Maze")):  # fmt: skip
         with pytest.raises(RecipeError, match=rf"expected it as '?{re.escape(form)}'?$"):
             Settings().make_task({"name": name})
+
+
+def test_a_file_finds_its_neighbours_and_is_called_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "the_neighbour.py").write_text("import gymnasium\n\n\nclass Base(gymnasium.Env):\n    pass\n")
+    for name, module in (("fine", "the_neighbour"), ("lost", "the_nieghbour")):
+        (tmp_path / f"{name}.py").write_text(f"from {module} import Base\n\n\nclass Mine(Base):\n    pass\n")
+    with pytest.raises(RecipeError, match=r"gym/\S*fine\.py:Mine: its observation_space is"):  # it is loaded
+        Settings().make_task({"name": f"gym/{tmp_path}/fine.py:Mine"})
+    with pytest.raises(ModuleNotFoundError, match=r"^gym/\S*lost\.py:Mine: No module named 'the_nieghbour'") as told:
+        Settings().make_task({"name": f"gym/{tmp_path}/lost.py:Mine"})
+    assert "gym/world" not in str(told.value)
+
+
+def test_a_package_of_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = ModuleNotFoundError("No module named 'minigrid'", name="minigrid")
+    monkeypatch.setattr(gymnasium, "make", Mock(side_effect=lacking))
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "shuhari\[control\]"'):
+        Gym("minigrid:MiniGrid-Nowhere-v0")

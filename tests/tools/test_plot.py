@@ -137,3 +137,8 @@ def test_an_svg_has_its_text_as_text_and_is_the_same_each_time(tmp_path: Path) -
     assert {"grpo $x^$ <b>", "dapo", "step", "m_a", "held-out"} <= told
     assert text == (tmp_path / "b.svg").read_text(encoding="utf-8") and "<script" not in text
     assert re.search(r'<svg[^>]*width="324pt"', text)  # 4.5 inches: a column and a half
+
+
+def test_a_sum_of_regret_is_a_curve_whoever_reports_it():
+    for learner in ("ucrl", "own"):
+        assert choose_curves([f"{learner}/plans", f"{learner}/regret_sum"]) == {"regret": f"{learner}/regret_sum"}

@@ -381,3 +381,10 @@ def test_two_critics_stamp_columns_of_their_own():
     assert both["return"][:, 0].tolist() == [3, 2, 0] and both["advantage"][:, 0].tolist() == [2.5, 1.5, 0]
     some = Returns(reward="cost", into="a", target="b")(batch, context())
     assert some["a"][:, 0].tolist() == some["b"][:, 0].tolist() == [9, 6, 0] and "return" not in some
+
+
+def test_a_column_that_is_no_reward_is_refused_by_name():
+    batch = chain_of_one([1.0, 2.0], [0.0, 0.0], last_value=0.0)
+    batch = batch.put({"task": torch.zeros(len(batch), dtype=torch.long)})
+    with pytest.raises(ValueError, match="the column 'task', which has no number for each decision"):
+        Gae(reward="task")(batch, context())

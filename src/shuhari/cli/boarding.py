@@ -45,12 +45,12 @@ def board(
     from threading import Thread
     from urllib.parse import quote
 
-    from shuhari.tools.serving.guard import is_loopback
     from shuhari.tools.serving.running import check_installed, listen, read_key, serve
 
     check_installed("board")
     from shuhari.tools.board.app import find_plotly, make_app
     from shuhari.tools.board.results import warm
+    from shuhari.tools.serving.guard import is_loopback
 
     try:
         key = read_key(key_env, os.environ, host) if key_env else secrets.token_urlsafe(24)

@@ -57,5 +57,5 @@ def say_findings(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]
     for finding in found:
         say(describe_finding("diagnosis", finding, path))
     if not found:
-        say(f"diagnosis: {describe_health(columns)}")
+        say(f"diagnosis: {describe_health(columns, recipe)}")
 

@@ -46,6 +46,12 @@ def dry_run(recipe: Recipe) -> None:
     for stage in stages:
         budget = ", ".join(f"{v:g} {k}" for k, v in stage.budget.items())
         say(f"# {stage.name}: {budget}; {describe_work(stage)}")
+        buffers = [x.buffer for x in stage.learners.values() if ability(x.buffer, "unit") != "group"]
+        first = max((buffer.wanted() for buffer in buffers), default=0)
+        for unit in ("env_steps", "decisions"):
+            if first > stage.budget.get(unit, first):
+                note(f"{stage.name}: its first step alone collects {first:,} decisions: expected a budget of as many "
+                     f"{unit}, or a smaller warm-up or buffer")  # fmt: skip
         for learner in stage.learners.values():
             rows_wanted = (ability(learner.buffer, "size") or 0) * stage.n
             if ability(learner.buffer, "unit") == "group" and rows_wanted > MANY:
@@ -144,8 +150,11 @@ def list_values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list
     for path, value in own.items():
         rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
         rows.append((f"{format_path(path)} = {_format(value)}", recipe.sources.get(path, "default")))
+    there = {split_path(key) for key, _ in defaults}
     for (key, text), source in defaults.items():
         path = split_path(key)
+        if any(len(p) > len(path) and p[: len(path)] == path for p in there):  # what it holds has lines of its own
+            continue
         if source != "default" or not any(p[: len(path)] == path for p in own):
             sections.setdefault("" if path[0] in SCALARS else path[0], []).append((f"{key} = {text}", source))
     overlays = sections.pop("stage", [])

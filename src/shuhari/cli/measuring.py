@@ -25,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def evaluate(
     run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
-    n: Annotated[int | None, typer.Option("-n", min=1, help="Held-out problems (default: the recipe's).")] = None,
+    n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="Held-out problems (else the recipe's).")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples a problem, for the mean and pass@k.")] = 8,
     k: Annotated[list[int] | None, typer.Option("-k", min=1, help="k of pass@k (default: 1, 2, 4, ...).")] = None,
     split: Annotated[str | None, typer.Option(help="Which problems (default: the recipe's).")] = None,
@@ -135,7 +135,7 @@ def compare(
         Path, typer.Option("--png", "--plot", help="Where the plot goes: a .png, or an .svg for print.")
     ] = Path("compare.png"),
     n: Annotated[
-        int | None, typer.Option("-n", min=1, help="Held-out problems, where single runs are compared.")
+        int | None, typer.Option("-n", "--n", min=1, help="Held-out problems, where single runs are compared.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -172,6 +172,7 @@ def compare(
         caveats.append(f"compared is {measure!r}; trained is {' and '.join(map(repr, others))}: "
                        f"--metric {GREEDY}.{others[0]} compares that")  # fmt: skip
     drawn: Path | None = png
+    before = png.with_suffix(png.suffix or ".png").exists()
     named = {label: columns[arm] for arm, label in name_arms(arms).items()}
     word, over = name_metric(metric), find_axis(columns, [p for paths in arms.values() for p in paths])
     try:
@@ -179,6 +180,8 @@ def compare(
     except (KeyError, OSError) as error:
         note(f"no plot: {error.args[0] if isinstance(error, KeyError) else error}")
         drawn = None
+    if before and drawn:
+        note(f"{png} was there, and is written over: --png names another file")
     if json:
         table = {"metric": metric, "over": "problems" if single else "seeds", "arms": found, "png": drawn}
         print_json({**table, **({"measure": measure} if single else {}), "caveats": caveats})

@@ -32,9 +32,10 @@ def serve(
 
     from shuhari.store import CheckpointError, StoreError
     from shuhari.tools.serving import running
-    from shuhari.tools.serving.guard import is_loopback
 
     running.check_installed()
+    from shuhari.tools.serving.guard import is_loopback
+
     try:
         key = running.read_key(key_env, os.environ, host)
     except ValueError as error:

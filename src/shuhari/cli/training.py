@@ -10,7 +10,7 @@ import logging
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -293,7 +293,7 @@ def show_closing(path: Path) -> None:
                 f"(--set evaluate.measure={name} reports what is trained)")  # fmt: skip
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
-    if not rows and (score := _find_last(columns)) is not None:
+    if (score := _find_last(columns, ("regret",) if rows else ())) is not None:
         say(f"last {make_printable(score[0])}: {format_number(score[1])}")
     say_findings(columns, run.recipe, path)
     picture = path / "curves.png"
@@ -319,10 +319,11 @@ def list_trained(recipe: Mapping[str, Any]) -> list[str]:
     return [name for name in list_named(recipe.get("reward") or {}) if name not in ("score", "task")]
 
 
-def _find_last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:
+def _find_last(columns: dict[str, list[Any]], labels: Collection[str]) -> tuple[str, float] | None:
+    """(metric, last value) of the first of a run's curves that has one, of those with `labels` (empty: of all)."""
     from shuhari.tools.plot import choose_curves
 
-    for name in choose_curves(columns).values():
+    for name in [name for label, name in choose_curves(columns).items() if not labels or label in labels]:
         values = [v for v in columns[name] if v is not None]
         if values:
             return name, values[-1]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from shuhari.config.overlay import read_budgets
 from shuhari.diagnosis import learning, rewards, sampling
 from shuhari.diagnosis.evidence import Evidence
 from shuhari.diagnosis.rule import Rule
@@ -77,11 +77,23 @@ def split_stages(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]
         at = end
 
 
-def describe_health(columns: Mapping[str, Sequence[Any]]) -> str:
-    """What is said of a run in which no rule found anything: `FINE` alone, or with what makes that less sure."""
-    longest = max(Counter(columns["stage"]).values(), default=0)
-    unsure = f", as far as {longest} steps can show it: most rules need {FEW}" if longest < FEW else ""
-    return f"{FINE}{unsure}{_tell_nothing_earned(columns)}"
+def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> str:
+    """What is said of a run in which no rule found anything: `FINE` alone, or with what makes that less sure of the
+    last stage. `recipe`: as in `diagnose`."""
+    *_, last = split_stages(columns, recipe)
+    n = len(last)
+    unsure = f", as far as {n} step{'s' * (n > 1)} can show it: most rules need {FEW}" if n < FEW else ""
+    return f"{FINE}{unsure}{_tell_nothing_learnt(last)}{_tell_nothing_earned(columns)}"
+
+
+def _tell_nothing_learnt(e: Evidence) -> str:
+    """That a stage has ended before it made an update, and that its first step alone was more than its budget."""
+    idle = bool(e.table.get("part")) and not e.spent("updates")
+    out = f"; but no update was made in stage {e.stage}" if idle else ""
+    for unit, budget in read_budgets(e.table).items() if len(e) == 1 else ():
+        if (spent := e.spent(unit)) > budget:
+            out += f"; its first step alone spent {spent:g} {unit} of a budget of {budget:g}"
+    return out
 
 
 def _tell_nothing_earned(columns: Mapping[str, Sequence[Any]]) -> str:

@@ -89,7 +89,7 @@ def check_columns(stages: Sequence[Components]) -> None:
         graded.check(stage.rollout, ("rollout",), stage.name)
         if stage.evaluate is not None:
             _check_evaluation(stage, stage.evaluate)
-        there = Columns(graded.known | ALWAYS)
+        there = Columns(graded.known | ALWAYS, graded.tells)
         for place, learner in walk_learners(stage.learners):  # streams are known wherever they are named: a filter
             within = (component for _, component in _within(learner, place))  # may come before the buffer
             for x in (learner.buffer, *stage.collect.values(), *within):
@@ -101,7 +101,7 @@ def check_columns(stages: Sequence[Components]) -> None:
             there.step(transform, ("collect", name), stage.name)
         there.check(stage.curriculum, ("curriculum",), stage.name)
         for place, learner in walk_learners(stage.learners):
-            _check_learner(learner, place, Columns(there.known), stage.name)
+            _check_learner(learner, place, Columns(there.known, there.tells), stage.name)
 
 
 def check_samples(stage: Components) -> None:
@@ -139,10 +139,10 @@ def check_room(stages: Sequence[Components]) -> None:
 
 class Columns:
     """The columns `known` at a place: `reward/*` stands for any of a space (`reward`, `weight`, `links`), `*` for any
-    of none."""
+    of none. `tells`: the task's environments may report further rewards (its setting `tells`)."""
 
-    def __init__(self, known: Iterable[str]) -> None:
-        self.known = set(known)
+    def __init__(self, known: Iterable[str], tells: bool = False) -> None:
+        self.known, self.tells = set(known), tells
 
     def add(self, component: Any, space: str = "") -> None:
         """What a component may have written to a space ("": anywhere)."""
@@ -156,7 +156,9 @@ class Columns:
             links = (f"links/{own.links}",) if own.links and own.couples == "batch" else ()
             for name in (*own.reads, *links):
                 if not self.has(name):
-                    raise self.missing(name, (*at, *_setting(part, name)), stage)
+                    setting = _setting(part, name)
+                    whole = bool(setting) and getattr(part, setting[0]) == name
+                    raise self.missing(name, (*at, *setting), stage, whole)
 
     def step(self, component: Any, place: Place, stage: str) -> None:
         """Check a component, and go on behind it."""
@@ -168,8 +170,8 @@ class Columns:
         """Whether a column may be there."""
         return name in self.known or is_among(name, self.known)
 
-    def missing(self, name: str, place: Place, stage: str) -> RecipeError:
-        """The error for a column that is not there."""
+    def missing(self, name: str, place: Place, stage: str, whole: bool = False) -> RecipeError:
+        """The error for a column that is not there; `whole`: the setting has all of its name, also before the slash."""
         known = {n for n in self.known if not n.endswith("*")}
         space, _, rest = name.partition("/")
         names = set[str]()
@@ -181,8 +183,10 @@ class Columns:
             if not near.startswith("did you") and (later := nearest(name, _list_written())).startswith("did you"):
                 near = f"{later} (which nothing before it writes either)"
         own = f"; a component of your own that writes it says so: stamps = ({name!r},)"
-        if space == "reward" and names:
-            own = f"; to go by what is graded here: {format_path(place)}={min(names)}"
+        if space == "reward" and self.tells:
+            own = f"; where the environment's `info` has it: task.tells.{rest}=reward"
+        elif space == "reward" and names:
+            own = f"; to go by what is graded here: {format_path(place)}={'reward/' if whole else ''}{min(names)}"
         return RecipeError(
             format_path(place), f"{message} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
         )
@@ -196,7 +200,7 @@ def _list_written() -> set[str]:
 
 def graded_columns(task: Task, rollout: Any, rewards: Mapping[str, Reward]) -> Columns:
     """`reward/<name>` of all that grades, or pays on the way."""
-    graded = Columns(())
+    graded = Columns((), is_dataclass(task) and any(f.name == "tells" for f in fields(task)))
     for grader in (task, rollout, *rewards.values()):
         graded.add(grader, "reward")
     return graded

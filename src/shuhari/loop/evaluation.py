@@ -17,7 +17,7 @@ from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, Ramp, Request, Sampling
 from shuhari.loop.breaches import DRAWS, generator_states, sum_weights
-from shuhari.loop.outcomes import Named, Outcomes, grade
+from shuhari.loop.outcomes import Named, Outcomes, grade, mean
 from shuhari.ports import Learner, Metric, Rollout, Source, Task
 from shuhari.profile import spanned
 from shuhari.tasks.contract import explain_ids
@@ -118,11 +118,12 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     spent, count = _tokens_drawn(ctx), n
     greedy, rewards, facts = grade(once, ctx, evaluation.measure, evaluation.solved)
     sampled_rewards: Named = EMPTY
-    sampled = None
+    sampled, length = None, facts["length"]
     if samples > 1:
         spent, count = _tokens_drawn(ctx), n * samples
         several = [Request(p, samples, sampling, settings=evaluation.settings) for p in problems]
         sampled, sampled_rewards, more = grade(several, ctx, evaluation.measure, evaluation.solved)
+        length = more["length"]
         facts = {**facts, **{name: more[name] for name in ("distinct",) if name in more}}
     return Outcomes(
         ids=[p.id for p in problems],
@@ -132,7 +133,7 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         tasks=[p.task for p in problems],
         rewards={name: x[:, 0] for name, x in rewards.items()},
         sampled_rewards=sampled_rewards,
-        tokens=(_tokens_drawn(ctx) - spent) / count,
+        tokens=(_tokens_drawn(ctx) - spent) / count or mean(length),
     )
 
 
@@ -145,10 +146,8 @@ def find_held_out(task: Task, evaluation: Evaluation) -> Source:
 
 
 def _tokens_drawn(ctx: Context) -> float:
-    """The tokens that evaluations have drawn; where an engine charges none, the decisions."""
-    of = {unit: [v for k, v in ctx.ledger.items() if k.startswith("evaluate/") and k.endswith(f"/{unit}")]
-          for unit in ("tokens", "decisions")}  # fmt: skip
-    return sum(of["tokens"] or of["decisions"])
+    """The tokens that evaluations have drawn; 0 where no engine charges any."""
+    return sum(v for k, v in ctx.ledger.items() if k.startswith("evaluate/") and k.endswith("/tokens"))
 
 
 @dataclass

@@ -16,7 +16,7 @@ from torch import Tensor
 from shuhari import reduce
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Request, code, nearest
-from shuhari.measure import count_turns
+from shuhari.measure import count_decisions, count_turns
 from shuhari.pack import find_usable
 from shuhari.stats import by_problem, cvar, powers, quantile
 
@@ -40,7 +40,7 @@ class Outcomes:
     in an error is. `facts`: further numbers, [n] each, of the greedy episodes, and `distinct` of the sampled ones;
     `tasks`: of each problem; `rewards`, `sampled_rewards`: every graded name, as `greedy` and `sampled`, where there
     are several; `tokens`: how many one sampled episode drew (a greedy one, where none was sampled), with those of
-    answers that its rollout did not keep."""
+    answers that its rollout did not keep; its decisions, where no engine counts tokens."""
 
     ids: list[str]
     greedy: Array
@@ -55,7 +55,8 @@ class Outcomes:
         """The numbers of an evaluation by name; what is ungraded counts nowhere but in `ungraded`.
 
         `greedy`: the mean over problems. `length`, and where some have several, `turns`: decisions of a greedy episode.
-        Where samples were drawn: `mean`, `pass@<k>` (of samples that reach `solved`; `k` empty: 1, 2, 4, ...) and, of
+        Where samples were drawn: `mean`, `pass@<k>` (of samples that reach `solved`; `k` empty: 1, 2, 4, ..., and
+        none where `solved` is 1 and a sample is outside [0, 1], as returns are) and, of
         texts, `distinct`, the mean number of different ones that solve a problem. Where several names were graded,
         `greedy.<name>` and `mean.<name>` of each. `quantile@<a>`, `cvar@<a>` for each a of `tail`: see `stats`, of all
         sampled episodes together (greedy, where none was sampled), and of each name. `ungraded`: the share of all
@@ -64,7 +65,9 @@ class Outcomes:
         out = {"greedy": mean(self.greedy), **{name: mean(values) for name, values in self.facts.items()}}
         grades = self.greedy
         if self.sampled is not None:
-            found = by_problem(self.sampled, settings.k or powers(self.sampled.shape[1]), settings.solved)
+            share = settings.solved != 1 or not ((self.sampled < 0) | (self.sampled > 1)).any()
+            k = settings.k or (powers(self.sampled.shape[1]) if share else ())
+            found = by_problem(self.sampled, k, settings.solved)
             out |= {name: mean(values) for name, values in found.items()}
             grades = np.append(self.greedy, self.sampled)
         out |= {f"greedy.{name}": mean(x) for name, x in self.rewards.items()}
@@ -112,7 +115,7 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     sort, filled = _sort_episodes(batch, place, len(requests), n)
     out, rewards = sort(outcome), {name: sort(values) for name, values in others.items()}
     leaf = batch["leaf"]
-    counts = {"length": batch["mask"].sum(1)}
+    counts = {"length": count_decisions(batch)}
     if bool((batch["segment"] > 0).any()):
         counts["turns"] = count_turns(batch)
     rows = [place[int(p)] for p in batch["problem"]]

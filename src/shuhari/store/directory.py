@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,6 +18,8 @@ from shuhari.data import nearest
 from shuhari.store import finding, schema
 from shuhari.store.files import CheckpointError, StoreError, is_locked, read_file, translate_errors
 from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
+
+NEWEST = 8  # runs that a message names
 
 
 class NoRunError(StoreError, LookupError):
@@ -286,7 +288,16 @@ def resolve(run: str | Path, root: str | Path = "runs") -> Path:
     if path.exists():
         raise NoRunError(explain_place(path, names))
     named = path.relative_to(root) if path.is_relative_to(root) else path
-    raise NoRunError(f"no run {str(run)!r}, neither a path nor in {root}/; {nearest(str(named), names)}")
+    raise NoRunError(f"no run {str(run)!r}, neither a path nor in {root}/; {_nearest_run(str(named), names)}")
+
+
+def _nearest_run(name: str, names: Mapping[str, Path]) -> str:
+    """The end of a message: the nearest name, or the newest runs, those in folders (children, claims) last."""
+    near = nearest(name, names)
+    if near.startswith("did you") or len(names) <= NEWEST:
+        return near
+    order = sorted(names, key=lambda n: ("/" in n, -read_change_time(names[n])))
+    return f"the newest: {', '.join(order[:NEWEST])} (`shuhari runs` lists all)"
 
 
 def explain_place(path: Path, names: Iterable[str] = ()) -> str:

@@ -49,6 +49,7 @@ T = TypeVar("T")
 # where Gymnasium keeps a family of environments, or the package of another one -> what installs it
 _INSTALL = {
     "mujoco": 'pip install "shuhari[control]"',
+    "minigrid": 'pip install "shuhari[control]"',
     "box2d": 'pip install swig && pip install "gymnasium[box2d]"',
     "toy_text": 'pip install "gymnasium[toy-text]"',
     "classic_control": 'pip install "gymnasium[classic-control]"',
@@ -106,20 +107,25 @@ class Gym:
         self._mask_in_info = False  # whether `info` tells the actions that are allowed
         env = self._guard(self._make_env)
         try:
-            check_has_spaces(env, f"gym/{self.path}")
+            check_has_spaces(env, self.called)
             check_spaces(self.path, env)
             info = self._guard(lambda: env.reset(seed=0))[1]
             self._mask_in_info = self.masks and MASK in info
             viewed = self._wrap(env)
             self._spaces = viewed.observation_space, viewed.action_space
             says = bool(self.tells or self.rewards)
-            self.extras = find_layout(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
+            self.extras = find_layout(env, self.tells, self.rewards, self.called) if says else {}
         finally:
             env.close()
 
     @property
     def stamps(self) -> tuple[str, ...]:
         return "reward/task", *self.extras, *(("replaced",) if EXECUTED in self.extras else ())
+
+    @property
+    def called(self) -> str:
+        """The task's name as its user writes it: a class of a file has no `world/`."""
+        return f"gym/{self.path.removeprefix('world/') if '.py:' in self.path else self.path}"
 
     @classmethod
     def preview(cls) -> dict[str, Any]:
@@ -161,7 +167,7 @@ class Gym:
             message = (
                 f"does not repeat itself from its seed, so {what}: draw from self.np_random, and call super().reset"
             )
-            warnings.warn(f"gym/{self.path} {message}(seed=seed)", stacklevel=2)
+            warnings.warn(f"{self.called} {message}(seed=seed)", stacklevel=2)
         return copies
 
     @cached_property
@@ -203,29 +209,29 @@ class Gym:
         try:
             env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
         except TypeError as error:
-            raise ValueError(f"gym/{self.path}: kwargs {dict(self.kwargs)}: {error}") from None
+            raise ValueError(f"{self.called}: kwargs {dict(self.kwargs)}: {error}") from None
         for name, value in self.attributes.items():
             if not hasattr(env.unwrapped, name):
-                raise ValueError(f"gym/{self.path}: attributes.{name}: {nearest(name, vars(env.unwrapped))}")
+                raise ValueError(f"{self.called}: attributes.{name}: {nearest(name, vars(env.unwrapped))}")
             setattr(env.unwrapped, name, value)
-        return Checked(wrap(env, self.wrappers, self.keep, self.stack), f"gym/{self.path}", len(self.rewards))
+        return Checked(wrap(env, self.wrappers, self.keep, self.stack), self.called, len(self.rewards))
 
     def _guard(self, make: Callable[[], T]) -> T:
         """The result of `make`; an error of the environment's own is raised with advice."""
         try:
             return make()
         except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-            raise ModuleNotFoundError(f"gym/{self.path}: {_explain_missing(self.path, error)}") from error
+            raise ModuleNotFoundError(f"{self.called}: {_explain_missing(self.path, error)}") from error
         except gymnasium.error.UnregisteredEnv:
-            raise LookupError(f"gym/{self.path}: {_explain_unknown(self.path)}") from None
+            raise LookupError(f"{self.called}: {_explain_unknown(self.path)}") from None
         except LookupError as error:
-            raise LookupError(f"gym/{self.path}: {error}") from error
+            raise LookupError(f"{self.called}: {error}") from error
         except (gymnasium.error.Error, ImportError) as error:  # moved or withdrawn
-            raise LookupError(f"gym/{self.path}: {error}") from None
+            raise LookupError(f"{self.called}: {error}") from None
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("mujoco", "glfw", "OpenGL"):
-                raise RuntimeError(f"gym/{self.path}: it cannot render here ({error}): {_NO_SCREEN}") from error
-            called = f"gym/{self.path}"
+                raise RuntimeError(f"{self.called}: it cannot render here ({error}): {_NO_SCREEN}") from error
+            called = self.called
             if called not in f"{error}{vars(error).get('__notes__', '')}":
                 error.add_note(f"raised as {called} was made")
             raise
@@ -256,7 +262,7 @@ class Episode:
         the end. What else it reports stands in `facts`: column -> array; EXECUTED alone where that is not what it was
         sent."""
         if self.ended:
-            raise RuntimeError(f"gym/{self.task.path}: the episode has ended: reset before the next step")
+            raise RuntimeError(f"{self.task.called}: the episode has ended: reset before the next step")
         taken = to_action(action, self.action)
         observation, reward, terminated, truncated, info = self.env.step(taken)
         found = info[EXTRAS] if self.task.extras else EMPTY

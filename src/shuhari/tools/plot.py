@@ -18,6 +18,7 @@ CURVES = {
     "reward": ("reward/mean",),
     "return": ("rollout/return",),
     "held-out": ("evaluate/greedy",),
+    "regret": ("*/regret_sum",),  # so far
     "length": ("rollout/length",),
     "entropy": ("*/entropy",),
     "KL": ("*/kl", "*/approx_kl"),
@@ -89,7 +90,7 @@ def plot_curves(
     shown, over = choose_curves(columns), over if over in columns else "step"
     if not shown or not columns.get("step"):
         raise ValueError(
-            "the run has no step with a reward, a score, a length, an entropy or a KL yet: nothing to draw"
+            "the run has no step with a reward, a score, a regret, a length, an entropy or a KL yet: nothing to draw"
         )
     figure, axes = _figure(len(shown))
     place = dict(zip(columns["step"], columns[over], strict=True))

@@ -126,11 +126,14 @@ def credit(
     """(advantage, return), both [B, K], 0 where nothing is decided; value [B, K] or None (no baseline, no bootstrap).
 
     Ungraded rewards (NaN) count 0 here, and ungraded branches of a tree do not count in its means. Raises ValueError
-    for a view that lacks successors of its rows, and for `episode` on trees.
+    for a view that lacks successors of its rows, for `episode` on trees, and for a column that is no reward.
     """
     if level == "auto":  # text alone stores how long its rows are
         level = "decision" if "length" in batch else "row"
     mask, r = batch["mask"], batch[reward]
+    if r.shape != mask.shape:
+        raise ValueError(f"reward names the column {reward!r}, which has no number for each decision: expected one "
+                         "of rewards, such as 'reward/task'")  # fmt: skip
     K = mask.shape[1]
     if K > 1:
         r = r.masked_fill(batch["segment"] < 0, 0.0)  # padding

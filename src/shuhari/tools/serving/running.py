@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shuhari.tools.serving.guard import is_loopback
-
 SHORTEST = 16  # characters of a key
 CONNECTIONS = 2048  # at once; beyond it there is a 503
 
@@ -42,6 +40,8 @@ def read_key(variable: str, environment: Mapping[str, str], host: str) -> str:
     """The key of the environment variable that is named; "" where none is, which only loopback may do without. Raises
     ValueError, which never shows a key."""
     if not variable:
+        from shuhari.tools.serving.guard import is_loopback  # which needs what `check_installed` looks for
+
         if not is_loopback(host):
             raise ValueError(f"--host {host} lets others ask: name the variable that holds a key with --key-env")
         return ""

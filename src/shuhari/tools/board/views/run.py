@@ -131,7 +131,7 @@ def judge(steps: Steps, opened: Run, run: str) -> dict[str, Any]:
         what, seen, helps = f.list_lines()
         findings.append({**f.to_json(), "what": what, "seen": seen, "helps": helps, "alarm": f.rule.at_once,
                          "raised": raised.get((f.stage, f.rule.name)), "shown": _list_shown(f, run)})  # fmt: skip
-    healthy = "" if findings or not columns["step"] else describe_health(columns)
+    healthy = "" if findings or not columns["step"] else describe_health(columns, recipe)
     return {"step": steps.last, "rules": len(RULES), "findings": findings, "healthy": healthy, "sure": healthy == FINE}
 
 
