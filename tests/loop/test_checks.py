@@ -99,7 +99,7 @@ def test_columns_count_in_order() -> None:
 def test_a_cost_that_nothing_tells_is_missed_as_one_that_an_environment_may_tell() -> None:
     with pytest.raises(RecipeError, match=r"cost_gae\.reward: no grader .* 'cost' .*: task\.tells\.cost=reward$"):
         checked("control/ppo_lagrangian", **{"task.tells.cost": "column"})
-    with pytest.raises(RecipeError, match=r"cost is 'task': .* such as 'reward/cost'"):
+    with pytest.raises(RecipeError, match=r"transform\.constrain\.cost: 'task' .* such as 'reward/cost'"):
         checked("control/ppo_lagrangian", **{"transform.constrain.cost": "task"})
 
 

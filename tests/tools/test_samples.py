@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from shuhari.config.recipe import load
+from shuhari.data import Problem, Status
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.run import train
-from shuhari.loop.watching import watch
+from shuhari.loop.watching import Watched, watch
 from shuhari.noise import CounterNoise, keys
 from shuhari.tasks.gym import Gym
 from shuhari.testing import shrink
@@ -46,11 +47,44 @@ def test_paths_and_chains_of_a_policy_that_denoises(tmp_path: Path, monkeypatch:
     figure = draw(seen, chain)
     paths = [line.get_xydata() for line in figure.axes[0].lines if len(line.get_xydata()) > 1]
     for path, episode in zip(paths, seen, strict=True):
-        np.testing.assert_allclose(path, np.stack(episode.observations)[:, :2])
+        x, y, hole, _ = np.stack(episode.observations).T
+        np.testing.assert_allclose(path, np.stack([x - hole, y], 1), rtol=1e-6)
     panels = [ax for ax in figure.axes if ax.collections]
     assert [ax.get_title() for ax in panels] == ["before step 1", "before step 2", "decision"]
     for k, ax in enumerate(panels):
         np.testing.assert_allclose(ax.collections[0].get_offsets(), chain[:, k])
+    assert [figure.axes[0].get_xlabel(), panels[0].get_ylabel()] == ["x from the hole", "action 2"]
+
+
+def test_one_decision_has_no_path_and_its_goal_is_marked_in_a_few_panels(tmp_path: Path) -> None:
+    list(train(shrink(load("baselines/ddpo_clusters"), 1), tmp_path / "run"))
+    seen = watch(tmp_path / "run")
+    figure = samples.draw_episodes(seen, np.arange(66.0).reshape(3, 11, 2))
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == [*(f"before step {k}" for k in (1, 3, 5, 7, 9)), "decision"]
+    goal = seen[0].observations[0][4:6] + seen[0].observations[0][2:4]  # the middle, and the goal's angle
+    for ax in figure.axes:
+        np.testing.assert_allclose(ax.lines[0].get_xydata(), [goal])
+
+
+def test_a_single_action_is_counted_and_a_long_episode_over_time_begins(tmp_path: Path) -> None:
+    tall = Watched(Problem("t", "test/0", None), 0, Status.FINISHED, list(range(1001)), [0] * 1000, [], {})
+    figure = samples.draw_episodes([tall] * 3, np.array([[[0.0], [1.0]]] * 5))
+    paths, before, after = figure.axes
+    (line,) = (line.get_xydata() for line in paths.lines if len(line.get_xydata()) > 1)
+    assert line.tolist() == [[i, i] for i in range(samples.LONG + 1)] and paths.get_xlabel() == "step"
+    assert [sum(bar.get_height() for bar in ax.patches) for ax in (before, after)] == [5, 5]
+    assert before.patches[0].get_height() == after.patches[-1].get_height() == 5
+
+
+def test_a_peg_is_seen_from_its_hole(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    list(train(shrink(load("baselines/flow_bc_insert"), 1), tmp_path / "run"))
+    assert is_png(samples.save_samples(tmp_path / "run"))
+    assert not [w for w in recwarn if "render_mode" in str(w.message)]
+    ax, _ = walk(tmp_path / "run")
+    _, left, right, bottom = boxes(ax)
+    assert left[0] + left[2] == pytest.approx(bottom[0]) and right[0] == pytest.approx(bottom[0] + bottom[2])
+    assert bottom[2] == pytest.approx(0.08) and bottom[1] == left[1] == right[1] == -0.15
 
 
 @pytest.mark.parametrize("order", ["left", "random"])

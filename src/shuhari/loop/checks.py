@@ -153,6 +153,11 @@ class Columns:
         """What a component, and those in its fields, read. RecipeError with the setting that names what is missing."""
         for at, part in walk_placed(component, place):
             own = declares(part)
+            for f in fields(part) if is_dataclass(part) else ():
+                value, usual = getattr(part, f.name), f.default
+                if f"{usual}".startswith("reward/") and not f"{value}/".startswith("reward/"):
+                    message = f"{value!r} in stage {stage!r}: expected a column of rewards, such as {usual!r}"
+                    raise RecipeError(format_path((*at, f.name)), message)
             links = (f"links/{own.links}",) if own.links and own.couples == "batch" else ()
             for name in (*own.reads, *links):
                 if not self.has(name):

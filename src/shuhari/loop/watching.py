@@ -95,11 +95,12 @@ class Stand:
     def describe(self, episode: Trajectory, step: int) -> Watched:
         """What was seen of the episode that was played last; of one without an environment, its steps."""
         acts: list[Step] = [s for s in episode.steps if s.action is not None]
+        scene = ability(self.task, "scene")
         totals, given = sum_rewards(episode.steps), (episode.request.problem, step, episode.status)
         if self.seen is None:
             rewards = [sum_rewards([s]) for s in acts]
-            return Watched(*given, [s.context for s in acts], [s.action for s in acts], rewards, totals)
-        seen, scene = self.seen, ability(self.task, "scene")
+            return Watched(*given, [s.context for s in acts], [s.action for s in acts], rewards, totals, scene=scene)
+        seen = self.seen
         return Watched(*given, seen.observations, seen.actions, seen.rewards, totals, seen.frames, scene)
 
 

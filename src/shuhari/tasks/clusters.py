@@ -20,6 +20,7 @@ import numpy as np
 from shuhari.bounds import AtLeast0, Count, Length, Positive, check
 from shuhari.data import Array, Problem, Step
 from shuhari.registry import register
+from shuhari.tasks.scene import Scene
 from shuhari.tasks.source import Generated, Stream, check_split, last_decision
 
 SEEN = 7  # numbers of a prompt
@@ -79,6 +80,11 @@ class Clusters:
         """A point [2] of the data."""
         law = self.tilted(np.asarray(observation, np.float64), 0.0)
         return law.means[rng.choice(self.clusters, p=law.weights)] + law.std * rng.normal(size=2)
+
+    @property
+    def scene(self) -> Scene:
+        """The plane of points, and the goal of a prompt."""
+        return Scene((-2.0, -2.0, 4.0, 4.0), aim=self.goal)
 
     # ---------------------------------------------------------------- in closed form
 

@@ -12,10 +12,13 @@ Box = tuple[float, float, float, float]  # left, bottom, width, height
 @dataclass(frozen=True)
 class Scene:
     """The plane in which the first two numbers of an observation are a place, in their units: its whole, walls in it
-    and goals. hazards: circles (x, y, radius). place: (observation) -> (x, y), for an observation of other numbers."""
+    and goals. hazards: circles (x, y, radius). place: (observation) -> (x, y), for an observation of other numbers;
+    `names`: of the two. aim: (observation) -> (x, y), the best decision there."""
 
     whole: Box
     walls: tuple[Box, ...] = ()
     goals: tuple[Box, ...] = ()
     place: Callable[[Any], tuple[float, float]] | None = None
     hazards: tuple[tuple[float, float, float], ...] = ()
+    names: tuple[str, str] = ("x", "y")
+    aim: Callable[[Any], Any] | None = None

@@ -7,6 +7,7 @@ Axes: `N` samples, `K` steps of denoising, `A` action dimensions, `T` moments, `
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from shuhari.tools.video import film, flatten
 SHOWN = 6  # episodes, or prompts
 CHAINS = 128  # of the first observation
 PICTURES = 5  # of an episode whose environment draws
+PANELS = 6  # of a chain
+LONG = 100  # steps of an episode that are drawn over time
+SIDE, PATHS = 2.4, (4.0, 3.6)  # inches: of a panel, of that of paths
 
 
 def save_samples(run: str | Path, to: str | Path | None = None, *, step: int | None = None) -> Path:
@@ -58,7 +62,9 @@ def _draw_controller(path: Path, step: int | None) -> Any:
 def _watch(path: Path, step: int | None) -> list[Watched]:
     """Episodes, with pictures where there are any; without a screen or a library, as numbers."""
     try:
-        return film(path, step, SHOWN)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*render_mode")  # of one that cannot draw
+            return film(path, step, SHOWN)
     except (ImportError, RuntimeError, ValueError):
         return watch(path, step, SHOWN)
 
@@ -152,30 +158,40 @@ def _circle(x: float, y: float, radius: float) -> Any:
 
 
 def draw_episodes(seen: Sequence[Watched], chain: Array | None = None) -> Any:
-    """A figure of episodes: a row of pictures each, or one panel of paths; and below them the points of chains
-    [N, K + 1, A] before each step and at the end."""
+    """A figure of episodes: a row of pictures each, or one panel of paths; and below them, or alone where an episode is
+    one decision, the points of chains [N, K + 1, A] before some of the steps and at the end."""
+    from matplotlib.figure import Figure
+
     filmed = all(len(e.frames) == len(e.observations) for e in seen)
-    above, wide = (len(seen), PICTURES) if filmed else (1, 1)
-    columns = max(wide, 0 if chain is None else chain.shape[1])
-    figure, axes = _new_figure(above + (chain is not None), columns, (2.4, 2.4))
-    for ax in axes.flat:
-        ax.set_axis_off()
-    if filmed:
-        for row, episode in zip(axes, seen, strict=False):
-            for ax, t in zip(row, np.linspace(0, len(episode.frames) - 1, PICTURES).round().astype(int), strict=False):
-                ax.imshow(episode.frames[t])
-                ax.set_title(f"{episode.problem.id}, step {t}", fontsize="x-small")
-    else:
-        _draw_paths(axes[0, 0], seen)
+    walked = chain is None or any(len(e.actions) > 1 for e in seen)
+    shown = [] if chain is None else np.unique(np.linspace(0, chain.shape[1] - 1, PANELS).round().astype(int)).tolist()
+    heights = [SIDE] * len(seen) if filmed else [PATHS[1]] * walked
+    columns = max(PICTURES if filmed else 1, len(shown))
+    heights += [SIDE] * bool(shown)
+    wide = max(SIDE * columns, 0 if filmed or not walked else PATHS[0])
+    figure = Figure(figsize=(wide, sum(heights)), layout="constrained")
+    grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
+    for i, episode in enumerate(seen if filmed else ()):
+        for j, t in enumerate(np.linspace(0, len(episode.frames) - 1, PICTURES).round().astype(int)):
+            ax = figure.add_subplot(grid[i, j])
+            ax.set_axis_off()
+            ax.imshow(episode.frames[t])
+            ax.set_title(f"{episode.problem.id}, step {t}", fontsize="x-small")
+    if walked and not filmed:
+        _draw_paths(figure.add_subplot(grid[0, : max(1, round(columns * PATHS[0] / wide))]), seen)
     if chain is not None:
-        _draw_chain(axes[-1], chain)
+        scene = seen[0].scene
+        aim = None if scene is None or scene.aim is None else scene.aim(np.asarray(seen[0].observations[0]))
+        left = figure.add_subplot(grid[-1, 0])
+        others = [figure.add_subplot(grid[-1, j], sharey=left) for j in range(1, len(shown))]
+        _draw_chain([left, *others], chain, shown, aim)
     return figure
 
 
 def _draw_paths(ax: Any, seen: Sequence[Watched]) -> None:
     """Each episode over the first two numbers of its observations (of a single one, over time), or over the places that
-    its scene tells, between walls (grey), goals (green) and hazards (red); a dot where it ends."""
-    ax.set_axis_on()
+    its scene tells, between walls (grey), goals (green) and hazards (red); from a ring to a dot. Over time, where they
+    are long, the beginning of one alone."""
     scene = seen[0].scene
     place = flatten if scene is None or scene.place is None else scene.place
     if scene is not None:
@@ -184,23 +200,38 @@ def _draw_paths(ax: Any, seen: Sequence[Watched]) -> None:
             ax.add_patch(_box(x, y, colour, wide, high))
         for x, y, radius in scene.hazards:
             ax.add_patch(_circle(x, y, radius))
-    for episode in seen:
-        path = np.stack([np.asarray(place(x), np.float64) for x in episode.observations])
-        path = path[:, :2] if path.shape[1] > 1 else np.column_stack([np.arange(len(path)), path])
-        ax.plot(*path.T, linewidth=0.8)
-        ax.plot(*path[-1], "o", markersize=3, color=ax.lines[-1].get_color())
-    ax.set_title(f"{len(seen)} episodes", fontsize="x-small")
+    paths = [np.stack([np.asarray(place(x), np.float64) for x in episode.observations]) for episode in seen]
+    names = ("observation 1", "observation 2") if scene is None else scene.names
+    title = f"{len(seen)} episodes, from ring to dot"
+    if paths[0].shape[1] == 1:
+        names = "step", "observation"
+        if (longest := max(map(len, paths)) - 1) > LONG:
+            paths = [paths[0][: LONG + 1]]
+            title = f"an episode's first {LONG} of {longest} steps"
+        paths = [np.column_stack([np.arange(len(path)), path]) for path in paths]
+    for path in paths:
+        ax.plot(*path[:, :2].T, linewidth=0.8)
+        colour = ax.lines[-1].get_color()
+        ax.plot(*path[0, :2], "o", markersize=4, color=colour, fillstyle="none")
+        ax.plot(*path[-1, :2], "o", markersize=3, color=colour)
+    ax.set_title(title, fontsize="small")
+    ax.set(xlabel=names[0], ylabel=names[1])
+    ax.locator_params(nbins=6, integer=all((path % 1 == 0).all() for path in paths))
 
 
-def _draw_chain(axes: Sequence[Any], chain: Array) -> None:
-    """The first two dimensions (of a single one, beside the sample's number) of the points, a panel a step."""
+def _draw_chain(axes: Sequence[Any], chain: Array, shown: Sequence[int], aim: Array | None) -> None:
+    """The first two dimensions of the points before each step `shown`, a panel each, and a cross at the best decision;
+    of a single dimension how many there are."""
     points = chain[..., :2]
-    if points.shape[-1] == 1:
-        numbers = np.broadcast_to(np.linspace(0, 1, len(points))[:, None, None], points.shape)
-        points = np.concatenate([points, numbers], -1)
     low, high = points.min((0, 1)), points.max((0, 1))
-    for k, ax in zip(range(points.shape[1]), axes, strict=False):
-        ax.set_axis_on()
-        ax.scatter(*points[:, k].T, s=4)
-        ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+    for k, ax in zip(shown, axes, strict=True):
+        if points.shape[-1] == 1:
+            ax.hist(points[:, k, 0], bins=24, range=(low[0], high[0]))
+            ax.set(xlim=(low[0], high[0]), xlabel="action")
+        else:
+            ax.scatter(*points[:, k].T, s=4)
+            ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel="action 1")
+            if aim is not None:
+                ax.plot(*aim[:2], "x", color="tab:red")
         ax.set_title("decision" if k == points.shape[1] - 1 else f"before step {k + 1}", fontsize="x-small")
+    axes[0].set_ylabel("samples" if points.shape[-1] == 1 else "action 2")

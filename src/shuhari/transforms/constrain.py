@@ -41,8 +41,6 @@ class Constrain:
 
     def __post_init__(self) -> None:
         check(self)
-        if not f"{self.cost}/".startswith("reward/"):
-            raise ValueError(f"constrain: cost is {self.cost!r}: expected a column of rewards, such as 'reward/cost'")
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from shuhari.bounds import AtLeast0, Length, Positive, Share, check
 from shuhari.data import Array
 from shuhari.registry import register
 from shuhari.tasks.lanes import Stepped, at_least, at_most, look
+from shuhari.tasks.scene import Scene
 
 
 @register("world", "insert")
@@ -77,6 +78,16 @@ class Insert(gymnasium.Env[Array, Array]):
         lanes.x, lanes.y, done = x, at_least(y, -self.depth), y <= -self.depth
         seen = look(x, lanes.y, hole, lanes.y == 0)
         return seen, done.astype(float), done, (lanes.at >= self.limit) & ~done, {}
+
+    @property
+    def scene(self) -> Scene:
+        """Seen from the middle of the hole: the surface to its left and right, and its bottom."""
+        far, wide = 2.1, 2 * self.half  # the peg is within 1.5, the hole within 0.6
+        walls = tuple((x, -self.depth, far - self.half, self.depth) for x in (-far, self.half))
+        bottom = (-self.half, -self.depth, wide, self.depth / 3)
+        whole = (-far, -self.depth, 2 * far, self.depth + 1.5)
+        names = "x from the hole", "y"
+        return Scene(whole, walls, (bottom,), lambda o: (float(o[0] - o[2]), float(o[1])), names=names)
 
     def expert(self, observation: Any, rng: Any) -> Array:
         """Goes to just above the hole, then straight down; knows no more than a policy does."""
