@@ -37,7 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
     "TD3": {**ONLINE, "method": "td3", "recipe": "td3_pendulum", "env_steps": 20_000},
     "IQL": {**OFFLINE, "method": "iql", "recipe": "iql_pendulum", "updates": 4_000},
     "TD3+BC": {**OFFLINE, "method": "td3_bc", "recipe": "td3_bc_pendulum", "updates": 10_000},
-    "CQL": {**OFFLINE, "method": "cql", "recipe": "cql_pendulum", "updates": 3_200},
+    "CQL": {**OFFLINE, "method": "cql", "recipe": "cql_pendulum", "updates": 6_400},
 }
 HEAD = ("method", "peer", "budget", "ours: mean ± sd", "theirs", "difference [95 %]", "seeds", "verdict")
 Act = Callable[[Any], Any]

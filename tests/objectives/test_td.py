@@ -213,7 +213,14 @@ def test_the_soft_target_of_a_subset_and_without_entropy_by_hand():
     assert np.abs(found - 100 * np.array([4, 3, 2, 1, 0])).max() < 65  # four deviations of the first
     with pytest.raises(ValueError, match="at most the 5 members of 'target'"):
         least(0, subset=6)
-    models["temperature"] = lambda batch: SimpleNamespace(value=lambda: torch.tensor(10.0))
+    models["policy"] = lambda batch: SimpleNamespace(mode=lambda: torch.ones(len(batch), 1))
+    models["target"] = linear(1.0, 2.0)  # at its mode, 1
+    y = SoftTD(gamma=0.5, entropy=False, greedy=True)(seen, context(**models))[1]["target"]
+    torch.testing.assert_close(y, r + 0.5 * torch.tensor([1.0, 0.0]))
+    with pytest.raises(ValueError, match="greedy and entropy are both true"):
+        SoftTD(greedy=True)
+    models["temperature"], models["policy"] = lambda batch: SimpleNamespace(value=lambda: torch.tensor(10.0)), policy
+    models["target"] = linear(*[0.0] * 5)
     y = SoftTD(gamma=0.5)(seen, context(**models))[1]["target"]
     torch.testing.assert_close(y, r + 0.5 * torch.tensor([10.0, 0.0]))  # 0 + 10
 

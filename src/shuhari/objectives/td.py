@@ -90,8 +90,9 @@ class SoftTD:
     `td_target`; they stand without the entropies on the way. subset: the minimum is over so many members, drawn anew
     for each optimiser batch (0: over all); entropy: whether the target has the term of the temperature; without it the
     policy's loss alone rewards entropy (RLPD: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline
-    Data", algorithm 1). loss: `squared` as above, or `cross_entropy` of a critic with `bins`, see `q_learning`. Info:
-    `value`, `target`. Stamps `td_error` [B]. ValueError for a subset of more members than there are.
+    Data", algorithm 1), and greedy: a' may be the policy's mode (as in d3rlpy's CQL). loss: `squared` as above, or
+    `cross_entropy` of a critic with `bins`, see `q_learning`. Info: `value`, `target`. Stamps `td_error` [B].
+    ValueError for a subset of more members than there are, and for greedy with entropy.
     """
 
     gamma: Discount = 0.99
@@ -102,12 +103,15 @@ class SoftTD:
     n: Length = 1
     subset: Count = 0
     entropy: bool = True
+    greedy: bool = False
     loss: Literal["squared", "cross_entropy"] = "squared"
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
     def __post_init__(self) -> None:
         check(self)
+        if self.greedy and self.entropy:
+            raise ValueError("soft_td: greedy and entropy are both true: expected entropy = false, as a mode has none")
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -120,7 +124,8 @@ class SoftTD:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         with torch.no_grad():
             ahead = batch.successors(self.n)
-            action, logp = _find_model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
+            policy = _find_model(ctx, self.policy)(ahead)
+            action, logp = (policy.mode(), None) if self.greedy else policy.rsample(ctx.noise(batch, "next"))
             q = _smallest_value(ctx, self.target, ahead, action, self.subset)
             if self.entropy:
                 q = q - _find_model(ctx, self.temperature)(ahead).value() * logp.sum(1)
