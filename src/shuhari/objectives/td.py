@@ -125,10 +125,10 @@ class SoftTD:
         with torch.no_grad():
             ahead = batch.successors(self.n)
             policy = _find_model(ctx, self.policy)(ahead)
-            action, logp = (policy.mode(), None) if self.greedy else policy.rsample(ctx.noise(batch, "next"))
+            action, *logp = (policy.mode(),) if self.greedy else policy.rsample(ctx.noise(batch, "next"))
             q = _smallest_value(ctx, self.target, ahead, action, self.subset)
             if self.entropy:
-                q = q - _find_model(ctx, self.temperature)(ahead).value() * logp.sum(1)
+                q = q - _find_model(ctx, self.temperature)(ahead).value() * logp[0].sum(1)
             y = td_target(batch, ahead, q, ctx.at(self.gamma), self.n)
         return _fit_members(batch, self.needs[0], y, ctx)
 
