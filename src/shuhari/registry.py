@@ -209,7 +209,7 @@ def _file(path: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name], _LOADED[file], before = module, (text, module), sys.dont_write_bytecode
-    search_in(file.parent)  # its neighbours are found as where it is run as a script, but hide nothing
+    sys.path.append(beside := str(file.parent))  # meanwhile its neighbours are found, behind all else
     sys.dont_write_bytecode = True  # which knows a file by size and second alone
     try:
         spec.loader.exec_module(module)
@@ -217,6 +217,7 @@ def _file(path: str) -> Any:
         del sys.modules[spec.name], _LOADED[file]
         raise
     finally:
+        sys.path[:] = [p for p in sys.path if p is not beside]
         sys.dont_write_bytecode = before
     return module
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from shuhari.abilities import find_missing
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import Components, Role, walk_learners
 from shuhari.data import EMPTY, code, nearest
@@ -205,7 +206,7 @@ def check_recorded(stages: Sequence[Components]) -> None:
         for name in sort_roles(stage.models):
             role = stage.models[name]
             models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
-        decide = [name for name, model in models.items() if "sample" in dir(model)]
+        decide = [name for name, model in models.items() if not find_missing(model, "sample")]
         for at, learner in walk_learners(stage.learners if stage.task.spaces() is not None else EMPTY):
             for place, buffer in walk_placed(learner.buffer, (*at, "buffer")):
                 name = vars(buffer).get("role", "")

@@ -75,7 +75,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._refuse(found)
         (seen, reward), N = found[:2], len(envs)
         shapes = [(N, *space.shape), (N, self.entries) if self.entries else (N,), (N,), (N,)]
-        if [getattr(x, "shape", None) for x in found[:4]] != shapes:
+        if [x.shape if isinstance(x, np.ndarray) else None for x in found[:4]] != shapes:
             self._refuse_lanes(found, shapes)
         fine = seen.dtype.kind in "biuf" and not np.isnan(seen).any()
         fine = fine and _are_finite(reward, N * (self.entries or 1))
@@ -107,7 +107,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         raise ValueError(f"{self.called}: its step returned {_show(found)}: expected {FIVE}") from error
 
     def _refuse_lanes(self, found: Stepped, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
-        has = [getattr(x, "shape", None) for x in found[:4]]
+        has = [x.shape if isinstance(x, np.ndarray) else None for x in found[:4]]
         i = next(i for i in range(4) if has[i] != shapes[i])
         what = f"{_show(found[i])}, no array" if has[i] is None else f"of shape {has[i]}"
         name = ("observations", "rewards", "terminated", "truncated")[i]

@@ -266,7 +266,7 @@ def test_a_world_in_single_precision_that_is_put_back_one_by_one() -> None:
         ("a number", ..., r"Bad: lanes.at was set to 5: expected an array \[.\]"),
         ("a list", ..., r"gym/Bad-v0: observations of its step_lanes are \[\[.*expected an array of shape \(4, 1\)"),
         ("one end", ..., r"gym/Bad-v0: terminated of its step_lanes are False, .* of shape \(4,\)"),
-        ("one reward", ..., r"gym/Bad-v0: rewards of its step_lanes are of shape \(\): .* of shape \(4,\)"),
+        ("one reward", ..., r"gym/Bad-v0: rewards of its step_lanes are .*, no array: .* of shape \(4,\)"),
         ("a subset", ..., "Gym: steps lanes together otherwise"),
     ],
 )

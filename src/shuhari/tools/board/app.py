@@ -27,6 +27,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
 from shuhari.store import LockedError, NoRunError, StoreError
 from shuhari.tools.board.asking import read_query
@@ -143,7 +144,7 @@ async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str,
         raise Refused(str(error), status=404) from None
     except LockedError as error:
         raise Refused(str(error), status=409) from None
-    except (StoreError, sqlite3.Error) as error:  # a damaged run: its neighbours are well
+    except (StoreError, RecipeError, sqlite3.Error) as error:  # a damaged run: its neighbours are well
         raise Refused(str(error), status=422) from None
     if isinstance(found, Picture):
         return Response(found.data, media_type=found.kind)

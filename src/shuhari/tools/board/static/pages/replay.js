@@ -35,8 +35,13 @@ export async function show(main, query, { signal }) {
 function settingRows(id, texts, suggest, changed) {
   const rows = h("div", { class: "rows" }), list = h("datalist", { id });
   const fillList = () => fill(list, Object.entries(suggest()).map(([key, value]) => h("option", { value: key, label: value === "" ? null : `now ${value}` })));
-  const read = () => [...rows.children].map((row) => [...row.querySelectorAll("input")].map((x) => x.value.trim()))
-    .filter(([key, value]) => key && value).map(([key, value]) => `${key}=${value}`);
+  const pairs = () => [...rows.children].map((row) => [...row.querySelectorAll("input")].map((x) => x.value.trim())).filter(([key]) => key);
+  const read = () => pairs().filter(([, value]) => value).map(([key, value]) => `${key}=${value}`);
+  const ask = () => { // an error for a key without a value, whose field shows the present one
+    const bare = pairs().find(([, value]) => !value);
+    if (bare) throw new Error(`${bare[0]} has no value`);
+    return read();
+  };
   const add = (text = "") => {
     const at = text.indexOf("="), value = h("input", { class: "value", "aria-label": "Value", placeholder: "value", value: at < 0 ? "" : text.slice(at + 1), onchange: () => changed() });
     const key = h("input", { class: "key", list: id, "aria-label": "Setting", placeholder: "setting", spellcheck: "false", autocomplete: "off", value: at < 0 ? text : text.slice(0, at),
@@ -50,7 +55,7 @@ function settingRows(id, texts, suggest, changed) {
   for (const text of texts.length ? texts : [""]) add(text);
   fillList();
   const more = h("button", { type: "button", onclick: () => add().focus() }, "Another setting");
-  return { element: h("fieldset", {}, h("legend", {}, "Settings"), rows, list, more), read, fillList, set: (key) => { const free = [...rows.querySelectorAll(".key")].find((x) => !x.value); const at = free ?? add(); at.value = key; at.dispatchEvent(new Event("change")); at.parentElement.querySelector(".value").focus(); } };
+  return { element: h("fieldset", {}, h("legend", {}, "Settings"), rows, list, more), read, ask, fillList, set: (key) => { const free = [...rows.querySelectorAll(".key")].find((x) => !x.value); const at = free ?? add(); at.value = key; at.dispatchEvent(new Event("change")); at.parentElement.querySelector(".value").focus(); } };
 }
 
 /** A button that asks, says how long it takes, and can be stopped. `ask(signal)` gives what `tell` shows below. */
@@ -136,7 +141,7 @@ function showRegrade(room, query, told, signal) {
     grader.value = state.grader;
   };
   const work = job("Grade anew", signal, (stop) => {
-    const own = state.grader === OWN, settings = rows.read();
+    const own = state.grader === OWN, settings = rows.ask();
     if (!own && weight.value !== "") settings.push(`reward.weights.${called()}=${weight.value}`);
     return post("regrade", { run, settings, limit: 100, ...(own ? {} : { grader: state.grader === FILE ? file.value.trim() : state.grader, name: name.value.trim() }),
       ...(at(first) === "" ? {} : { first: at(first) }), ...(at(end) === "" ? {} : { last: at(end) }) }, stop);
@@ -201,7 +206,7 @@ function showWhatIf(room, query, told, signal) {
     const those = again.length > 8 ? `${again.length} steps, ${again[0]} to ${again.at(-1)}` : again.length ? `step ${again.join(", ")}` : "no step that is kept";
     fill(lacks, lost && (steps.includes(Number(at())) ? `No checkpoint before step ${at()} is kept, from which its update could be made again; of ${those} there is one. [store] every and keep say which are kept.` : `No group of step ${at()} is kept.`));
   }
-  const work = job("Make the update again", signal, (stop) => post("what-if", { run, step: at(), settings: rows.read() }, stop), tellUpdates);
+  const work = job("Make the update again", signal, (stop) => post("what-if", { run, step: at(), settings: rows.ask() }, stop), tellUpdates);
   work.out.addEventListener("told", ({ detail }) => { const chart = work.out.querySelector(".chart"); if (chart) scatter(chart, detail.points); });
   room.append(h("section", {}, h("h2", {}, "What if"), h("p", { class: "quiet" }, `Makes the update of a step again from its kept groups and the last checkpoint before it, and beside it the same update with other settings. Suggested are settings of stage ${told.stage}.`),
     h("form", submits(work.start), h("div", { class: "tools" }, step), lacks, rows.element, work.bar), work.out));

@@ -33,9 +33,12 @@ export async function show(main, query, { signal }) {
     const mine = ++asked, found = await get("runs", { ...state, limit: PAGE }, signal);
     if (mine !== asked) return; // a later question has overtaken this one
     const now = document.activeElement, at = now.closest?.("[data-row]")?.dataset.row;
+    let changed = false; // what is selected may be another thing to do now
     const made = found.runs.map((run) => {
       const text = JSON.stringify(run), kept = rows.get(run.name);
-      if (chosen.has(run.name)) chosen.set(run.name, run);
+      const was = chosen.get(run.name)?.status;
+      if (was) chosen.set(run.name, run);
+      changed ||= Boolean(was) && was !== run.status;
       if (kept?.text === text) return kept.tr;
       const tr = row(run);
       rows.set(run.name, { text, tr });
@@ -46,6 +49,7 @@ export async function show(main, query, { signal }) {
       if (now.isConnected && now !== document.body) now.focus();
       else if (at) body.querySelector(`[data-row="${CSS.escape(at)}"]`)?.focus();
     }
+    if (changed) showActs();
     HEADS.forEach(([key], i) => key && heads[i].setAttribute("aria-sort", key !== state.order ? "none" : state.down ? "descending" : "ascending"));
     const told = JSON.stringify([found.total, found.pending, state]);
     if (foot.dataset.told !== told) { foot.dataset.told = told; fill(foot, summary(found), pager(found)); }
