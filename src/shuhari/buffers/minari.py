@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from shuhari.bounds import Count, check
-from shuhari.buffers.recording import RecordedEpisode, columns_of, find_unknown, list_outside
+from shuhari.buffers.recording import RecordedEpisode, columns_of, examine
 from shuhari.data import nearest
 from shuhari.ports import Task
 from shuhari.registry import register
@@ -54,9 +54,7 @@ class Minari:
             columns = columns_of(self._list_episodes(data))
         except Exception as error:  # of h5py, pyarrow or minari, which name no file
             raise self._explain(error) from error
-        whose = f"minari: {self.id or self.path}"
-        self.odd = tuple(f"{whose}: {told}" for told in list_outside(columns, task.spaces()))
-        self.unknown = f"{whose}: {told}" if (told := find_unknown(columns)) else ""
+        self.odd, self.unknown = examine(columns, task.spaces(), f"minari: {self.id or self.path}")
         return columns
 
     def _explain(self, error: Exception) -> Exception:

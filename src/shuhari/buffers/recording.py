@@ -178,7 +178,16 @@ def _check_values(x: Tensor, space: Any, what: str) -> None:
         raise ValueError(f"{what}: row {at} is {x[at].tolist()}: the task's are of {space}")
 
 
-def list_outside(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None) -> list[str]:
+def examine(
+    columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None, whose: str, more: Iterable[str] = ()
+) -> tuple[tuple[str, ...], str]:
+    """(what is to be told of a data set, with `more`; the first reward that is not known, "" where all are), in words
+    that begin with its name `whose`."""
+    odd = tuple(f"{whose}: {told}" for told in (*_list_outside(columns, spaces), *more))
+    return odd, f"{whose}: {told}" if (told := _find_unknown(columns)) else ""
+
+
+def _list_outside(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None) -> list[str]:
     """What of the actions lies outside of the Box that the task takes them from: nothing, or a line in words."""
     from gymnasium.spaces import Box
 
@@ -195,7 +204,7 @@ def list_outside(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None) 
             "are: learnt from as they stand"]  # fmt: skip
 
 
-def find_unknown(columns: Mapping[str, Tensor]) -> str:
+def _find_unknown(columns: Mapping[str, Tensor]) -> str:
     """The first reward that is not known, in words; "" where all are."""
     decides = columns["mask"].any(1)
     for name in (n for n in columns if n.partition("/")[0] == "reward"):

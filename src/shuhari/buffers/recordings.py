@@ -25,9 +25,8 @@ from shuhari.buffers.recording import (
     check_columns,
     columns_of,
     digest,
-    find_unknown,
+    examine,
     join_sets,
-    list_outside,
     select_episodes,
 )
 from shuhari.data import Array, ContractError, Status, Step, code, nearest
@@ -239,8 +238,7 @@ class Stored:
 
     def _look(self, columns: dict[str, Tensor], task: Task, whose: str, gaps: Iterable[str] = ()) -> dict[str, Tensor]:
         """The columns; what is to be told of them is kept."""
-        self.odd = tuple(f"{whose}: {told}" for told in (*list_outside(columns, task.spaces()), *gaps))
-        self.unknown = f"{whose}: {told}" if (told := find_unknown(columns)) else ""
+        self.odd, self.unknown = examine(columns, task.spaces(), whose, gaps)
         return columns
 
 
@@ -261,9 +259,7 @@ def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/t
 
 
 def _split_episodes(arrays: Mapping[str, Array], reward: str) -> list[RecordedEpisode]:
-    n = len(arrays["actions"])
-    over = arrays["terminals"].astype(bool)
-    end = over | arrays.get("timeouts", np.zeros(n)).astype(bool)
+    over, end = arrays["terminals"].astype(bool), _find_ends(arrays)
     end[-1] = True
     more = {k: x for k, x in arrays.items() if k not in (*LAYOUT, "next_observations")}
     episodes, start = [], 0
@@ -283,10 +279,15 @@ def _split_episodes(arrays: Mapping[str, Array], reward: str) -> list[RecordedEp
     return episodes
 
 
+def _find_ends(arrays: Mapping[str, Array]) -> Array:
+    """[n] whether a row is marked as the last of its episode."""
+    over: Array = arrays["terminals"].astype(bool)
+    return over | arrays["timeouts"].astype(bool) if "timeouts" in arrays else over.copy()
+
+
 def _list_gaps(arrays: Mapping[str, Array]) -> Iterator[str]:
     """Where rows follow one another in an episode that do not in the environment: ends that are not marked."""
-    n = len(arrays["actions"])
-    end = arrays["terminals"].astype(bool) | arrays.get("timeouts", np.zeros(n)).astype(bool)
+    n, end = len(arrays["actions"]), _find_ends(arrays)
     if n > 1 and not end[:-1].any():
         yield f"no row is marked as an end (terminals, timeouts): its {n} rows are one episode"
     if "next_observations" in arrays:

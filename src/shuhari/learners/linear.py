@@ -28,7 +28,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.learners.tables import SURE, find_table
+from shuhari.learners.tables import SURE, find_table, report_regret, sum_rewards
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.registry import register
@@ -98,10 +98,7 @@ class Linear:
             self._table.zero_()
             self._table[torch.arange(q.shape[0] * q.shape[1]), q.flatten(0, 1).argmax(1)] = SURE
             mine |= {"logdet": logdet, "plans": mine["plans"] + 1}
-        info = {"linear/plans": float(mine["plans"])}
-        if "regret" in rows and len(rows):
-            mine["regret"] += float(rows["regret"].double().sum())
-            info |= {"linear/regret": float(rows["regret"].double().mean()), "linear/regret_sum": mine["regret"]}
+        info = {"linear/plans": float(mine["plans"]), **report_regret(rows, mine, "linear")}
         return Updated(self.name, info, batch["id"])
 
     def _find_features(self, ctx: Ctx) -> Tensor:
@@ -137,10 +134,7 @@ class Linear:
         h, s, on, there = *_split(rows["context"], P), *_split(behind["context"], P)
         if bool((on != h + 1).any()):
             raise ValueError("linear: the state behind one of step h is not of step h + 1: expected step * P + place")
-        reward = rows["reward"].sum(1).double()
-        low, high = map(float, reward.aminmax())
-        if not 0 <= low <= high <= 1:  # false of NaN too
-            raise ValueError(f"linear: rewards from {low:g} to {high:g}: expected [0, 1]")
+        reward = sum_rewards(rows, "linear")
         at = h, s, rows["action"].view(-1).long()
         mine["visits"].index_put_(at, torch.ones_like(reward), accumulate=True)
         mine["earned"].index_put_(at, reward, accumulate=True)

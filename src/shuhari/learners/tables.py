@@ -1,11 +1,15 @@
-"""What learners without gradients write their plans into: the logits of a `tabular` policy."""
+"""What learners without gradients share: the logits of a `tabular` policy, which they write their plans into, and what
+they read and report of rewards and regret. Axes: `B` rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
+from shuhari.batch import Batch
+from shuhari.data import Info
 from shuhari.needs import role_model
 from shuhari.ports import Model
 
@@ -19,3 +23,22 @@ def find_table(models: Mapping[str, Model], role: str, learner: str) -> Tensor:
     if weights.keys() != {"logits"}:
         raise TypeError(f"{learner}: the model of {role!r} is {type(model).__name__}: expected a tabular one")
     return weights["logits"]
+
+
+def sum_rewards(rows: Batch, learner: str) -> Tensor:
+    """[B] rewards, in double precision. ValueError for one outside [0, 1], or NaN."""
+    reward = rows["reward"].sum(1).double()
+    low, high = map(float, reward.aminmax()) if len(reward) else (0.0, 0.0)
+    if not 0 <= low <= high <= 1:  # true of NaN
+        raise ValueError(f"{learner}: rewards from {low:g} to {high:g}: expected [0, 1]")
+    return reward
+
+
+def report_regret(rows: Batch, state: dict[str, Any], learner: str) -> Info:
+    """`<learner>/regret`, the mean of the column `regret`, and `<learner>/regret_sum`, its sum so far, kept in `state`;
+    nothing where the world does not tell it."""
+    if "regret" not in rows or not len(rows):
+        return {}
+    regret = rows["regret"].double()
+    state["regret"] += float(regret.sum())
+    return {f"{learner}/regret": float(regret.mean()), f"{learner}/regret_sum": state["regret"]}

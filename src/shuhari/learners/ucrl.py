@@ -27,7 +27,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Positive, ProperShare, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.learners.tables import SURE, find_table
+from shuhari.learners.tables import SURE, find_table, report_regret, sum_rewards
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.registry import register
@@ -84,9 +84,7 @@ class Ucrl:
         """Count what was drawn, forget what has changed or is too old, and plan if that is due."""
         mine, rows = self.state, batch.take(batch.decides)
         taken = torch.stack([rows["context"], rows["action"].view(-1).long(), rows.successors()["context"]], 1)
-        reward = rows["reward"].sum(1).double()
-        if len(reward) and not 0 <= float(reward.min()) <= float(reward.max()) <= 1:
-            raise ValueError(f"ucrl: rewards from {float(reward.min()):g} to {float(reward.max()):g}: expected [0, 1]")
+        reward = sum_rewards(rows, "ucrl")
         self._count(taken, reward, 1.0)
         mine["t"] += len(rows)
         mine["since"].index_put_((taken[:, 0], taken[:, 1]), torch.ones(len(rows), dtype=torch.double), accumulate=True)
@@ -96,9 +94,7 @@ class Ucrl:
         if due or not mine["plans"] or bool((mine["since"] >= mine["before"].clamp(min=1)).any()):
             self._plan()
         info = {"ucrl/plans": float(mine["plans"]), "ucrl/restarts": float(mine["restarts"])}
-        if "regret" in rows and len(rows):
-            mine["regret"] += float(rows["regret"].double().sum())
-            info |= {"ucrl/regret": float(rows["regret"].double().mean()), "ucrl/regret_sum": mine["regret"]}
+        info |= report_regret(rows, mine, "ucrl")
         return Updated(self.name, info, batch["id"])
 
     def _count(self, taken: Tensor, reward: Tensor, sign: float) -> None:

@@ -133,7 +133,7 @@ class ChainPolicy:
     def trace(self, chain: Tensor, action: Tensor, steps: Steps) -> Traces:
         """The traces of what was denoised."""
         info = {"chain": chain} if steps.noised is None else {"chain": chain, "noised": steps.noised.float()}
-        return Traces(action, steps.log_prob(), info=info, taken=None if self._scale is None else self.act(action))
+        return Traces(action, steps.log_prob(), info=info, taken=None if self._scale is None else self._scale(action))
 
     def act(self, action: Tensor) -> Tensor:
         """[B, A] what the environment gets of decisions."""

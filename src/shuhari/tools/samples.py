@@ -7,7 +7,6 @@ Axes: `N` samples, `K` steps of denoising, `A` action dimensions, `T` moments, `
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from shuhari.abilities import ability, find_missing
 from shuhari.data import Array
 from shuhari.loop.evaluation import Evaluation, find_held_out
 from shuhari.loop.opening import open_checkpoint
-from shuhari.loop.watching import Watched, watch
+from shuhari.loop.watching import Watched
 from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.tasks.source import read_first
-from shuhari.tools.video import film, flatten
+from shuhari.tools.video import film_or_watch, flatten
 
 SHOWN = 6  # episodes, or prompts
 CHAINS = 128  # of the first observation
@@ -55,18 +54,8 @@ def save_samples(run: str | Path, to: str | Path | None = None, *, step: int | N
 
 
 def _draw_controller(path: Path, step: int | None) -> Any:
-    seen = _watch(path, step)
+    seen, _ = film_or_watch(path, step, SHOWN)
     return draw_episodes(seen, _denoise(path, step, seen[0]))
-
-
-def _watch(path: Path, step: int | None) -> list[Watched]:
-    """Episodes, with pictures where there are any; without a screen or a library, as numbers."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*render_mode")  # of one that cannot draw
-            return film(path, step, SHOWN)
-    except (ImportError, RuntimeError, ValueError):
-        return watch(path, step, SHOWN)
 
 
 def _denoise(path: Path, step: int | None, seen: Watched) -> Array | None:
@@ -162,7 +151,7 @@ def draw_episodes(seen: Sequence[Watched], chain: Array | None = None) -> Any:
     one decision, the points of chains [N, K + 1, A] before some of the steps and at the end."""
     from matplotlib.figure import Figure
 
-    filmed = all(len(e.frames) == len(e.observations) for e in seen)
+    filmed = all(e.frames for e in seen)
     walked = chain is None or any(len(e.actions) > 1 for e in seen)
     shown = [] if chain is None else np.unique(np.linspace(0, chain.shape[1] - 1, PANELS).round().astype(int)).tolist()
     heights = [SIDE] * len(seen) if filmed else [PATHS[1]] * walked

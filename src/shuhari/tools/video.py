@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,30 +30,32 @@ def save_video(run: str | Path, to: str | Path, *, step: int | None = None, epis
     path = Path(to)
     if path.suffix.lower() != ".gif":
         raise ValueError(f"{path}: expected a name that ends in .gif")
-    seen, why = film_or_watch(Path(run), step, episode)
+    (seen,), why = film_or_watch(Path(run), step, first=episode)
     write_gif(seen.frames or draw_numbers(seen), path)
     return "" if seen.frames else why
 
 
 def film(run: Path, step: int | None, n: int = 1, *, first: int = 0) -> list[Watched]:
     """`watch`, with pictures. On a machine without a screen SDL, by which Gymnasium draws, is told not to look for one:
-    it would complain."""
+    it would complain, as Gymnasium does of an environment that cannot draw, which the error or the pictures tell."""
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and sys.platform != "darwin":
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    return watch(run, step, n, first=first, film=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*render_mode")
+        return watch(run, step, n, first=first, film=True)
 
 
-def film_or_watch(run: Path, step: int | None, episode: int) -> tuple[Watched, str]:
-    """The episode, with pictures if that is possible; else without, and why."""
+def film_or_watch(run: Path, step: int | None, n: int = 1, *, first: int = 0) -> tuple[list[Watched], str]:
+    """Episodes, with pictures if that is possible; else without, and why."""
     why = "its environment draws nothing (render_mode rgb_array)"
     try:
-        (seen,) = film(run, step, first=episode)
-        if len(seen.frames) == len(seen.observations):
+        seen = film(run, step, n, first=first)
+        if all(len(e.frames) == len(e.observations) for e in seen):
             return seen, ""
     except (ImportError, RuntimeError, ValueError) as error:  # no screen, no library, no such mode
         why = str(error)
-        (seen,) = watch(run, step, first=episode)
-    return replace(seen, frames=()), why
+        seen = watch(run, step, n, first=first)
+    return [replace(e, frames=()) for e in seen], why
 
 
 def write_gif(frames: Sequence[Array], path: Path) -> None:

@@ -92,7 +92,7 @@ def play_episode(runs: Catalogue, run: str, step: Step = None, episode: Episode 
     path = runs.find(run)
 
     def make() -> dict[str, Any]:
-        seen, _ = film_or_watch(path, step, episode)
+        (seen,), _ = film_or_watch(path, step, first=episode)
         told: dict[str, Any] = {"observation": seen.observations, "action": seen.actions}
         for name in sorted({name for paid in seen.rewards for name in paid}):
             told[f"reward {name}"] = [paid.get(name, 0.0) for paid in seen.rewards]
