@@ -37,8 +37,9 @@ import json, pathlib, shuhari, subprocess, sys
 def call(*words):
     command = [str(pathlib.Path(sys.executable).with_name("shuhari")), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-recipes = pathlib.Path(shuhari.__file__).with_name("recipes")
-wanted = {p.relative_to(recipes).with_suffix("").as_posix() for p in recipes.rglob("*.toml")}
+root = pathlib.Path(shuhari.__file__).parent
+wanted = {p.relative_to(root / "recipes").with_suffix("").as_posix() for p in (root / "recipes").rglob("*.toml")}
+wanted |= {p.parent.relative_to(root / "methods").as_posix() for p in (root / "methods").rglob("recipe.toml")}
 assert {m["name"] for m in json.loads(call("methods", "--json"))} == wanted
 call("train", "baselines/ppo_cartpole", "--set", "steps=2")
 (run,) = pathlib.Path("runs").iterdir()
@@ -62,7 +63,7 @@ assert len(found["nodes"]) == 1 and not found["differ"], found
 """,
     "studies": POLE + """
 import optuna, sklearn
-import shuhari.studies.surrogate
+import shuhari.methods.curriculum.mbtl.mbtl
 train()
 """,
     "board": """

@@ -27,7 +27,7 @@ from shuhari.config.recipe import Recipe, load
 from shuhari.loop.run import loop, open_run
 
 RECIPE, EPISODES, STEPS = "curriculum/mbtl", 16, 500
-STORE = HERE.parent / "src" / "shuhari" / "analysis" / "transfer_cartpole.json"
+STORE = HERE.parent / "src" / "shuhari" / "methods" / "curriculum" / "mbtl" / "transfer_cartpole.json"
 
 
 def trained(recipe: Recipe, settings: dict[str, float]) -> np.ndarray:

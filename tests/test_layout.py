@@ -19,7 +19,7 @@ ROOMS = (  # from the bottom; a room imports from itself and from those before i
     ),
     frozenset(["store"]),
     frozenset(
-        "analysis buffers curricula engines learners metrics models objectives optimisers rewards "
+        "analysis buffers curricula engines learners methods metrics models objectives optimisers rewards "
         "rollouts studies tasks transforms".split()
     ),
     frozenset(["config", "distributed", "loop"]),

@@ -241,3 +241,13 @@ def _load(kind: str) -> None:
     package = importlib.import_module(f"shuhari.{KINDS[kind]}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
+    for name in _list_in_methods(f'@register("{kind}", '):
+        importlib.import_module(name)
+
+
+def _list_in_methods(mark: str) -> list[str]:
+    """The modules of methods that register a component of a kind, by their text: the others are not imported."""
+    root = Path(__file__).parent
+    files = sorted((root / "methods").glob("*/*/*.py"))
+    found = [file for file in files if mark in file.read_text(encoding="utf-8")]
+    return [".".join(("shuhari", *file.relative_to(root).with_suffix("").parts)) for file in found]

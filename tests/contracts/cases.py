@@ -15,13 +15,13 @@ from gymnasium import spaces
 from registry_examples import Composed
 
 from shuhari.data import Ramp, Sampling
+from shuhari.methods.diffusion.rlg.guided import Guided
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.chain import ChainPolicy
 from shuhari.models.composite import Gated, Residual
 from shuhari.models.critics import DiscreteQ
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
-from shuhari.models.guided import Guided
 from shuhari.models.normaliser import moments
 from shuhari.models.product import Product
 from shuhari.models.readout import Bins

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from built import built
-
-from shuhari.objectives.calibrated import Calibrated
+from shuhari.methods.data.a_lol.data_advantage import DataAdvantage
+from shuhari.methods.data.calibrl.calibrated_imitation import Calibrated
+from shuhari.methods.rlvr.ace.confident_errors import Modulate
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.objectives.likelihood import Nll
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.best import Best
-from shuhari.transforms.data_advantage import DataAdvantage
-from shuhari.transforms.modulate import Modulate
 
 
 def test_dph_rl_rehearses_one_right_answer_of_eight_by_jensen_shannon() -> None:

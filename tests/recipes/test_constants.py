@@ -11,24 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from built import OLD, answers, built, learnt, padded, same, table
 
+from built import OLD, answers, built, learnt, padded, same, table
 from shuhari.config.build import make_component
 from shuhari.config.recipe import load
+from shuhari.methods.curriculum.dars.extra_samples import Deepen
+from shuhari.methods.curriculum.mbtl.mbtl import Mbtl
+from shuhari.methods.curriculum.pcl.prompt_rate import PromptRate
+from shuhari.methods.data.prefix_rl.solution_prefix import Prefixed
+from shuhari.methods.rlvr.mssr.entropy_shaping import EntropyShaping
+from shuhari.methods.rlvr.mssr.tracked_advantage import Tracker
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.value import Value
-from shuhari.rollouts.deepen import Deepen
-from shuhari.rollouts.prefixed import Prefixed
 from shuhari.rollouts.rounds import HintCurve, HintLadder
 from shuhari.rollouts.single import Single
 from shuhari.rollouts.tree import TreeSearch
-from shuhari.studies.surrogate import Mbtl
 from shuhari.transforms.advantage import Advantage
-from shuhari.transforms.entropy_shaping import EntropyShaping
 from shuhari.transforms.filters import Mixed
-from shuhari.transforms.prompt_rate import PromptRate
-from shuhari.transforms.tracker import Tracker
 from shuhari.transforms.tree import NodeAdvantage
 
 POLICY = "learners.main.parts.policy"

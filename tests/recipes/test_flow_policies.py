@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from built import built
 
+from built import built
 from shuhari.batch import Batch
 from shuhari.claims.claim import read
 from shuhari.config.build import build_stage

@@ -109,7 +109,9 @@ def find_files(references: Iterable[str]) -> tuple[Path, ...]:
     while todo:
         here = todo.pop()
         for _, table in read_chain(here):
-            found |= {file: None} if (file := find_file(here)) else {}
+            if file := find_file(here):
+                claim = library.find_claim(file)
+                found |= {file: None, **({claim: None} if isinstance(claim, Path) else {})}
             here = str(table.get("extends", ""))
             todo += [str(table["on"])] if "on" in table else []
     return tuple(found)

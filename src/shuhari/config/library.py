@@ -1,5 +1,8 @@
 """The recipes that are there: those of this package, and those that installed packages offer (`plugins`). No torch.
 
+`recipes/<family>/<name>.toml` are baselines and test beds; `methods/<family>/<name>/` is the folder of a paper's
+method: its `recipe.toml` is what it changes, its `claim.toml` how that is tested.
+
 Left out: what a recipe means, and how one extends another (`recipe`).
 """
 
@@ -7,7 +10,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -19,6 +22,7 @@ from shuhari import plugins
 from shuhari.config.overlay import RecipeError, Tree, copy_tree
 
 FORMAT = 1
+RECIPE, CLAIM = "recipe.toml", "claim.toml"  # of a method's folder
 BEDS, CONTROL = "beds", "control"  # beds/<bed>/<variant>, and what must gain there: beds/<bed>/control/<variant>
 TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
     "entropy collapse": "entropy or pass@k falls while accuracy rises",
@@ -90,19 +94,28 @@ def find_recipe(name: str) -> Traversable | None:
 
 
 def read_table(name: str, source: Traversable) -> Tree:
-    """The table in a file. RecipeError where it is no TOML, or of a format to come."""
+    """The table in a file, with the claim that stands beside it. RecipeError if it is no TOML, or of a format to come.
+    """
+    table = _read_toml(name, source)
+    version = table.setdefault("format", FORMAT)
+    if isinstance(version, int) and version > FORMAT:
+        raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
+    if (claim := find_claim(source)) is not None:
+        if "claim" in table:
+            raise RecipeError("claim", f"it stands in {source} and in {claim}: expected in one of them")
+        table["claim"] = _read_toml(f"{name} ({CLAIM})", claim)
+    return table
+
+
+def _read_toml(name: str, source: Traversable) -> Tree:
     try:
-        table = copy_tree(_parse(source.read_text(encoding="utf-8")))
+        return copy_tree(_parse(source.read_text(encoding="utf-8")))
     except RecursionError:
         raise RecipeError("", f"recipe {name} is not TOML that can be read: its tables lie too deep") from None
     except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise RecipeError("", f"recipe {name} is not TOML: {error}") from None
     except OSError as error:
         raise RecipeError("", f"recipe {name} cannot be read: {error}") from None
-    version = table.setdefault("format", FORMAT)
-    if isinstance(version, int) and version > FORMAT:
-        raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
-    return table
 
 
 @lru_cache(maxsize=512)
@@ -115,19 +128,36 @@ def _parse(text: str) -> Tree:
 def _find_own(name: str) -> Traversable | None:
     """What `_walk_own` gives by that name; only the folders that it names are read."""
     *folders, stem = name.split("/")
-    here: Traversable | None = resources.files("shuhari") / "recipes"
+    return _descend("recipes", folders, f"{stem}.toml") or _descend("methods", [*folders, stem], RECIPE)
+
+
+def _descend(room: str, folders: Iterable[str], file: str) -> Traversable | None:
+    """A file below folders of the package; None if one of them is not there."""
+    here: Traversable | None = resources.files("shuhari") / room
     for part in folders:
         here = here and next((e for e in here.iterdir() if e.name == part and e.is_dir()), None)
-    return here and next((e for e in here.iterdir() if e.name == f"{stem}.toml" and not e.is_dir()), None)
+    return here and next((e for e in here.iterdir() if e.name == file and not e.is_dir()), None)
 
 
-def _walk_own(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    folder = resources.files("shuhari") / "recipes" if folder is None else folder
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+def _walk_own() -> list[tuple[str, Traversable]]:
+    """(name, file) of our own recipes, by name."""
+    root = resources.files("shuhari")
+    methods = ((name.removesuffix("/recipe"), file) for name, file in _walk(root / "methods") if file.name == RECIPE)
+    return sorted([*_walk(root / "recipes"), *methods], key=lambda found: found[0])
+
+
+def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
         if entry.is_dir():
-            yield from _walk_own(entry, f"{prefix}{entry.name}/")
+            yield from _walk(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(".toml"):
             yield prefix + entry.name.removesuffix(".toml"), entry
+
+
+def find_claim(source: Traversable) -> Traversable | None:
+    """The `claim.toml` beside the `recipe.toml` of a method's folder; None if there is none."""
+    beside = source.parent / CLAIM if isinstance(source, File) and source.name == RECIPE else None
+    return beside if beside is not None and beside.is_file() else None
 
 
 def _read_method(name: str, source: Traversable) -> Method:

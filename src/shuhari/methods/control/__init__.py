@@ -1,0 +1,1 @@
+"""Control: critics, costs, starts, advice."""

@@ -1,0 +1,1 @@
+"""Meta Automatic Curriculum Learning (arXiv 2011.08463)."""

@@ -1,0 +1,107 @@
+"""Which contexts to train in, replayed on returns that were measured once: of policies of all contexts, in all of them.
+
+What a few trainings reach hangs on their luck more than on where they were made. Where a policy of every context has
+been trained and measured in every context (`benchmarks/transfer.py` does it), any rule can be asked which ones it would
+have trained in, at no further training, and all rules have the same luck. The rules are those of the study `mbtl` (Cho
+et al. 2024, arXiv 2408.04498); it says what a policy counts for and what coverage is.
+
+File: `seeds` [S], each of a whole set of trainings; `choose`, `held` [S, n, n]: the return in [0, 1] of the policy of
+context a, measured in b, in the episodes that choose and in others. Left out: rules that train a context twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from shuhari.bounds import AtLeast0, Length, check
+from shuhari.data import Array, nearest
+from shuhari.methods.curriculum.mbtl.mbtl import Mbtl
+from shuhari.registry import register
+
+Pick = Literal["mbtl", "equidistant", "random", "best"]
+STORED = {"cartpole": "32c0487828df2f28"}  # name -> digest of its file, so that a claim's code names its numbers
+
+
+@register("analysis", "transfer")
+@dataclass
+class Transfer:
+    """`coverage` of `trainings` contexts that are chosen by the rule `pick`, and `gain`, by how much that is more than
+    of those that the rule `over` chooses.
+
+    Rules: `mbtl`, `equidistant`, as in the study of that name; `random`, the mean over so many `draws`; `best`, the
+    contexts that together serve all others best, known only when all have been trained. slope: of `mbtl`, the loss of a
+    step of the index, or `fitted`. file: a name that is stored with the library, or a path. A seed is one whole set of
+    trainings; KeyError for one that the file has not, ValueError for a stored file that has changed.
+    """
+
+    pick: Pick = "mbtl"
+    over: Pick = "random"
+    trainings: Length = 4
+    draws: Length = 1000
+    slope: AtLeast0 | Literal["fitted"] = "fitted"
+    file: str = "cartpole"
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.pick == self.over:
+            raise ValueError(f"pick and over are {self.pick!r}: expected two rules")
+
+    def __call__(self, seed: int) -> dict[str, float]:
+        seeds, chooses, held = read(self.file)
+        if seed not in seeds:
+            raise KeyError(f"no trainings of seed {seed} in {self.file!r}: it has {', '.join(map(str, seeds))}")
+        at = seeds.index(seed)
+        if not 1 <= self.trainings <= len(held[at]):
+            raise ValueError(f"trainings is {self.trainings}: expected 1 to {len(held[at])}, a context each")
+        ours, theirs = (self.coverage(rule, chooses[at], held[at], seed) for rule in (self.pick, self.over))
+        return {"coverage": ours, "gain": ours - theirs}
+
+    def coverage(self, rule: Pick, J: Array, held: Array, seed: int) -> float:
+        """The mean over contexts of what the best policy by J [n, n], of those that a rule chooses, reaches by held."""
+        return float(np.mean([_served(J, held, list(trained)) for trained in self._chosen(rule, J, seed)]))
+
+    def _chosen(self, rule: Pick, J: Array, seed: int) -> list[tuple[int, ...]]:
+        """The contexts of each of the rule's draws: one, but of `random`."""
+        n, k = len(J), self.trainings
+        if rule == "random":
+            rng = np.random.default_rng((seed, n, k))
+            return [tuple(rng.permutation(n)[:k].tolist()) for _ in range(self.draws)]
+        if rule == "best":
+            return [max(combinations(range(n), k), key=lambda some: J[list(some)].max(0).mean())]
+        study = Mbtl({"context": tuple(map(float, range(n)))}, k, rule, slope=self.slope)
+        seen, done = np.zeros_like(J), list[int]()
+        while len(done) < k:
+            done.append(study.choose_next(seen, done, seed))
+            seen[done[-1]] = J[done[-1]]
+        return [tuple(done)]
+
+
+def _served(J: Array, held: Array, trained: list[int]) -> float:
+    """Coverage where only some contexts are trained in."""
+    best = np.array(trained)[J[trained].argmax(0)]
+    return float(held[best, np.arange(len(J))].mean())
+
+
+@cache
+def read(file: str) -> tuple[tuple[int, ...], Array, Array]:
+    """([S] seeds, [S, n, n] returns that choose, [S, n, n] others) of a file."""
+    path = Path(__file__).with_name(f"transfer_{file}.json") if file in STORED else Path(file)
+    if file not in STORED and not path.is_file():
+        raise ValueError(f"file is {file!r}, which is not there; {nearest(file, STORED)}, or a path")
+    text = path.read_bytes()
+    mark = hashlib.blake2b(text, digest_size=8).hexdigest()
+    if STORED.get(file, mark) != mark:
+        raise ValueError(f"{path.name} has changed (digest {mark}, not {STORED[file]}): write its new digest here")
+    table = json.loads(text)
+    J, held = (np.array(table[name], np.float64) for name in ("choose", "held"))
+    if J.shape != held.shape or J.ndim != 3 or J.shape[1] != J.shape[2] or len(J) != len(table["seeds"]):
+        raise ValueError(f"{path}: {len(table['seeds'])} seeds, arrays {J.shape} and {held.shape}: expected [S, n, n]")
+    return tuple(table["seeds"]), J, held

@@ -1,0 +1,1 @@
+"""Demonstrations, preferences and recorded answers beside RL."""

@@ -1,0 +1,1 @@
+"""Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning (arXiv 2602.20197)."""

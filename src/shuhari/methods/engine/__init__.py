@@ -1,0 +1,1 @@
+"""How rollouts are collected."""

@@ -1,0 +1,175 @@
+"""A swarm's curriculum: a part of each batch is what other runs have answered, told as text through a folder.
+
+Source: "Sharing is Caring: Efficient LM Post-Training with Collective RL Experience Sharing" (SAPO, Amico et al. 2025,
+arXiv 2509.08721), algorithm 1. Each node tells the others, once a step, its problems and its answers to them; of what
+the others told it takes J groups beside its own I, of those alone whose rewards differ. Text from elsewhere is hostile:
+it is read by the store's codec, encoded by this run's tokenizer, and graded by this run's task and rewards; nothing of
+it is run. A problem that is told, and its answer, are believed: whoever may write to the folder is trusted that far.
+Left out: networks (the folder may lie on a shared disk); which of its groups a node tells (all of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import floor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shuhari.bounds import Length, Share, check
+from shuhari.data import Problem, Request, Status, Step, Trajectory, is_tokens, list_scores
+from shuhari.events import Collected, Committed, Event
+from shuhari.methods.engine.sapo.shared_answers import SAID
+from shuhari.ports import Ctx, Curriculum, ability
+from shuhari.ports.declares import together
+from shuhari.registry import register
+from shuhari.store.codec import CodecError, dumps, loads
+from shuhari.store.files import replace_file
+
+SUFFIX = ".told"  # <folder>/<node>/<round>.told: what a node answered in a step
+LIMIT = 2**26  # bytes of such a file, at most
+EPSILON = 1e-9  # 0.3 x 10 is 3
+
+
+@register("curriculum", "shared")
+@dataclass
+class Shared:
+    """Of n groups, floor(n x `external`) are such as other nodes told in the `window` rounds before this one, drawn at
+    random; `inner` gives the problems of the others, and of those that lack where not so many were told: a batch is
+    always as large. A round is a step of the run. With `external` at 0, or alone, it is `inner`, bit for bit.
+
+    folder: where the nodes tell each other, each in a folder of its own name (`node`); empty: nowhere. useful: whether
+    a group is left out whose graded answers all have the same `measure` (a reward's name), by this run's own grading.
+    What cannot be read or encoded, and what is longer than an answer may be, is left out. Needs the rollout `foreign`.
+
+    Reports `curriculum/own_reward` (the mean `measure` of the node's own answers), `curriculum/external` (groups taken)
+    and `curriculum/offered` (groups that were told to it).
+    """
+
+    inner: Curriculum
+    folder: str = ""
+    node: str = "node-0"
+    external: Share = 0.5
+    window: Length = 1
+    useful: bool = True
+    measure: str = "score"
+    role: str = "policy"
+    state: dict[str, Any] = field(
+        init=False, default_factory=lambda: {"new": [], "taken": [], "offered": 0, "scores": [], "report": {}}
+    )
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.inner)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.measure}",)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.node or Path(self.node).name != self.node:
+            raise ValueError(f"shared: node is {self.node!r}: expected the name of a folder")
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        told = await self._take(floor(n * self.external + EPSILON), ctx)
+        own = await self.inner.select(n - len(told), ctx) if len(told) < n else []
+        return own + told
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Collected):
+            own = [list(g) for g in event.groups if g and SAID not in g[0].request.settings]
+            self.state["new"] += [told for g in own if (told := describe_group(g))]
+            self.state["scores"] += [x for g in own for x in list_scores(g, self.measure)]
+        elif isinstance(event, Committed):
+            self._tell(event.step - 1)
+            scores = self.state["scores"]
+            mean = {"curriculum/own_reward": sum(scores) / len(scores)} if scores else {}
+            taken = {"curriculum/external": len(self.state["taken"]), "curriculum/offered": self.state["offered"]}
+            self.state |= {"new": [], "taken": [], "offered": 0, "scores": [], "report": {**mean, **taken}}
+
+    def report(self) -> dict[str, float]:
+        return dict(self.state["report"])
+
+    def _tell(self, round: int) -> None:
+        """Written whole or not at all; a run that does a step again writes the same again."""
+        if self.folder and self.state["new"]:
+            path = Path(self.folder, self.node, f"{round:08d}{SUFFIX}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, [dumps(self.state["new"])])
+
+    async def _take(self, wanted: int, ctx: Ctx) -> list[Request]:
+        """Up to `wanted` groups of other nodes that may be learnt from, none twice in a step."""
+        told = self._read(ctx.step) if wanted and self.folder else {}
+        self.state["offered"] = max(self.state["offered"], len(told))
+        names = [name for name in told if name not in self.state["taken"]]
+        taken = list[Request]()
+        for i in torch.randperm(len(names), generator=ctx.rng("shared")).tolist():
+            if len(taken) == wanted:
+                break
+            shown = show_group(told[names[i]], ctx, self.role)
+            graded = await ctx.grade(shown) if shown else []
+            scores = list_scores(graded, self.measure)
+            if graded and not (self.useful and (len(scores) < 2 or max(scores) == min(scores))):
+                taken.append(Request(graded[0].request.problem, len(graded), settings={SAID: tuple(graded)}))
+                self.state["taken"].append(names[i])
+        return taken
+
+    def _read(self, step: int) -> dict[str, Any]:
+        """name -> group, of what the other nodes told in the rounds before `step`, in an order of its own."""
+        rounds, found = range(max(step - self.window, 0), step), dict[str, Any]()
+        there = Path(self.folder)
+        nodes = sorted(p.name for p in there.iterdir() if p.is_dir()) if there.is_dir() else []
+        for node in (name for name in nodes if name != self.node):
+            for round in rounds:
+                groups = read_told(there / node / f"{round:08d}{SUFFIX}")
+                found |= {f"{node} {round} {i}": group for i, group in enumerate(groups)}
+        return found
+
+
+def describe_group(group: Sequence[Trajectory]) -> dict[str, Any]:
+    """What is told of a group: its problem, and of each answer its text and whether it ended by itself. Nothing of one
+    that broke, or that has several turns."""
+    good = [t for t in group if t.status in (Status.FINISHED, Status.TRUNCATED) and len(t.steps) == 1]
+    answers = [[str(t.steps[0].info["text"]), t.status is Status.FINISHED] for t in good if "text" in t.steps[0].info]
+    return {"problem": replace(group[0].request.problem, solution=None), "answers": answers} if answers else {}
+
+
+def read_told(path: Path) -> list[Any]:
+    """The groups of a file that another node wrote; none where it is not there, too long, or no such file."""
+    try:
+        if path.stat().st_size > LIMIT:
+            return []
+        found = loads(path.read_bytes(), LIMIT)
+    except (OSError, CodecError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def show_group(told: Any, ctx: Ctx, role: str) -> list[Trajectory]:
+    """The answers of a group as this run's tokens, ungraded; nothing where one of them cannot be said here."""
+    problem = told.get("problem") if isinstance(told, dict) else None
+    answers = told.get("answers") if isinstance(told, dict) else None
+    if not isinstance(problem, Problem) or not isinstance(answers, list) or not answers:
+        return []
+    try:
+        context = ctx.encode(problem.prompt, role)
+        said = [(ctx.encode(text, role), bool(ended)) for text, ended in answers if isinstance(text, str)]
+    except (TypeError, ValueError, KeyError):  # of letters that this run's tokenizer does not know, or of no text
+        return []
+    model: Any = ctx.models[role]
+    room, out = ability(model, "limit"), list[Trajectory]()
+    for ids, ended in said:
+        if not (is_tokens(context) and is_tokens(ids)):
+            return []
+        whole: Any = np.asarray(ids)
+        if ended and not (len(whole) and whole[-1] == model.end):  # a tokenizer may write the end as a line's end
+            whole = np.append(whole, np.int32(model.end))
+        if not 0 < len(whole) <= ctx.sampling.max_new or (room is not None and len(context) + len(whole) > room):  # type: ignore[arg-type]
+            return []
+        step = Step.of(context, whole, version=-1, role=role, info={"text": ctx.text(whole, role)})
+        out.append(Trajectory(Request(problem), (step,), Status.FINISHED if ended else Status.TRUNCATED))
+    return out if len(out) == len(answers) else []

@@ -1,0 +1,1 @@
+"""Recorded data of control."""

@@ -1,0 +1,1 @@
+"""Reinforcement learning from verifiable rewards: losses, credit, exploration, group sizes."""

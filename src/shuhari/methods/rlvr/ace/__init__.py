@@ -1,0 +1,2 @@
+"""Overconfident Errors Need Stronger Correction: Asymmetric Confidence Penalties for Reinforcement Learning
+(arXiv 2602.21420)."""

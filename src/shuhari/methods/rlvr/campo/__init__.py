@@ -1,0 +1,2 @@
+"""MiroMind-M1: An Open-Source Advancement in Mathematical Reasoning via Context-Aware Multi-Stage Policy Optimization
+(arXiv 2507.14683)."""

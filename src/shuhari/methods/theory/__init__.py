@@ -1,0 +1,1 @@
+"""What can be solved exactly: tables and linear learners."""
