@@ -236,7 +236,7 @@ n = 4
 task = 1.0
 [buffer]
 size = 2
-[collect.mixed]
+[collect.drop_uniform_groups]
 [transform.returns]
 gamma = 0.9
 [part.policy]

@@ -46,7 +46,7 @@ def test_order_counts_where_it_acts_and_names_where_they_are_told(tmp_path: Path
         return compute_digest(written(tmp_path, f"{head}collect = {{{collect}}}\npart.policy.terms = {{{terms}}}"))
 
     one = of("mixed = {}, advantage = {}")
-    assert one == of("advantage = {}, mixed = {before = 'advantage'}") == of("m = {use = 'mixed'}, advantage = {}")
+    assert one == of("advantage = {}, mixed = {before = 'advantage'}") == of("m = {use = 'drop_uniform_groups'}, advantage = {}")
     assert one != of("advantage = {}, mixed = {}")
     assert one == of("mixed = {}, advantage = {}", "entropy = {weight = 0.1}, clip = {}")
     assert one != of("mixed = {}, advantage = {}", "clip = {}, bonus = {use = 'entropy', weight = 0.1}")

@@ -205,7 +205,7 @@ def test_settings_reach_what_a_method_brings_and_the_base_below(write: Any) -> N
     assert [s["rollout"]["sampling"]["max_new"] for s in (warm, rl)] == [9, 9]
     without = load("rlvr/t1").with_settings({"follow.reference": False, "collect.overlong": False}).stages[-1]
     assert "reference" not in without.get("follow", {}) and list(without["collect"]) == ["advantage", "kl_in_reward"]
-    more = load("rlvr/t1").with_settings({"collect.mixed.before": "advantage"})
+    more = load("rlvr/t1").with_settings({"collect.drop_uniform_groups.before": "advantage"})
     assert "mixed" in more.stages[-1]["collect"]
 
 
@@ -241,11 +241,11 @@ def test_a_recipe_may_extend_a_method(write: Any) -> None:
 
 def test_a_place_that_a_base_lacks_is_the_end_and_a_misspelt_one_is_refused(write: Any) -> None:
     base = write(PLAIN)
-    lawful = method(write, 'collect.mixed = {use = "mixed", before = "gae"}')  # a transform, which this base has not
+    lawful = method(write, 'collect.drop_uniform_groups = {use = "drop_uniform_groups", before = "gae"}')  # a transform, which this base has not
     assert "before" not in only(load(base, methods=[lawful]))["collect"]["mixed"]
-    own = method(write, 'collect.mixed = {use = "mixed", before = "adv"}')
+    own = method(write, 'collect.drop_uniform_groups = {use = "drop_uniform_groups", before = "adv"}')
     assert only(load(base, methods=[own]))["collect"]["mixed"]["before"] == "adv"
-    misspelt = method(write, 'collect.mixed = {use = "mixed", before = "advantge"}')
+    misspelt = method(write, 'collect.drop_uniform_groups = {use = "drop_uniform_groups", before = "advantge"}')
     told = r"^collect\.mixed\.before: 'advantge' is no transform, and .* of that name; did you mean 'advantage'"
     for name in (base, "baselines/grpo_chain"):
         with pytest.raises(RecipeError, match=told):

@@ -155,18 +155,18 @@ def test_paper_summary_and_claim_are_a_files_own(write) -> None:
 
 
 def test_order_of_entries_is_parents_first(write) -> None:
-    assert list(child(write, "[collect.mixed]").tree["collect"]) == ["advantage", "mixed"]
+    assert list(child(write, "[collect.drop_uniform_groups]").tree["collect"]) == ["advantage", "mixed"]
 
 
 # ---------------------------------------------------------------- where a value comes from
 
 
 def test_each_value_knows_its_source(write) -> None:
-    write("child.toml", 'extends = "base.toml"\n[rollout]\nn = 4\n[collect.mixed]')
-    r = load(write("child.toml", 'extends = "base.toml"\n[rollout]\nn = 4\n[collect.mixed]'), ["seed=3"])
+    write("child.toml", 'extends = "base.toml"\n[rollout]\nn = 4\n[collect.drop_uniform_groups]')
+    r = load(write("child.toml", 'extends = "base.toml"\n[rollout]\nn = 4\n[collect.drop_uniform_groups]'), ["seed=3"])
     assert r.sources["rollout", "n"] == "child"
     assert r.sources["rollout", "sampling", "temperature"] == "base"
-    assert r.sources["collect", "mixed"] == "child"  # an empty table is a value too
+    assert r.sources["collect", "drop_uniform_groups"] == "child"  # an empty table is a value too
     assert r.sources["seed",] == "--set"
     assert set(r.sources) >= {p for p, _ in walk_leaves(r.tree) if p != ("format",)}
 

@@ -63,7 +63,7 @@ models.policy = {{use = "causal", path = "{at}/model"}}
 rollout = {{n = 8, sampling.max_new = 6}}
 reward.odd.use = "shuhari.testing.small.oddness"
 buffer.size = 4
-collect.credit = {{use = "advantage"}}
+collect.oreal = {{use = "advantage"}}
 evaluate = {{n = 8, every = 1, samples = 2}}
 [part.actor]
 trains = ["policy"]

@@ -118,7 +118,7 @@ PAPERS: dict[str, dict[str, Any]] = {
         "rollout.every": False,  # of the answers of an expansion one is backed up
         "n": 8,
         "curriculum.rate": 0.25,
-        "collect": {"mixed": Mixed(), "advantage": NodeAdvantage()},
+        "collect": {"drop_uniform_groups": Mixed(), "advantage": NodeAdvantage()},
         f"{CLIP}.objective": Clip(low=0.2, high=0.28, behaviour="old"),
         f"{CLIP}.reduce": "decision",
     },

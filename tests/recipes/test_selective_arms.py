@@ -73,7 +73,7 @@ def test_the_ladder_of_oreal() -> None:
     arms = read("rlvr/oreal").arms
     neg = "part.policy.terms.neg"
     credit = apart("method", "reshaped", arms)
-    assert credit and all(k.startswith(("models.credit", "transform.credit", "part.credit")) for k in credit)
+    assert credit and all(k.startswith(("models.credit", "transform.oreal", "part.credit")) for k in credit)
     rung = apart("reshaped", "baseline", arms)
     assert {k for k in rung if not k.startswith("transform.advantage")} == {neg} and len(rung) > 1
 

@@ -296,7 +296,7 @@ threads = 1
 task = {name = "arithmetic", kind = "add", digits = 1}
 models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
 rollout = {use = "tree", n = 4, width = 3, depth = 2, sampling.max_new = 4}
-curriculum = {use = "cache", rate = 1.0, inner = {use = "sequential", pool = 4}}
+curriculum = {use = "cached_solutions", rate = 1.0, inner = {use = "sequential", pool = 4}}
 buffer.size = 4
 collect.node_advantage = {}
 part.policy = {terms.clip = {behaviour = "old", reduce = "decision"}, optimiser.lr = 1e-2}

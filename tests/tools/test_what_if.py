@@ -60,7 +60,7 @@ optimiser.lr = 3e-2
 terms.value = {}
 optimiser.lr = 1e-2
 """
-ROUNDS = SUMS.replace("[collect.advantage]\n", '[collect.mixed]\n[collect.advantage]\nscale = "batch"\n')
+ROUNDS = SUMS.replace("[collect.advantage]\n", '[collect.drop_uniform_groups]\n[collect.advantage]\nscale = "batch"\n')
 RECIPES = {"sums": SUMS, "rounds": ROUNDS, "replayed": REPLAYED, "text": TEXT, "grid": GRIDWORLD, "pole": POLE}
 
 

@@ -27,7 +27,7 @@ from shuhari.rollouts.demonstrations import find_solution, show_solution, walk_p
 from shuhari.tasks.source import Listed
 
 
-@register("buffer", "picked")
+@register("buffer", "chosen_solutions")
 @dataclass
 class Picked:
     """Each draw is `size` solutions on `stream`, as rows of the buffer `demos`: prompt, then solution and end token, of

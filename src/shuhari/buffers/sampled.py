@@ -28,7 +28,7 @@ from shuhari.reduce import ends, group_mean
 from shuhari.registry import register
 
 
-@register("buffer", "sampled")
+@register("buffer", "kept_answers")
 @dataclass
 class Sampled:
     """Each step draws `draws` batches of up to `size` answers at random, on `stream`, out of those that it keeps.

@@ -19,7 +19,7 @@ from shuhari.ports.declares import together
 from shuhari.registry import register
 
 
-@register("curriculum", "capped")
+@register("curriculum", "length_limit")
 @dataclass
 class Capped:
     """The requests of `inner`, whose answers may have L(t) tokens at step t of the stage, at least one. L is the run's

@@ -19,7 +19,7 @@ from shuhari.ports.declares import together
 from shuhari.registry import register
 
 
-@register("curriculum", "others")
+@register("curriculum", "unseen_problems")
 @dataclass
 class Others:
     """The problems of `inner` without those of the data set that was last told of (`Loaded`, as the buffer `sampled`

@@ -63,7 +63,7 @@ class Branch:
         return group
 
 
-@register("rollout", "guided")
+@register("rollout", "guide_prefix")
 @dataclass
 class Guided:
     """Each of the n samples of a request begins, with a chance of `share`, with the first t tokens of what `guide`

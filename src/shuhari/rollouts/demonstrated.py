@@ -17,7 +17,7 @@ from shuhari.rollouts.demonstrations import show_solution
 from shuhari.rollouts.single import Single
 
 
-@register("rollout", "demonstrated")
+@register("rollout", "with_solution")
 @dataclass
 class Demonstrated:
     """Of the n samples of a group the last is the problem's solution and its end token (LUFFY, RL-PLUS); `of` gives the

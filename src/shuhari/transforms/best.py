@@ -24,7 +24,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import zero_ungraded, zero_weight
 
 
-@register("transform", "best")
+@register("transform", "keep_best")
 @dataclass
 class Best:
     """Weight 0 on `stream` for all answers of a group but the `keep` with the largest outcomes `reward`, of equal ones

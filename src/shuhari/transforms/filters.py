@@ -20,7 +20,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded, zero_weight
 
 
-@register("transform", "mixed")
+@register("transform", "drop_uniform_groups")
 @dataclass
 class Mixed:
     """Weight 0 on `stream` for groups whose outcomes are all alike: dynamic sampling (DAPO, Yu et al. 2025, eq. 11).
@@ -54,7 +54,7 @@ class Mixed:
         return zero_weight(batch, alike[unit], self.stream)
 
 
-@register("transform", "finished")
+@register("transform", "drop_truncated")
 @dataclass
 class Finished:
     """Weight 0 on `stream` for rows of episodes that did not end by themselves: overlong filtering (DAPO, section 3.4).
@@ -75,7 +75,7 @@ class Finished:
         return zero_weight(batch, batch["status"] != STATUS[Status.FINISHED], self.stream)
 
 
-@register("transform", "latest")
+@register("transform", "latest_only")
 @dataclass
 class Latest:
     """What a row said under older weights than its last word is context, no decision: nothing of it is learnt from, nor
@@ -91,7 +91,7 @@ class Latest:
         return batch.put({"mask": batch["mask"] & (version == version.amax(1, keepdim=True))})
 
 
-@register("transform", "only")
+@register("transform", "keep_matching")
 @dataclass
 class Only:
     """Weight 0 on `stream` for decisions where `column` [B] or [B, K] is not what it `equals`: a number, or a text

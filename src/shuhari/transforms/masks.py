@@ -22,7 +22,7 @@ from shuhari.registry import register
 KEYS = 2**53
 
 
-@register("transform", "masks")
+@register("transform", "draw_masks")
 @dataclass
 class Masks:
     """Stamps `mask_key`, `mask_level` and `mask_weight` [B, n]: the name of each draw, how much of the answer it masks,

@@ -28,7 +28,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import find_carried, zero_ungraded, zero_weight
 
 
-@register("transform", "apart")
+@register("transform", "drop_tied_steps")
 @dataclass
 class Apart:
     """Weight 0 on `stream` for the next steps of states at which the values of these, of `reward`, lie no further apart
@@ -56,7 +56,7 @@ class Apart:
         return zero_weight(batch, ~apart[state], self.stream)
 
 
-@register("transform", "first_pit")
+@register("transform", "first_error_pairs")
 @dataclass
 class FirstPit:
     """Links "pairs" [P, 2] of (better, worse) next steps of one state. The worse one is a pit: its value, of `reward`,

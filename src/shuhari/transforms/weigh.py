@@ -22,7 +22,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import weights_on, whiten
 
 
-@register("transform", "weigh")
+@register("transform", "advantage_weights")
 @dataclass
 class Weigh:
     """Stamps `weight/<stream>` [B, K]: min(exp(A / temperature), most) on the decisions of stream `of`, 0 elsewhere.

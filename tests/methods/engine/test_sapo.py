@@ -38,7 +38,7 @@ hidden = 16
 layers = 1
 heads = 2
 [rollout]
-use = "foreign"
+use = "shared_answers"
 n = 2
 sampling.max_new = 4
 sampling.temperature = 0.5
@@ -198,11 +198,11 @@ part.policy.terms = {clip = false, nll = {stream = "ce"}}
 name = "rl"
 """
 SWARM = """[rollout]
-use = "foreign"
+use = "shared_answers"
 n = 6
 sampling.max_new = 3
 [curriculum]
-use = "shared"
+use = "shared_groups"
 inner.use = "sequential"
 [study]
 use = "swarm"

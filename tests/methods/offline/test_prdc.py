@@ -83,7 +83,7 @@ def test_the_recipe_pulls_toward_neighbours_of_what_the_policy_does_now() -> Non
         reports = list(loop(open_run(load("offline/prdc").with_settings({**small, **settings}))))
         return [r["policy/distance"] for r in reports if "policy/distance" in r]
 
-    near, same = distances(), distances(**{"transform.nearest.beta": 1e6})
+    near, same = distances(), distances(**{"transform.nearest_action.beta": 1e6})
     assert len(near) == 2 and all(a < 0.8 * b for a, b in zip(near, same, strict=True))
 
 

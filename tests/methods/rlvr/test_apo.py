@@ -107,7 +107,7 @@ def test_gradients_by_hand() -> None:
     """One of four is right, with two tokens; of the wrong ones that with four is longer, by two. k3 to a reference that
     says of each token half of what the policy does has the gradient 1 - 1/2."""
     stage = built("rlvr/apo")
-    assert stage.collect["asymmetric"].base == 1.0357 and stage.models["reference"].init == "policy"
+    assert stage.collect["asymmetric_weights"].base == 1.0357 and stage.models["reference"].init == "policy"
     log_prob = padded(*([0.0] * len(t) for t in SAID)).requires_grad_()
     reference = padded(*([-log(2)] * len(t) for t in SAID))
     batch = answers(stage, SAID, SCORE)
@@ -123,6 +123,6 @@ def test_gradients_by_hand() -> None:
 def test_the_paper_s_base_is_the_usual_one() -> None:
     stage = built("rlvr/apo", usual=True)
     term = stage.learners["main"].parts["policy"].terms["divergence"]
-    assert stage.collect["asymmetric"].base == 1.00001
+    assert stage.collect["asymmetric_weights"].base == 1.00001
     assert (term.weight, term.stream, term.reduce) == (1e-3, "kl", "row")
     assert list(stage.collect)[-2:] == ["advantage", "asymmetric"]  # what it reads stands before it

@@ -128,7 +128,7 @@ SAID, SCORE, ENTROPY = ["abcde"] * 4, [1.0, 0.0, 1.0, 1.0], [0.1, 0.2, 0.3, 0.4]
 
 def test_mu_climbs_to_one_and_falls_to_two_fifths() -> None:
     for usual, warm, fall in ((True, 30, 120), (False, 20, 80)):  # of 150 steps, and of the claim's 100
-        mu = built("rlvr/canon", usual=usual).collect["halves"].mu
+        mu = built("rlvr/canon", usual=usual).collect["split_groups"].mu
         assert [mu(0), mu(warm / 2 - 1)] == pytest.approx([1 / warm, 0.5])
         assert [mu(warm + x * fall) for x in (0, 0.5, 1)] == pytest.approx([1.0, 0.7, 0.4])
 
@@ -136,7 +136,7 @@ def test_mu_climbs_to_one_and_falls_to_two_fifths() -> None:
 def test_the_gradient_by_hand() -> None:
     """mu = 1: means of halves 1/2 and 1, advantages 0, -1, 1/2, 1/2; over 4 answers and the constant of 5 tokens."""
     stage = built("rlvr/canon")
-    stage.collect["halves"] = replace(stage.collect["halves"], mu=1.0)
+    stage.collect["split_groups"] = replace(stage.collect["split_groups"], mu=1.0)
     batch = answers(stage, SAID, SCORE)
     log_prob = padded(*([0.0] * 5 for _ in SAID)).requires_grad_()
     policy = table(log_prob=log_prob, entropy=padded(*([h] * 5 for h in ENTROPY)))
@@ -146,8 +146,8 @@ def test_the_gradient_by_hand() -> None:
 
 def test_at_one_half_it_is_dr_grpo() -> None:
     ours, base = built("rlvr/canon", usual=True), build_stage(load("baselines/dr_grpo").stages[-1])
-    ours.collect["halves"] = replace(ours.collect["halves"], mu=0.5)
-    assert list(ours.collect) == ["halves"] and isinstance(ours.collect["halves"], Halves)
+    ours.collect["split_groups"] = replace(ours.collect["split_groups"], mu=0.5)
+    assert list(ours.collect) == ["halves"] and isinstance(ours.collect["split_groups"], Halves)
     found = []
     for stage in (ours, base):
         log_prob = padded(*([0.0] * 5 for _ in SAID)).requires_grad_()

@@ -111,7 +111,7 @@ def run_of() -> Any:
 def test_trackers_live_on_over_steps_and_a_restored_run_goes_on() -> None:
     run = run_of()
     list(harness.train(run))
-    trackers = run.stage.collect["tracker"].state["trackers"]
+    trackers = run.stage.collect["tracked_advantage"].state["trackers"]
     seen = 0.9 * (0.9 * (0.9 * 2 + 1) + 1) + 1  # eight problems, each three times
     assert [a + b for a, b in trackers.values()] == pytest.approx([seen] * 8)
     testing.check_resumed(run_of)

@@ -29,7 +29,7 @@ from shuhari.store.codec import dumps, loads
 from shuhari.tasks.snapshots import thaw
 
 
-@register("curriculum", "starts")
+@register("curriculum", "snapshot_starts")
 @dataclass
 class Starts:
     """For the first `until` environment steps after it was first asked, episodes begin at snapshots of `episodes`

@@ -21,7 +21,7 @@ from shuhari.rollouts.single import Single
 Schedule = Literal["equal", "hard"]
 
 
-@register("rollout", "deepen")
+@register("rollout", "extra_samples")
 @dataclass
 class Deepen:
     """The n samples that a request asks for, then more of them, up to `most` in all, if fewer than half are right; all

@@ -20,7 +20,7 @@ from shuhari.ports.declares import together
 from shuhari.registry import register
 
 
-@register("curriculum", "unsolved")
+@register("curriculum", "unsolved_problems")
 @dataclass
 class Unsolved:
     """Asks `inner` for problems, samples each greedily once by the policy as it is now (charged as probes), and keeps

@@ -29,7 +29,7 @@ from shuhari.registry import register
 GRAM = 3  # tokens
 
 
-@register("curriculum", "variance")
+@register("curriculum", "variance_sampling")
 @dataclass
 class Variance:
     """Every `every` steps each problem of a set is answered `n` times (charged as probes) and scored

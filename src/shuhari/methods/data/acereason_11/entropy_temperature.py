@@ -28,7 +28,7 @@ from shuhari.registry import register
 HALVINGS = 20  # of the interval of temperatures: to a millionth of it
 
 
-@register("curriculum", "calibrated")
+@register("curriculum", "entropy_temperature")
 @dataclass
 class Calibrated:
     """The requests of `inner`, sampled at the temperature T in [low, high] at which the mean entropy of a decision,

@@ -24,7 +24,7 @@ from shuhari.ports import Ctx
 from shuhari.registry import register
 
 
-@register("objective", "calibrated")
+@register("objective", "calibrated_imitation")
 @dataclass
 class Calibrated:
     """|A| LeakyReLU(-s (log pi - e)), [B, K]: s is 1 for an answer whose outcome `reward` is above `above`, else -1; A

@@ -21,7 +21,7 @@ from shuhari.reduce import units
 from shuhari.registry import register
 
 
-@register("transform", "beside")
+@register("transform", "expert_logp")
 @dataclass
 class Beside:
     """Stamps column `into` [B, K]: at the n-th position of a row the log-probability, before the update, of the n-th

@@ -23,7 +23,7 @@ from shuhari.rollouts.rounds import make_hint
 from shuhari.rollouts.single import Single
 
 
-@register("rollout", "prefixed")
+@register("rollout", "solution_prefix")
 @dataclass
 class Prefixed:
     """With a chance of `share` a group begins behind a part of the problem's solution, uniform between the shares `low`

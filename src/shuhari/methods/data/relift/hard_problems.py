@@ -24,7 +24,7 @@ from shuhari.registry import register
 from shuhari.rollouts.demonstrations import find_solution, show_solution
 
 
-@register("buffer", "aside")
+@register("buffer", "hard_problems")
 @dataclass
 class Aside:
     """Queues the problem of each collected group of which no graded answer has a `measure` (a reward's name) above 0,

@@ -25,7 +25,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import weights_on
 
 
-@register("transform", "safety")
+@register("transform", "safety_weights")
 @dataclass
 class Safety:
     """Multiplies `weight/<stream>` by S and stamps `weight/<held>` with 1 - S times what it was, [B, K] each: S is the

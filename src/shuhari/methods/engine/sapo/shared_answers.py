@@ -23,7 +23,7 @@ from shuhari.rollouts.single import Single
 SAID = "said"  # the setting of a request that brings its answers: trajectories of one step each
 
 
-@register("rollout", "foreign")
+@register("rollout", "shared_answers")
 @dataclass
 class Foreign:
     """A request whose settings have `said` is answered by these: texts that the curriculum `shared` encoded and graded.

@@ -34,7 +34,7 @@ LIMIT = 2**26  # bytes of such a file, at most
 EPSILON = 1e-9  # 0.3 x 10 is 3
 
 
-@register("curriculum", "shared")
+@register("curriculum", "shared_groups")
 @dataclass
 class Shared:
     """Of n groups, floor(n x `external`) are such as other nodes told in the `window` rounds before this one, drawn at

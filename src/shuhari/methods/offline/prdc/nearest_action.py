@@ -25,7 +25,7 @@ from shuhari.ports import Ctx
 from shuhari.registry import register
 
 
-@register("transform", "nearest")
+@register("transform", "nearest_action")
 @dataclass
 class Nearest:
     """Stamps `into` [B, A]: the action of the recorded decision whose [beta · state, action] is closest to [beta ·

@@ -25,7 +25,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import weights_on
 
 
-@register("transform", "modulate")
+@register("transform", "confident_errors")
 @dataclass
 class Modulate:
     """Replaces column `advantage` [B, K]: where it is negative it is multiplied by min(1 + alpha g(c), most). c: the

@@ -24,7 +24,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import weights_on
 
 
-@register("transform", "asymmetric")
+@register("transform", "asymmetric_weights")
 @dataclass
 class Asymmetric:
     """Stamps `weight/<into>` [B, K], that of `stream` times kappa, for a divergence on that stream; and replaces column

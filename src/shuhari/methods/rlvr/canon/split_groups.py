@@ -25,7 +25,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import zero_ungraded
 
 
-@register("transform", "halves")
+@register("transform", "split_groups")
 @dataclass
 class Halves:
     """Stamps column `into` [B, K]: of outcome r, mu (r - mean of the other half) + (1 - mu) (r - mean of its own half),

@@ -25,7 +25,7 @@ from shuhari.rollouts.single import Single
 PROBLEM, ANSWER = "{problem}", "{answer}"
 
 
-@register("rollout", "cascade")
+@register("rollout", "cog_rethinker")
 @dataclass
 class Cascade:
     """A group whose n samples are all wrong is asked anew, n samples each time, by the template `decompose`, and where

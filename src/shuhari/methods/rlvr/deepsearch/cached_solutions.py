@@ -24,7 +24,7 @@ from shuhari.registry import register
 TYPES = {"action": np.int32, "mask": np.bool_, "logp": np.float32, "version": np.int64}
 
 
-@register("curriculum", "cache")
+@register("curriculum", "cached_solutions")
 @dataclass
 class Cache:
     """The problems of `inner`; one of which a share in (0, `rate`] of a group's answers was right comes with the

@@ -18,7 +18,7 @@ from shuhari.ports.declares import together
 from shuhari.registry import register
 
 
-@register("curriculum", "annealed")
+@register("curriculum", "annealed_temperature")
 @dataclass
 class Annealed:
     """The requests of `inner`, whose decision number n (from 0) is sampled at max(1 + high - e^(n / d), low), d =

@@ -14,7 +14,7 @@ from shuhari.ports import Ctx
 from shuhari.registry import register
 
 
-@register("transform", "unheated")
+@register("transform", "untempered_logp")
 @dataclass
 class Unheated:
     """Stamps `temperature` [B, K] = 1, so that models score every decision at a temperature of 1, whatever it was

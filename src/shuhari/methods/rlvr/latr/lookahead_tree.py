@@ -38,7 +38,7 @@ class Twig:
     ended: bool = False
 
 
-@register("rollout", "lookahead")
+@register("rollout", "lookahead_tree")
 @dataclass
 class Lookahead:
     """Of the n samples of a request round(share n) are the branches of one tree, the others plain.

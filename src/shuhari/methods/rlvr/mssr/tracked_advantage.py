@@ -22,7 +22,7 @@ from shuhari.ports import Ctx
 from shuhari.registry import register
 
 
-@register("transform", "tracker")
+@register("transform", "tracked_advantage")
 @dataclass
 class Tracker:
     """Stamps `into` [B]: outcome - v, where v = a / (a + b) is what the problem's tracker says before this batch. Then

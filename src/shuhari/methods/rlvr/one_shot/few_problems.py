@@ -21,7 +21,7 @@ from shuhari.ports.declares import together
 from shuhari.registry import register
 
 
-@register("curriculum", "few")
+@register("curriculum", "few_problems")
 @dataclass
 class Few:
     """`k` problems in turn, chosen once, at a stage's first step: of `pool` problems that `candidates` give those with

@@ -20,7 +20,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import find_carried
 
 
-@register("transform", "credit")
+@register("transform", "oreal")
 @dataclass
 class Credit:
     """What OREAL learns from (Lyu et al. 2025, arXiv 2502.06781): streams `pos` and `neg`, and `advantage` weighted.

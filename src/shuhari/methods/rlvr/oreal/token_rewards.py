@@ -19,7 +19,7 @@ from shuhari.ports import Ctx
 from shuhari.registry import register
 
 
-@register("objective", "outcome")
+@register("objective", "token_rewards")
 @dataclass
 class Outcome:
     """The binary cross-entropy of p = sigmoid(mean of w over a row's decisions) and its outcome, nats, [B].

@@ -42,7 +42,7 @@ class Answer:
     begin: int = 0
 
 
-@register("rollout", "semantic")
+@register("rollout", "semantic_branches")
 @dataclass
 class Semantic:
     """The first of n answers begins at the prompt; each further one there too with a chance of `restart`, else at the
