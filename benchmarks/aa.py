@@ -45,7 +45,7 @@ POOLS, SEEDS = 40, 24  # what a card has
 MOST = LOOKS[-1]
 TABLES = {"baselines/bandit": {"steps": 10}, "baselines/gridworld": {"steps": 3}}  # while they still learn
 WARM = {"stage.rl": False}
-WIDE = {"part.policy.minibatches": 4, "part.policy.terms.clip.low": 1.0, "part.policy.terms.clip.high": 1.0}
+WIDE = {"part.policy.minibatches": 4, "part.policy.terms.loss.low": 1.0, "part.policy.terms.loss.high": 1.0}
 TEXT = {"stage.warm-up": False, "steps": 40, "evaluate.every": 40, **WIDE}
 
 

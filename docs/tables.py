@@ -217,7 +217,7 @@ def papers() -> Iterator[str]:
 
 PLACES = {  # a key of a method's recipe -> what of a run it changes
     "curriculum": "which problems", "rollout": "sampling", "engine": "the engine", "buffer": "data",
-    "collect": "the batch", "reward": "rewards", "transform": "the batch", "surrogate": "the loss", "part": "the loss",
+    "collect": "the batch", "reward": "rewards", "transform": "the batch", "part": "the loss",
     "learner": "the learner", "stage": "stages", "study": "a run of runs", "task": "the task",
 }  # fmt: skip
 

@@ -60,7 +60,7 @@ size = 4
 scale = "batch"
 [part.policy]
 minibatches = 2
-terms.clip = {high = 0.28}
+terms.loss = {use = "clip", high = 0.28}
 terms.divergence = {weight = 0.01}
 optimiser.lr = {from = 1e-2, to = 1e-3, over = 6}
 optimiser.clip = 1.0
@@ -186,7 +186,7 @@ scale = "batch"
 [part.policy]
 epochs = 2
 minibatches = 2
-terms.clip = {}
+terms.loss = {use = "clip"}
 terms.entropy = {weight = 0.01}
 optimiser.lr = 1e-2
 [part.critic]
@@ -209,7 +209,7 @@ size = 4
 [collect.advantage]
 centre = "leave-one-out"
 scale = "none"
-[part.policy.terms.clip]
+[part.policy.terms.loss]
 behaviour = "present"
 [part.policy.optimiser]
 use = "adam"
@@ -241,7 +241,7 @@ size = 2
 gamma = 0.9
 [part.policy]
 epochs = 2
-terms.clip = {}
+terms.loss = {use = "clip"}
 optimiser.lr = 0.1
 [evaluate]
 every = 4
@@ -261,7 +261,7 @@ lanes = 3
 size = 12
 [transform.returns]
 [part.policy]
-terms.clip = {behaviour = "present"}
+terms.loss = {use = "clip", behaviour = "present"}
 optimiser.lr = 1e-2
 [[stage]]
 name = "first"

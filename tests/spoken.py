@@ -20,7 +20,7 @@ steps = 1
 threads = 1
 models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
 collect.advantage = {}
-part.policy = {terms.clip = {}, optimiser.lr = 0.1}
+part.policy = {terms.loss = {use = "clip"}, optimiser.lr = 0.1}
 evaluate = {every = 0, n = 0}
 """
 

@@ -94,7 +94,6 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "virtual": None,
     "busy": False,
     # objectives
-    "surrogate": False,  # whether it is a loss of the policy gradient, in whose place a method may put another
     # followers, and what an optimiser's reset waits for
     "waits_for": "",  # the score of an evaluation whose plateau it acts on
     "reset": None,  # of an optimiser: when its memory is cleared (`When`), a setting

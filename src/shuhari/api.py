@@ -135,7 +135,7 @@ def train(
     copy. tools: functions with annotations and a docstring, which the policy may call as it answers. A function or
     class that no other process can import (a lambda, a cell of a notebook) trains; the run then goes on only where it
     is handed over again.
-    settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. methods: names or
+    settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.loss.high": 0.3}`. methods: names or
     files of methods, such as `rlvr/kl_cov`, laid over the recipe in order, below the settings. init: a run (`RUN`
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
     each step's report; True prints, False does not, None prints where a person looks (a terminal). observe: what

@@ -31,10 +31,10 @@ def test_neither_seed_nor_title_nor_threads_count() -> None:
 
 def test_a_setting_at_its_default_is_none_wherever_it_stands(tmp_path: Path) -> None:
     chain = 'extends = "baselines/grpo_chain"\n'
-    above = written(tmp_path, f"{chain}part.policy.terms.clip.high = 0.2\ncurriculum.use = 'sequential'")
-    below = written(tmp_path, f"{chain}stage.rl.part.policy.terms.clip = {{use = 'clip', low = 0.2, high = 0.2}}")
+    above = written(tmp_path, f"{chain}part.policy.terms.loss.high = 0.2\ncurriculum.use = 'sequential'")
+    below = written(tmp_path, f"{chain}stage.rl.part.policy.terms.loss = {{use = 'clip', low = 0.2, high = 0.2}}")
     assert compute_digest(above) == compute_digest(below) == compute_digest(load("baselines/grpo_chain"))
-    high = {"part.policy.terms.clip.high": 0.28}
+    high = {"part.policy.terms.loss.high": 0.28}
     in_stage = load("baselines/grpo_chain").with_settings({f"stage.rl.{k}": v for k, v in high.items()})
     assert compute_digest(in_stage) == compute_digest(above.with_settings(high))
     assert compute_digest(above.with_settings(high)) != compute_digest(above)

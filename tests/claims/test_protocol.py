@@ -162,7 +162,7 @@ def test_git_must_hold_what_it_extends_and_what_its_arms_do(tmp_path: Path) -> N
 
 
 METHOD = """on = "beds/trie/easy"
-surrogate = {use = "clip", high = 0.4}
+part.policy.terms.loss = {use = "clip", high = 0.4}
 [paper]
 title = "x"
 [claim]
@@ -191,7 +191,7 @@ def test_a_card_tells_of_the_bed_alone(tmp_path: Path) -> None:
         return choose_card(one, find_modules(one), tmp_path) is not None
 
     assert chosen() and chosen("settings.threads = 1")  # as it is
-    for other in ("settings.part.policy.minibatches = 2", 'baseline = {extends = "method", surrogate.high = 0.3}'):
+    for other in ("settings.part.policy.minibatches = 2", 'baseline = {extends = "method", part.policy.terms.loss.high = 0.3}'):
         assert not chosen(other)
     with pytest.raises(RecipeError, match=r"its budget is .* makes it anew"):
         chosen(budget={"steps": 70})

@@ -52,10 +52,10 @@ def test_regrade_refuses(shuhari, home: Path) -> None:
 
 
 def test_what_if(shuhari, home: Path) -> None:
-    done = shuhari("what-if", "s0@3", "--set", "part.policy.terms.clip.weight=2", "--set", "part.policy.optimiser.lr=0")
+    done = shuhari("what-if", "s0@3", "--set", "part.policy.terms.loss.weight=2", "--set", "part.policy.optimiser.lr=0")
     assert done.code == 0, done.err
     assert "step 3 of stage main: 3 of 4 groups, 12 episodes; weights: the checkpoint of step 2" in done.out
-    assert "with part.policy.terms.clip.weight = 2" in done.out and "KL(before || after)" in done.out
+    assert "with part.policy.terms.loss.weight = 2" in done.out and "KL(before || after)" in done.out
     assert "the batch is 3 of 4 groups of the step" in done.err and "cosine of both updates, policy" in done.out
     found = json.loads(shuhari("what-if", "s0@3", "--json").out)
     assert found["changed"] is None and len(found["groups"]) == 3 and "policy/loss/clip" in found["reported"]
@@ -66,7 +66,7 @@ def test_what_if_refuses(shuhari, home: Path) -> None:
         (["s0"], "expected RUN@STEP"),
         (["s0@77"], "no step 77"),
         (["s0@3", "--set", "rollout.n=8"], "the batch is stored"),
-        (["s0@3", "--set", "part.policy.terms.clip.hihg=1"], "did you mean 'high'"),
+        (["s0@3", "--set", "part.policy.terms.loss.hihg=1"], "did you mean 'high'"),
         (["s00@3"], "did you mean 's0'"),
     ):
         done = shuhari("what-if", *argv)

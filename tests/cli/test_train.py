@@ -159,7 +159,7 @@ def test_a_dry_run_of_stages_says_which_stage_a_default_is_of(shuhari, home: Pat
         (["nothing.toml"], "no recipe file 'nothing.toml'"),
         (["tiny.toml", "--set", "steps"], "expected key=value"),
         (["tiny.toml", "--set", "stepz=3"], "stepz: no such key in a recipe; did you mean 'steps'?"),
-        (["tiny.toml", "--set", "part.policy.terms.clip.hihg=3"], "clip.hihg: no setting of objective 'clip'"),
+        (["tiny.toml", "--set", "part.policy.terms.loss.hihg=3"], "clip.hihg: no setting of objective 'clip'"),
         (["tiny.toml", "--set", "task.name=arithmetik"], "did you mean 'arithmetic'?"),
         (["tiny.toml", "--set", "task.name=file/none.jsonl"], "file/none.jsonl: no such file"),
         (["tiny.toml", "--set", "rollout.n=x"], "rollout.n: 'x': expected a whole number"),

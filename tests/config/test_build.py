@@ -398,7 +398,7 @@ def test_the_rollout_splits_into_request_and_component() -> None:
 def test_a_schedule_in_steps_and_shares_wants_a_budget_in_steps() -> None:
     ramped = table()
     ramped["part"]["policy"]["terms"]["clip"]["high"] = {"from": 0.2, "to": 0.3, "after": 5}
-    clip = build_stage(ramped).learners["main"].parts["policy"].terms["clip"]
+    clip = build_stage(ramped).learners["main"].parts["policy"].terms["loss"]
     assert clip.objective.high == Ramp(0.2, 0.3, None, 5.0)
     del ramped["steps"]
     with pytest.raises(RecipeError, match=r"terms\.clip\.high: a ramp's `after` is 5\.0: expected a share below 1"):
@@ -412,12 +412,12 @@ def test_an_old_name_of_a_setting_is_refused_with_the_new_one() -> None:
 
 def test_terms_split_into_their_own_fields_and_the_objectives() -> None:
     part = build().learners["main"].parts["policy"]
-    term = part.terms["clip"]
+    term = part.terms["loss"]
     assert (term.weight, term.stream, term.objective.high, part.trains) == (2.0, "rl", 0.2, ("policy",))
     assert isinstance(term.objective, Loss)
     ramped = table()
     ramped["part"]["policy"]["terms"]["clip"]["high"] = {"from": 0.2, "to": 0.3, "over": 5}
-    assert build_stage(ramped).learners["main"].parts["policy"].terms["clip"].objective.high == Ramp(0.2, 0.3, 5.0)
+    assert build_stage(ramped).learners["main"].parts["policy"].terms["loss"].objective.high == Ramp(0.2, 0.3, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ use = "tabular"
 [models.judge]
 same_as = "policy"
 [part.policy]
-terms.clip = {behaviour = "present"}
+terms.loss = {use = "clip", behaviour = "present"}
 optimiser.lr = 0.1
 [[stage]]
 name = "a"
@@ -571,7 +571,7 @@ def test_what_says_the_same_is_the_same_object_across_stages() -> None:
     assert first.models["policy"].model is second.models["policy"].model
     assert first.learners["main"] is not second.learners["main"]
     a, b = (s.learners["main"].parts["policy"] for s in (first, second))
-    assert a.terms["clip"].objective is b.terms["clip"].objective and a.optimiser is not b.optimiser
+    assert a.terms["loss"].objective is b.terms["loss"].objective and a.optimiser is not b.optimiser
     third = build_stage(table(name="third"), shared)
     assert third.learners["main"] is first.learners["main"] and third.defaults == first.defaults
 
@@ -723,7 +723,7 @@ rollout.n = 4
 buffer.size = 2
 collect.advantage = {}
 [part.policy]
-terms.clip = {}
+terms.loss = {use = "clip"}
 optimiser.lr = 0.1
 """
 

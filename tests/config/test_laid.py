@@ -65,7 +65,7 @@ part.policy.epochs = 3
 
 
 def test_the_same_component_keeps_its_other_settings(write: Any) -> None:
-    one = method(write, 'surrogate = {use = "clip", high = 0.4}\nrollout.n = 6')
+    one = method(write, 'part.policy.terms.loss = {use = "clip", high = 0.4}\nrollout.n = 6')
     stage = only(load(write(PLAIN), methods=[one]))
     kept = {"use": "clip", "low": 0.1, "high": 0.4, "reduce": "row", "weight": 0.5}
     assert stage["part"]["actor"]["terms"] == {"pg": kept}
@@ -123,18 +123,18 @@ def test_a_loss_removed_and_a_role_like_another(write: Any) -> None:
 
 
 def test_a_stage_is_put_before_the_first_that_samples(write: Any) -> None:
-    text = 'surrogate.reduce = "group"\n[[insert]]\nname = "cold"\nsteps = 3\nbuffer = {use = "demos"}\n'
+    text = 'part.policy.terms.loss.reduce = "group"\n[[insert]]\nname = "cold"\nsteps = 3\nbuffer = {use = "demos"}\n'
     recipe = load("baselines/grpo_chain", methods=[method(write, text)])
     assert [s["name"] for s in recipe.stages] == ["warm-up", "cold", "rl"] and recipe.stages[1]["steps"] == 3
     assert [s["name"] for s in load(write(PLAIN), methods=[method(write, text)]).stages] == ["cold", "main"]
 
 
 CONTRADICT = [
-    ('surrogate = {use = "kl_cov"}', 'surrogate = {use = "lp_reg"}',
-     "surrogate: one sets surrogate.use = 'kl_cov' and two surrogate.use = 'lp_reg': lay one of them, or decide with "
-     "--set surrogate.use=.."),
-    ('surrogate = {use = "kl_cov"}', 'surrogate = {use = "clip", high = 0.4}', "decide with --set surrogate.use="),
-    ('surrogate = {use = "kl_cov", beta = 1.0}', 'surrogate = {use = "kl_cov", beta = 2.0}', "use = 'kl_cov'"),
+    ('part.policy.terms.loss = {use = "kl_cov"}', 'part.policy.terms.loss = {use = "lp_reg"}',
+     "surrogate: one sets part.policy.terms.loss.use = 'kl_cov' and two part.policy.terms.loss.use = 'lp_reg': lay one of them, or decide with "
+     "--set part.policy.terms.loss.use=.."),
+    ('part.policy.terms.loss = {use = "kl_cov"}', 'part.policy.terms.loss = {use = "clip", high = 0.4}', "decide with --set part.policy.terms.loss.use="),
+    ('part.policy.terms.loss = {use = "kl_cov", beta = 1.0}', 'part.policy.terms.loss = {use = "kl_cov", beta = 2.0}', "use = 'kl_cov'"),
     ("rollout.n = 4", "rollout.n = 8", "rollout.n: one sets rollout.n = 4 and two rollout.n = 8: .*--set rollout.n="),
     ('collect.advantage.scale = "none"', "collect.advantage = false", "collect.advantage = false"),
     ("part.policy.optimiser.reset = {on = 'step'}", "part.policy.optimiser.reset = {on = 'stage'}", "reset.on = "),
@@ -156,7 +156,7 @@ def test_all_contradictions_are_told_at_once(write: Any) -> None:
     with pytest.raises(RecipeError) as refused:
         load("baselines/grpo_chain", methods=made)
     told = str(refused.value)
-    assert all(t in told for t in ("--set rollout.n=..", "--set surrogate.use=..", "curriculum: a and b both wrap"))
+    assert all(t in told for t in ("--set rollout.n=..", "--set part.policy.terms.loss.use=..", "curriculum: a and b both wrap"))
     assert len(told.splitlines()) == 3
     with pytest.raises(RecipeError) as refused:
         load("baselines/grpo_chain", ["rollout.n=5"], methods=made)
@@ -164,8 +164,8 @@ def test_all_contradictions_are_told_at_once(write: Any) -> None:
 
 
 def test_what_does_not_contradict_is_laid_in_order(write: Any) -> None:
-    a = method(write, 'surrogate = {use = "clip", high = 0.3}\nrollout.n = 4', "one")
-    b = method(write, 'surrogate = {use = "clip", low = 0.1, reduce = "group"}\nrollout.n = 4', "two")
+    a = method(write, 'part.policy.terms.loss = {use = "clip", high = 0.3}\nrollout.n = 4', "one")
+    b = method(write, 'part.policy.terms.loss = {use = "clip", low = 0.1, reduce = "group"}\nrollout.n = 4', "two")
     term = only(load("baselines/grpo_chain", methods=[a, b]))["part"]["policy"]["terms"]["clip"]
     assert term == {"low": 0.1, "high": 0.3, "reduce": "group"}
     uses = ("hint_ladder", "demonstrated")
@@ -185,14 +185,14 @@ def test_two_that_wrap_one_thing_are_told_of() -> None:
 
 
 def test_a_setting_decides_and_is_laid_last(write: Any) -> None:
-    a = method(write, 'surrogate = {use = "kl_cov", beta = 2.0}\nrollout.n = 4', "one")
-    b = method(write, 'surrogate = {use = "lp_reg", kappa = 0.5}\nrollout.n = 6', "two")
-    sets = ["surrogate.use=kl_cov", "rollout.n=5", "surrogate.beta=3.0"]
+    a = method(write, 'part.policy.terms.loss = {use = "kl_cov", beta = 2.0}\nrollout.n = 4', "one")
+    b = method(write, 'part.policy.terms.loss = {use = "lp_reg", kappa = 0.5}\nrollout.n = 6', "two")
+    sets = ["part.policy.terms.loss.use=kl_cov", "rollout.n=5", "part.policy.terms.loss.beta=3.0"]
     recipe = load("baselines/grpo_chain", sets, methods=[a, b])
     stage = only(recipe)
     assert stage["part"]["policy"]["terms"] == {"kl_cov": {"use": "kl_cov", "beta": 3.0, "reduce": "row"}}
     assert stage["rollout"]["n"] == 5 and load("baselines/grpo_chain").stages[-1]["rollout"]["n"] == 8
-    other = load("baselines/grpo_chain", ["surrogate.use=clip_cov", "rollout.n=5"], methods=[a, b])
+    other = load("baselines/grpo_chain", ["part.policy.terms.loss.use=clip_cov", "rollout.n=5"], methods=[a, b])
     assert only(other)["part"]["policy"]["terms"] == {"clip_cov": {"use": "clip_cov", "reduce": "row"}}
 
 
@@ -269,11 +269,11 @@ def test_what_is_removed_must_be_what_some_base_could_have(text: str, told: str,
 
 
 def test_methods_extend_methods(write: Any) -> None:
-    above = method(write, 'surrogate = {use = "clip", high = 0.4}\nneeds.groups = 3', "above")
+    above = method(write, 'part.policy.terms.loss = {use = "clip", high = 0.4}\nneeds.groups = 3', "above")
     text = f'extends = "{above}"\non = "baselines/grpo"\nsurrogate = {{use = "kl_cov"}}\nrollout.n = 3'
     change = read_method(write(text, "below.toml"))
     assert change.on == "baselines/grpo" and change.needs == {"groups": 3}
-    assert change.table == {"surrogate": {"use": "kl_cov"}, "rollout": {"n": 3}}
+    assert change.table == {"part.policy.terms.loss": {"use": "kl_cov"}, "rollout": {"n": 3}}
 
 
 MISTAKES = [
@@ -283,7 +283,7 @@ MISTAKES = [
     ("buffer.size = 3", "buffer.size: in the method one"),
     ("surogate.use = 'clip'", "surogate: no such key in a method; did you mean 'surrogate'"),
     ("needs.group = 2", "needs.group: no such need of a method; did you mean 'groups'"),
-    ("surrogate.high = 0.4", "surrogate: one sets high of no loss by name: add use ="),
+    ("part.policy.terms.loss.high = 0.4", "surrogate: one sets high of no loss by name: add use ="),
     ("collect.mixd.stream = 'x'", "collect.mixd: one sets stream of 'mixd', which baselines/grpo_chain has not"),
     ("models.x = {like = 'polcy', use = 'causal'}", "models.x.like: 'polcy': no such role .* did you mean 'policy'"),
     ("insert = 3", "insert: 3 in one: expected .*tables with a name"),

@@ -50,7 +50,7 @@ brevity = 0.1
 scale = "group"
 [part.policy]
 optimiser = {use = "adamw", lr = {from = 1.0, to = 0, over = 9, warm = 2}}
-terms.clip = {high = 0.2}
+terms.loss = {use = "clip", high = 0.2}
 terms.kl = {weight = 0.1}
 [evaluate]
 every = 5

@@ -20,7 +20,7 @@ from shuhari.config.words import SAME
         ("baselines/grpo", "learning_rate", "part.policy.optimiser.lr"),
         ("baselines/grpo", "num_generations", "rollout.n"),
         ("baselines/grpo", "max_completion_length", "rollout.sampling.max_new"),
-        ("baselines/grpo", "epsilon_high", "part.policy.terms.clip.high"),
+        ("baselines/grpo", "epsilon_high", "part.policy.terms.loss.high"),
         ("baselines/ppo_cartpole", "total_timesteps", "env_steps"),
         ("baselines/ppo_cartpole", "gae_lambda", "transform.gae.lam"),
         ("baselines/sac_pendulum", "lr", "part.critic.optimiser.lr"),
@@ -52,7 +52,7 @@ def test_the_error_names_what_was_meant(recipe: str, name: str, meant: str) -> N
     [
         ("rollout.n_samples_per_prompt", "what others call so is rollout.n here"),
         ("rollout.sampling.max_tokens", "what others call so is rollout.sampling.max_new here"),
-        ("part.policy.terms.clip.epsilon", "what others call so is part.policy.terms.clip.high here"),
+        ("part.policy.terms.loss.epsilon", "what others call so is part.policy.terms.loss.high here"),
         ("part.policy.epoch", "did you mean 'epochs'"),
         ("buffer.colour", "known: "),
     ],

@@ -35,7 +35,7 @@ lanes = 4
 size = 64
 [transform.gae]
 [part.policy]
-terms.clip = {}
+terms.loss = {use = "clip"}
 optimiser.lr = 1e-2
 [part.critic]
 terms.value = {}

@@ -277,7 +277,7 @@ def test_what_learners_cannot_share_is_refused(tmp_path: Path, monkeypatch: pyte
         open_run(make_recipe(tmp_path).with_settings({"distributed.learners": 0}))
     recipe = make_recipe(tmp_path, 2)
     monkeypatch.setattr(Clip, "state", {}, raising=False)
-    with pytest.raises(ValueError, match=r"part.policy.terms.clip remembers"):
+    with pytest.raises(ValueError, match=r"part.policy.terms.loss remembers"):
         open_run(recipe)
 
 

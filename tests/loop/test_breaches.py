@@ -32,7 +32,7 @@ buffer.size = 4
 collect.advantage = {}
 evaluate.n = 4
 [part.policy]
-terms.clip = {}
+terms.loss = {use = "clip"}
 optimiser.lr = 0.1
 """
 

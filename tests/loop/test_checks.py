@@ -37,14 +37,14 @@ def checked(name: str, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "told"),
     [
-        ("grpo", {"part.policy.terms.clip.advantage": "advantge"},
+        ("grpo", {"part.policy.terms.loss.advantage": "advantge"},
          r"part\.policy\.terms\.clip\.advantage: .*'advantge' in stage 'rl'; did you mean 'advantage'"),
         ("dqn_cartpole", {"buffer.by": "td_eror"}, r"buffer\.by: nothing .* column 'td_eror'.* mean 'td_error'"),
         ("grpo", {"collect.advantage.reward": "rewrd"}, r"collect\.advantage\.reward: .*'rewrd'.* mean 'reward'"),
         ("grpo", {"collect.advantage.column": "retrun"}, r"collect\.advantage\.column: nothing .* column 'retrun'"),
         ("grpo", {"collect.advantage.exclude": "demo"}, r"collect\.advantage\.exclude: nothing .* a column 'demo'"),
         ("grpo", {"collect.advantage.stream": "rll"}, r"collect\.advantage\.stream: .* stream 'rll' .* mean 'rl'"),
-        ("grpo", {"part.policy.terms.clip.stream": "rll"}, r"policy\.terms\.clip\.stream: .* 'rll' .* mean 'rl'"),
+        ("grpo", {"part.policy.terms.loss.stream": "rll"}, r"policy\.terms\.clip\.stream: .* 'rll' .* mean 'rl'"),
         ("grpo", {"reward.weights.scre": 1.0}, r"reward\.weights\.scre: no grader .* 'scre' .* did you mean 'score'"),
         ("ppo_cmdp", {"reward.weights.price": 1.0}, r"weights\.price: .* task\.tells\.price=reward"),
         ("grpo", {"part.policy.terms.token_rewards": {"reward": "reward/x", "role": "policy"}}, r"reward=reward/score$"),
@@ -76,7 +76,7 @@ def test_a_name_that_nothing_writes_is_missed(name: str, change: dict[str, Any],
 
 
 def test_a_run_that_would_miss_a_column_in_its_last_stage_is_not_begun() -> None:
-    recipe = load("baselines/grpo").with_settings({"part.policy.terms.clip.advantage": "advantge"})
+    recipe = load("baselines/grpo").with_settings({"part.policy.terms.loss.advantage": "advantge"})
     assert [s["name"] for s in recipe.stages] == ["warm-up", "rl"]
     with pytest.raises(RecipeError, match="stage 'rl'"):
         Run(recipe)
@@ -166,11 +166,11 @@ class Graded:
 
 def test_one_that_says_nothing_is_not_checked_and_hides_what_is_behind_it() -> None:
     silent, says = {"collect.own.use": f"{HERE}.Silent"}, {"collect.own.use": f"{HERE}.Says"}
-    reads = {"part.policy.terms.clip.advantage": "surprise"}
+    reads = {"part.policy.terms.loss.advantage": "surprise"}
     checked("baselines/grpo", **silent, **reads)
     checked("baselines/grpo", **says, **reads)
     with pytest.raises(RecipeError, match=r"clip\.advantage: .*'suprise'.* mean 'surprise'"):
-        checked("baselines/grpo", **says, **{"part.policy.terms.clip.advantage": "suprise"})
+        checked("baselines/grpo", **says, **{"part.policy.terms.loss.advantage": "suprise"})
     with pytest.raises(RecipeError, match=r"collect\.own: nothing before it writes a column 'advantage'"):
         checked("baselines/grpo", **{"collect.own": {"use": f"{HERE}.Says", "before": "advantage"}})
     with pytest.raises(RecipeError, match=r"collect\.advantage\.reward"):  # what is before it is known
@@ -181,7 +181,7 @@ def test_a_task_that_does_not_say_what_it_grades_may_grade_anything_but_writes_n
     own = {"task": {"name": f"{HERE}.Graded"}, "reward.weights": {"taste": 1.0}}
     (*_, stage) = built(load("baselines/grpo").with_settings(own))
     check_stages([stage])
-    (*_, stage) = built(load("baselines/grpo").with_settings({**own, "part.policy.terms.clip.advantage": "advantge"}))
+    (*_, stage) = built(load("baselines/grpo").with_settings({**own, "part.policy.terms.loss.advantage": "advantge"}))
     with pytest.raises(RecipeError, match="advantge"):
         check_stages([stage])
 

@@ -105,12 +105,12 @@ def test_a_column_that_nothing_writes_yet_is_not_taken_for_the_right_word() -> N
 
 
 def test_a_dry_run_shows_what_stands() -> None:
-    recipe = load("baselines/grpo").with_settings({"stage.rl.part.policy.terms.clip": {"use": "nll", "stream": "rl"}})
-    rows = [text for text, _ in list_values(recipe, {("part.policy.terms.clip.score", '"log_prob"'): "default in rl"})]
-    assert "part.policy.terms.clip.high = 0.2" not in rows, "the stage has replaced it"
-    assert 'stage.rl.part.policy.terms.clip.use = "nll"' in rows
-    assert 'part.policy.terms.clip.score = "log_prob"' in rows
-    assert "part.policy.terms.clip.high = 0.2" in [text for text, _ in list_values(load("baselines/grpo"), {})]
+    recipe = load("baselines/grpo").with_settings({"stage.rl.part.policy.terms.loss": {"use": "nll", "stream": "rl"}})
+    rows = [text for text, _ in list_values(recipe, {("part.policy.terms.loss.score", '"log_prob"'): "default in rl"})]
+    assert "part.policy.terms.loss.high = 0.2" not in rows, "the stage has replaced it"
+    assert 'stage.rl.part.policy.terms.loss.use = "nll"' in rows
+    assert 'part.policy.terms.loss.score = "log_prob"' in rows
+    assert "part.policy.terms.loss.high = 0.2" in [text for text, _ in list_values(load("baselines/grpo"), {})]
 
 
 def served(**fields: Any) -> Any:
@@ -157,7 +157,7 @@ rollout.n = 4
 buffer.size = 4
 collect.own.use = "twice_own.py:Twice"
 collect.advantage = {}
-part.policy = {terms.clip = {}, optimiser.lr = 0.1}
+part.policy = {terms.loss = {use = "clip"}, optimiser.lr = 0.1}
 """
 
 

@@ -69,7 +69,7 @@ models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediat
 models.other = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
 rollout = {n = 2, sampling.max_new = 2}
 collect.advantage = {}
-part.policy = {terms.clip = {}, optimiser.lr = 0.1}
+part.policy = {terms.loss = {use = "clip"}, optimiser.lr = 0.1}
 evaluate = {every = 0, n = 0}
 """
 
@@ -207,7 +207,7 @@ models.start.init = "policy"
 rollout.n = 8
 reward.weights.task = 1.0
 collect.advantage = {}
-part.policy = {terms.clip = {}, optimiser.lr = 0.5}
+part.policy = {terms.loss = {use = "clip"}, optimiser.lr = 0.5}
 evaluate = {every = 1, n = 0, metrics.exact = {against = ["start"]}, metrics.weights = {}}
 """
 

@@ -260,7 +260,7 @@ def test_without_resets_and_at_weight_0_prolonged_training_is_dapo() -> None:
     graded = {"reward.long.use": f"{__file__}:long", "reward.weights.long": 1.0}  # answers of an untrained policy
     recipe = load("rlvr/prorl").with_settings({**small, **graded, "stage.warm-up.steps": 1, "steps": 3})
     made = build_stage(recipe.stages[-1])
-    term = made.learners["main"].parts["policy"].terms["clip"]  # type: ignore[attr-defined]
+    term = made.learners["main"].parts["policy"].terms["loss"]  # type: ignore[attr-defined]
     assert (term.objective, term.reduce) == (Clip(low=0.2, high=0.4), "decision")
     assert list(made.collect.values()) == [Mixed(), Advantage()]
     own, ends = "stage.rl.part.policy", []

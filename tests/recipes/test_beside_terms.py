@@ -20,7 +20,7 @@ def test_dph_rl_rehearses_one_right_answer_of_eight_by_jensen_shannon() -> None:
     assert built("rlvr/dph_rl", usual=True).learners["main"].buffer.buffers["rehearsed"].low == 1.0
     assert terms["rehearse"].objective == Divergence("js", rows="to", to="behaviour")
     assert terms["rehearse"].weight == 0.2 and terms["rehearse"].stream == "rehearse"  # of 0.05 to 0.2
-    assert terms["clip"].objective == Clip(low=0.2, high=0.28) and terms["clip"].reduce == "decision"
+    assert terms["loss"].objective == Clip(low=0.2, high=0.28) and terms["loss"].reduce == "decision"
 
 
 def test_ace_is_grpo_but_for_its_factor() -> None:
@@ -34,7 +34,7 @@ def test_calibrl_has_a_tenth_of_the_guided_term_and_no_deviation() -> None:
     stage = built("data/calibrl")
     terms = stage.learners["main"].parts["policy"].terms
     assert terms["guided"].objective == Calibrated(slope=0.5, above=0.1) and terms["guided"].weight == 0.1
-    assert terms["clip"].objective == Clip(low=0.2, high=0.2, dual=3.0)
+    assert terms["loss"].objective == Clip(low=0.2, high=0.2, dual=3.0)
     assert {t.reduce for t in terms.values()} == {"decision"} and set(terms) == {"clip", "guided"}
     assert stage.collect["advantage"] == Advantage(centre="mean", scale="none", exclude="demo")
 

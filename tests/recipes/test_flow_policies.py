@@ -22,7 +22,7 @@ NAMES = ("diffusion/reinflow", "diffusion/flow_noise", "diffusion/flow_sde")
 
 
 def clip_of(recipe: str) -> Clip:
-    found: Any = built(recipe).learners["main"].parts["policy"].terms["clip"].objective
+    found: Any = built(recipe).learners["main"].parts["policy"].terms["loss"].objective
     assert isinstance(found, Clip)
     return found
 

@@ -29,7 +29,7 @@ def test_another_loss_in_the_place_of_the_clip(method: str) -> None:
     terms = {name: set(arm.stages[-1]["part"]["policy"]["terms"]) for name, arm in arms.items()}
     assert terms.pop("method") == {method} and terms.pop("baseline") == {"clip"}
     assert "bounds" in terms and all(loss == {method} for loss in terms.values())
-    assert apart("method", "baseline", arms) == {"part.policy.terms.clip", f"part.policy.terms.{method}"}
+    assert apart("method", "baseline", arms) == {"part.policy.terms.loss", f"part.policy.terms.{method}"}
     for arm in arms.values():
         assert all(t["reduce"] == "decision" for t in arm.stages[-1]["part"]["policy"]["terms"].values())
 
@@ -80,4 +80,4 @@ def test_the_ladder_of_oreal() -> None:
 
 def test_lite_ppo_differs_in_two_settings() -> None:
     found = apart("method", "baseline", read("rlvr/lite_ppo").arms)
-    assert found == {"collect.advantage.scale", "part.policy.terms.clip"}
+    assert found == {"collect.advantage.scale", "part.policy.terms.loss"}

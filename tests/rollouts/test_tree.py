@@ -299,7 +299,7 @@ rollout = {use = "tree", n = 4, width = 3, depth = 2, sampling.max_new = 4}
 curriculum = {use = "cached_solutions", rate = 1.0, inner = {use = "sequential", pool = 4}}
 buffer.size = 4
 collect.node_advantage = {}
-part.policy = {terms.clip = {behaviour = "old", reduce = "decision"}, optimiser.lr = 1e-2}
+part.policy = {terms.loss = {use = "clip", behaviour = "old", reduce = "decision"}, optimiser.lr = 1e-2}
 """
 
 

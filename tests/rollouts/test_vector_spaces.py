@@ -293,7 +293,7 @@ size = 24
 [part.policy]
 trains = ["policy", "critic"]
 minibatches = 2
-terms.clip = {}
+terms.loss = {use = "clip"}
 terms.value = {}
 optimiser.lr = 1e-2
 [evaluate]

@@ -27,7 +27,7 @@ models.reference.init = "policy"
 rollout = {n = 4, sampling.max_new = 3}
 buffer.size = 3
 collect.advantage.scale = "batch"
-part.policy = {terms = {clip = {}, divergence = {}, entropy = {weight = 0.1}}, optimiser.lr = 1e-2}
+part.policy = {terms = {loss = {use = "clip"}, divergence = {}, entropy = {weight = 0.1}}, optimiser.lr = 1e-2}
 evaluate = {every = 1, n = 4}
 store = {every = 1, keep = 9}
 """

@@ -53,7 +53,7 @@ scale = "batch"
 [part.policy]
 epochs = 2
 minibatches = 2
-terms.clip = {}
+terms.loss = {use = "clip"}
 terms.entropy = {weight = 0.01}
 optimiser.lr = 3e-2
 [part.critic]
@@ -166,7 +166,7 @@ def test_of_replay_whose_memory_is_known(run, home: Path) -> None:
 
 def test_twice_the_loss_is_twice_the_gradient(run) -> None:
     """At a rate of 0, where no minibatch sees what another has moved."""
-    first = what_if(f"{run('sums')}@1", ["part.policy.terms.clip.weight=2", "part.policy.optimiser.lr=0"])
+    first = what_if(f"{run('sums')}@1", ["part.policy.terms.loss.weight=2", "part.policy.optimiser.lr=0"])
     still = what_if(f"{run('sums')}@1", ["part.policy.optimiser.lr=0"])
     twice, once = (x["changed"]["numbers"] for x in (first, still))
     assert twice["policy/grad_norm"] == pytest.approx(2 * once["policy/grad_norm"], rel=1e-5)
@@ -180,7 +180,7 @@ def test_the_opposite_loss_has_the_opposite_gradient(run) -> None:
     stored, results = Run(run("sums")), []
     state = find_state(stored.metrics(), 1)
     for weight in (1, -1):  # without a rate, so that all minibatches of both see the same weights
-        sets = [f"part.policy.terms.clip.weight={weight}", "part.policy.optimiser.lr=0"]
+        sets = [f"part.policy.terms.loss.weight={weight}", "part.policy.optimiser.lr=0"]
         recipe, _ = change_recipe(load(stored.path), sets)
         with open_at(stored.path, recipe, state, 0) as (opened, _, _):
             results.append(make_update(opened, stored.rollouts(1), exact=True))
@@ -250,9 +250,9 @@ def test_weights_of_rewards_and_transforms(run) -> None:
 
 
 def test_a_wider_clip_clips_less(run) -> None:
-    found = what_if(f"{run('sums')}@3", ["part.policy.terms.clip.high=inf", "part.policy.terms.clip.low=inf"])
+    found = what_if(f"{run('sums')}@3", ["part.policy.terms.loss.high=inf", "part.policy.terms.loss.low=inf"])
     assert found["changed"]["numbers"]["policy/clip_fraction"] == 0
-    same = what_if(f"{run('sums')}@3", ["part.policy.terms.clip.high=0.2"])
+    same = what_if(f"{run('sums')}@3", ["part.policy.terms.loss.high=0.2"])
     assert same["changed"] == same["configured"] and same["cosine"]["policy"]["gradient"] == pytest.approx(1)
     assert "do not change these gradients" in same["notes"][0]
 
@@ -277,7 +277,7 @@ def test_a_part_of_the_groups_and_older_weights(home: Path) -> None:
     [
         ("sums@9", [], "no step 9: it has made steps 1 to 3"),
         ("sums", [], "expected RUN@STEP"),
-        ("sums@2", ["part.policy.terms.clip.hgih=1"], "did you mean 'high'"),
+        ("sums@2", ["part.policy.terms.loss.hgih=1"], "did you mean 'high'"),
         ("sums@2", ["part.policy.terms.klip.high=1"], "part.policy.terms.klip"),
         ("sums@2", ["rollout.n=8"], "the batch is stored"),
         ("sums@2", ["buffer.size=8"], "the batch is stored"),
@@ -302,7 +302,7 @@ def test_lanes_and_replay_cannot_be_made_again(home: Path) -> None:
 def test_nothing_is_written(run) -> None:
     path = Path(run("sums"))
     before = {f: f.read_bytes() for f in path.rglob("*") if f.is_file() and not f.name.endswith(("-wal", "-shm"))}
-    what_if(f"{path}@2", ["part.policy.terms.clip.high=0.4"])
+    what_if(f"{path}@2", ["part.policy.terms.loss.high=0.4"])
     assert all(f.read_bytes() == x for f, x in before.items())
 
 

@@ -74,7 +74,7 @@ def what_if(
     """Make the update of a step again, from the rollouts that are kept of it, and beside it the same update with other
     settings: losses, gradients, clipping, advantages, how far the policy moves. Nothing of the run changes.
 
-    Example: shuhari what-if latest@20 --set part.policy.terms.clip.high=0.4
+    Example: shuhari what-if latest@20 --set part.policy.terms.loss.high=0.4
     """
     from shuhari.tools.replay import what_if as updates
 

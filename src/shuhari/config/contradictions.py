@@ -45,8 +45,7 @@ def _explain(a: Statement, b: Statement) -> tuple[str, str]:
     one = a if len(a.path) <= len(b.path) else b
     key = format_path((*one.key, "use") if one.whole or isinstance(one.value, Mapping) else one.key)
     both = f"{a.by} sets {_describe(a)} and {b.by} {_describe(b)}"
-    where = format_path(one.key[:1] if one.key[0] == "surrogate" else one.key)
-    return where, f"{both}: lay one of them, or decide with --set {key}=.."
+    return format_path(one.key), f"{both}: lay one of them, or decide with --set {key}=.."
 
 
 def _find_conflicts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:

@@ -159,31 +159,6 @@ def _cut(tree: Tree, path: Path, kept: Sequence[str]) -> None:
         del tree[first]
 
 
-def place_sets(tree: Tree, over: Mapping[str, Any]) -> Tree:
-    """Settings with `surrogate` where it stands, in the tree or in the stages that sample."""
-    if "surrogate" not in over:
-        return dict(over)
-    rest = {k: v for k, v in over.items() if k != "surrogate"}
-    names = [n for n in tree.get("stage") or {} if is_sampling(resolve(tree, n))]
-    for name in names or [""]:
-        stage = resolve(tree, name)
-        at, new = Places("it", stage).find(("surrogate",)), over["surrogate"]
-        old = look_up(stage, at)
-        there = ("stage", name) if name else ()
-        if isinstance(new, Mapping) and new.get("use", old.get("use", at[-1])) != old.get("use", at[-1]):
-            new = {**{k: old[k] for k in list_kept(at) if k in old}, **new, "replace": True}
-            if "use" not in old and _is_plain(new["use"], look_up(stage, at[:-1])):  # named by what it is
-                join(rest, nest((*there, *at), False))
-                at = (*at[:-1], new["use"])
-        join(rest, nest((*there, *at), new))
-    return rest
-
-
-def _is_plain(use: str, terms: Mapping[str, Any]) -> bool:
-    """Whether a term may be called by its objective."""
-    return use not in terms and "." not in use and ":" not in use
-
-
 def _select_stated(stated: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     """Of `over` what a stage says something about itself."""
     out: Tree = {}
@@ -220,8 +195,6 @@ def _change_stage(
     _keep_evaluation(table, stage, decided, sources)
     for path in drop_places(table, places):
         sources.pop(path, None)
-    if "loss" in places.found and "use" not in look_up(stage, places.found["loss"]):
-        _rename(table, places.found["loss"], sources)
     return table, sources
 
 
@@ -268,22 +241,6 @@ def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement |
         del filled[key]
     if filled:
         lay(table, {"evaluate": filled}, f"with {by[-1].by}", sources)
-
-
-def _rename(table: Tree, loss: Path, sources: Sources) -> None:
-    """Call the loss by the objective that stands there now, where it went by the one that stood there."""
-    terms, old = look_up(table, loss[:-1]), loss[-1]
-    use = (terms or EMPTY).get(old, EMPTY).get("use", old)
-    if not terms or old not in terms or use == old or not _is_plain(use, terms):
-        return
-    term = {k: v for k, v in terms[old].items() if k != "use"}
-    renamed = {use if k == old else k: term if k == old else v for k, v in terms.items()}
-    terms.clear()
-    terms |= renamed
-    origin = next((by for path, by in sources.items() if path[: len(loss)] == loss), "")
-    for path in [p for p in sources if p[: len(loss)] == loss]:
-        del sources[path]
-    sources |= {(*loss[:-1], use, *path): origin for path, _ in walk_leaves({"": term}, ()) for path in [path[1:]]}
 
 
 # ------------------------------------------------------------------------------------------------ the recipe's tree

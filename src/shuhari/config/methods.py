@@ -3,16 +3,15 @@
 A recipe with `on`, its usual base, is a method: it says what the paper changes and nothing else (`laid` has how it is
 laid over a recipe). In it
 
-- `surrogate` is the one loss of the policy gradient, and `part.policy` the part that trains the role `policy`, whatever
-  the base calls them;
+- `part.policy` is the part that trains the role `policy`, whatever the base calls it, and its term `loss` the loss of
+  the policy gradient, which the base must have;
 - settings of a component come with its `use`: where the base has another the whole table takes its place, but `reduce`,
   `stream` and `weight` of a term, `n` and `sampling` of a rollout and the place of a transform stay. Without `use` they
   change what the base has: of that name, or in the one place that there is; where it has none, it is refused;
 - `wraps = "<field>"` puts what the base has there into that field; `like = "<role>"` copies the architecture of a role;
   `false` removes what may be there; `[[insert]]` puts a stage before the first that samples.
 
-Left out: which statements of two methods contradict each other (`contradictions`). No torch before a loss is looked
-for: which objectives are surrogates only their classes say.
+Left out: which statements of two methods contradict each other (`contradictions`). No torch.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ from shuhari.config.overlay import BUDGETS, NEEDS, USE, Path, RecipeError, Tree,
 from shuhari.data import EMPTY, nearest
 
 POLICY = "policy"
+LOSS = "loss"  # the term of the policy gradient, in every recipe
 OFFLINE = ("demos", "preferences", "offline")  # buffers that ask nobody for samples
 OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", "insert")  # what is not laid
-SECTIONS = ("surrogate", "models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
+SECTIONS = ("models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
             "part", "follow", "evaluate")  # fmt: skip
 KEPT = {"terms": ("reduce", "stream", "weight"), "rollout": ("n", "sampling"), "collect": ("before",),
         "transform": ("before",)}  # fmt: skip
@@ -108,10 +108,11 @@ class Places:
 
     def find(self, path: Path) -> Path:
         """A key of a method, or of a setting, as one of the stage. RecipeError where the base has no such place."""
-        if path[0] == "surrogate":
-            return self._find_loss() + path[1:]
         if path[:2] == ("part", POLICY):
-            return self._find_part() + path[2:]
+            part = self._find_part()
+            if path[2:4] == ("terms", LOSS):
+                self._check_loss(part)
+            return part + path[2:]
         if path[0] == "part" and len(path) > 1:
             return self._find_part()[:-2] + path
         if path[0] in ("buffer", "transform") and "part" not in self.stage and "learner" in self.stage:
@@ -130,29 +131,12 @@ class Places:
             self.found["part"] = names[0]
         return self.found["part"]
 
-    def _find_loss(self) -> Path:
-        if "loss" not in self.found:
-            part = self._find_part()
-            terms = (look_up(self.stage, part) or EMPTY).get("terms", EMPTY)
-            names = [t for t, term in terms.items() if is_surrogate(term.get("use", t))]
-            if len(names) != 1:
-                message = (
-                    f"{self.base} has {len(names)} losses of the policy gradient in {format_path(part)}: expected one"
-                )
-                raise RecipeError("surrogate", f"{message}, of its terms {', '.join(terms) or '(none)'}")
-            self.found["loss"] = (*part, "terms", names[0])
-        return self.found["loss"]
-
-
-def is_surrogate(name: str) -> bool:
-    """Whether an objective is a loss of the policy gradient."""
-    from shuhari import registry
-    from shuhari.abilities import ability
-
-    try:
-        return bool(ability(registry.find("objective", name), "surrogate"))
-    except LookupError:  # which building tells of
-        return False
+    def _check_loss(self, part: Path) -> None:
+        terms = (look_up(self.stage, part) or EMPTY).get("terms", EMPTY)
+        if LOSS not in terms:
+            place = format_path((*part, "terms", LOSS))
+            message = f"{self.base} has no term of that name, which is the loss of the policy gradient"
+            raise RecipeError(place, f"{message}; its terms: {', '.join(terms) or '(none)'}")
 
 
 def drop_places(table: Tree, places: Places) -> list[Path]:
@@ -266,8 +250,8 @@ def _read_component(
 
 def _find_entry(at: Path, default: str, table: Tree, key: Path, by: str, places: Places) -> Path:
     """Where the base has the component that a method changes: of what has one place, whatever stands there."""
-    if key[0] == "surrogate":
-        raise RecipeError(format_path(key), f"{by} sets {', '.join(table)} of no loss by name: add use = ..")
+    if at[-2:] == ("terms", LOSS):  # whichever loss the base has there
+        return at
     if len(at) == 1:
         return at
     above = look_up(places.stage, at[:-1]) or EMPTY

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Count, Length, Positive, bare, wrong
 from shuhari.config.files import find_file, name_originals, name_stages, read_chain
-from shuhari.config.laid import lay_methods, place_sets, settle, spread
+from shuhari.config.laid import lay_methods, settle, spread
 from shuhari.config.library import FORMAT, Method, list_methods, list_names
 from shuhari.config.methods import Change
 from shuhari.config.overlay import (
@@ -112,7 +112,7 @@ class Recipe:
         """With `settings` (dotted keys or nested mappings) laid over; where methods are laid, also over the stages that
         these changed. RecipeError for one that no stage reads."""
         tree, sources = copy_tree(self.tree), dict(self.sources)
-        asked = place_sets(tree, _to_tree(settings))
+        asked = _to_tree(settings)
         over = spread(tree, asked) if "laid" in tree else asked
         for path, _ in walk_leaves(over):
             if path[0] == "stage" and len(path) > 1 and path[1] not in tree.get("stage", {}):
@@ -287,7 +287,7 @@ def _to_tree(settings: Mapping[str, Any]) -> Tree:
             plain = _to_plain(value, key)
         except RecipeError:
             known = [*SCALARS, *SINGLE, *NAMED]
-            if path[0] in (*known, "surrogate"):
+            if path[0] in known:
                 raise
             message = explain_unknown(path[0], {}, known)
             raise RecipeError(path[0], f"no such key in a recipe; {message}") from None

@@ -52,7 +52,7 @@ RULES = (
         (0.05, inf),
         "the policy samples nearly always the same, before it solves its problems: it no longer explores",
         "a smaller part.policy.optimiser.lr, an entropy bonus (part.policy.terms.entropy), a wider upper clip bound "
-        "(part.policy.terms.clip.high = 0.28), a KL term to a reference",
+        "(part.policy.terms.loss.high = 0.28), a KL term to a reference",
         least=8,
         when=is_unsolved,
     ),
@@ -72,7 +72,7 @@ RULES = (
         recent,
         (0.0, 0.02),
         "the log-probabilities of sampling and of training differ for the same weights: ratios are wrong",
-        "one precision for both (models.policy.dtype, engine), or a correction: part.policy.terms.clip with "
+        "one precision for both (models.policy.dtype, engine), or a correction: part.policy.terms.loss with "
         "behaviour = \"old\", truncate = 2",
         at_once=True,
     ),
@@ -82,7 +82,7 @@ RULES = (
         recent,
         (0.0, 4.0),
         "what is learnt from was sampled by weights of several versions ago",
-        "a smaller engine.staleness, or the decoupled loss: part.policy.terms.clip with behaviour = \"old\", "
+        "a smaller engine.staleness, or the decoupled loss: part.policy.terms.loss with behaviour = \"old\", "
         "truncate = 5, beyond = \"drop\"",
         least=4,
     ),

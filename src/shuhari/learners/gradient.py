@@ -40,7 +40,8 @@ class GradientLearner:
     counted without padding where the models pack (`needs.packs`), else with it.
 
     It reports, of each part, `<part>/rows`, `<part>/loss/<term>` (before its weight), what the optimiser says, and the
-    infos of the terms: `<part>/<info>`, or `<part>/<term>/<info>` for one that several terms give.
+    infos of the terms: `<part>/<info>`, or `<part>/<term>/<info>` for one that several terms give. The term `loss` is
+    called by its objective there.
     """
 
     buffer: Buffer

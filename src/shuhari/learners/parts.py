@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from shuhari import registry
 from shuhari.bounds import Count, Length, check
 from shuhari.data import Number
 from shuhari.needs import Need, distinct
 from shuhari.ports import Objective, Optimiser
 from shuhari.ports.declares import declares, needs_of
 from shuhari.reduce import check_reduction
+
+
+LOSS = "loss"  # the term of the policy gradient in recipes
 
 
 @dataclass
@@ -42,6 +46,11 @@ class Term:
         return declares(self.objective).couples == "batch" or bool(self.links)
 
 
+def _name_objective(term: Term) -> str:
+    known = [name for kind, name in registry.known_as(type(term.objective)) if kind == "objective"]
+    return min(known, default=LOSS)
+
+
 @dataclass
 class Part:
     """What one optimiser owns: the roles it trains, its terms, and when it steps.
@@ -61,6 +70,12 @@ class Part:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """term -> what its numbers are called: the term `loss` goes by its objective, as `clip`, any other by its name.
+        """
+        return {name: _name_objective(term) if name == LOSS else name for name, term in self.terms.items()}
 
     @cached_property
     def needs(self) -> list[Need]:

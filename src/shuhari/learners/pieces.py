@@ -178,7 +178,7 @@ class Pieces:
         if places is not None:
             scatter(seen.stamps, batch, places)
         value = self._reduce(name, loss, w, seen)
-        meter.add(name, value.detach(), info, seen)
+        meter.add(self.part.labels[name], value.detach(), info, seen)
         return value if scale == 1.0 else scale * value
 
     def _reduce(self, name: str, loss: Tensor, w: Tensor | None, batch: Batch) -> Tensor:

@@ -74,7 +74,7 @@ def check_levels(stage: Components) -> None:
     for place, learner in walk_learners(stage.learners):
         for name, part in ability(learner, "parts").items():
             for t, term in part.terms.items():
-                if ability(term.objective, "surrogate") and vars(term.objective).get("level") == "sequence":
+                if vars(term.objective).get("level") == "sequence":
                     key = format_path((*place, "part", name, "terms", t, "level"))
                     why = "here a row is one action, so that a sequence is its decision; expected 'decision'"
                     raise RecipeError(key, f"'sequence' in stage {stage.name!r}: {why}")

@@ -85,7 +85,6 @@ class Clip:
     advantage: str = "advantage"
     centre: Literal["one", "old"] = "one"
     score: str = "log_prob"
-    surrogate = True
     stamps = ()
 
     @property

@@ -62,7 +62,6 @@ class Focops:
     old: str = "old"
     advantage: str = "advantage"
     couples: Literal["row", "batch"] = field(default="row", init=False)
-    surrogate = True
     stamps = ()
 
     def __post_init__(self) -> None:

@@ -63,7 +63,6 @@ class LogRatio:
     role: str = "policy"
     advantage: str = "advantage"
     score: str = "log_prob"
-    surrogate = True
     stamps = ()
 
     @property

@@ -59,7 +59,6 @@ class ClipCov:
     high: Ratio = 1.0
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
-    surrogate = True
     stamps = ()
     reads = ("advantage",)
 
@@ -99,7 +98,6 @@ class KlCov:
     high: Ratio = float("inf")
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
-    surrogate = True
     stamps = ()
     reads = ("advantage",)
 
@@ -143,7 +141,6 @@ class LpReg:
     high: Ratio = 9.0
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
-    surrogate = True
     stamps = ()
     reads = ("advantage",)
 

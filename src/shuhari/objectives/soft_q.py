@@ -43,7 +43,6 @@ class UniformQ:
     role: str = "policy"
     advantage: str = "advantage"
     couples: Literal["row", "batch"] = field(default="row", init=False)
-    surrogate = True
     stamps = ()
 
     @property

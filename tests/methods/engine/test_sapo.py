@@ -46,7 +46,7 @@ sampling.temperature = 0.5
 size = 2
 [collect.advantage]
 [part.policy]
-terms.clip = {}
+terms.loss = {use = "clip"}
 optimiser.lr = 1e-2
 """
 
@@ -184,7 +184,7 @@ sampling.max_new = 3
 size = 4
 [collect.advantage]
 [part.policy]
-terms.clip = {}
+terms.loss = {use = "clip"}
 optimiser.lr = 1e-2
 [store]
 every = 2

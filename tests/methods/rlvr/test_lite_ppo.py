@@ -60,7 +60,7 @@ def loss(how, lengths):
 
 
 def test_every_token_weighs_the_same(stage):
-    term = stage.learners["main"].parts["policy"].terms["clip"]
+    term = stage.learners["main"].parts["policy"].terms["loss"]
     assert term.reduce == "decision" and (term.objective.low, term.objective.high) == (0.2, 0.2)
     lite, grpo = loss(term.reduce, [1, 3]), loss("row", [1, 3])
     assert float(lite[0, 0]) == pytest.approx(1 / 4) and float(grpo[0, 0]) == pytest.approx(1 / 2)

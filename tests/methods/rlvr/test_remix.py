@@ -26,7 +26,7 @@ def test_two_fifths_of_a_batch_are_groups_of_the_last_two_policies_gone_through_
     assert replay.size / (fresh.size + replay.size) == 0.4 and replay.capacity == 2 * fresh.size
     part = learner.parts["policy"]
     assert (part.epochs, part.minibatches) == (2, 1)
-    assert part.terms["clip"].objective == Clip(low=0.2, high=0.2, centre="old")
+    assert part.terms["loss"].objective == Clip(low=0.2, high=0.2, centre="old")
     assert part.terms["base"].objective == Divergence(to="reference") and set(part.terms) == {"clip", "base"}
 
 
@@ -35,7 +35,7 @@ def test_the_second_phase_is_on_policy_from_a_new_base() -> None:
     learner = second.learners["main"]
     part = learner.parts["policy"]
     assert learner.buffer.size == first.learners["main"].buffer.buffers["fresh"].size
-    assert part.epochs == 1 and part.terms["clip"].objective == Clip(low=0.2, high=0.2)
+    assert part.epochs == 1 and part.terms["loss"].objective == Clip(low=0.2, high=0.2)
     assert {role: rule.of for role, rule in second.follows.items()} == {
         "reference": "policy",
         "previous": "last",

@@ -10,6 +10,6 @@ rollout = {use = "episode", n = 1}
 buffer.size = 4
 transform.returns.gamma = 0.95
 [part.policy]
-terms.clip = {behaviour = "present"}
+terms.loss = {use = "clip", behaviour = "present"}
 optimiser.lr = 0.1
 """

@@ -81,7 +81,7 @@ def test_graders_and_settings_are_told(client: TestClient, home: Path) -> None:
     assert told["steps"] == [1, 2] and told["rewards"]["sevens"].endswith("graders.py:sevens")
     assert told["local"] and told["folder"] == str(home)
     assert told["settings"]["part.policy.optimiser.lr"] == "0.01"
-    assert told["settings"]["part.policy.epochs"] == "1" and told["settings"]["part.policy.terms.clip.low"] == "0.2"
+    assert told["settings"]["part.policy.epochs"] == "1" and told["settings"]["part.policy.terms.loss.low"] == "0.2"
     assert {key.partition(".")[0] for key in told["settings"]} <= {*TAKEN, "reward"}
     graders = {g["name"]: g for g in client.get("/api/graders").json()}
     assert graders["repetition"]["doc"] and "function" not in graders
@@ -96,7 +96,7 @@ def test_a_setting_of_a_stage_is_told_as_its_own(home: Path, tmp_path: Path) -> 
     told = replay.tell_replay(Catalogue(tmp_path / "runs"), "two")
     assert told["stage"] == "two" and told["folder"] == ""
     assert told["settings"]["stage.two.part.policy.optimiser.lr"] == "0.001"
-    assert "part.policy.optimiser.lr" not in told["settings"] and "part.policy.terms.clip.low" in told["settings"]
+    assert "part.policy.optimiser.lr" not in told["settings"] and "part.policy.terms.loss.low" in told["settings"]
 
 
 def test_the_steps_that_can_be_made_again_are_those_of_the_terminal(tmp_path: Path) -> None:

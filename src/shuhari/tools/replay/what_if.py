@@ -20,7 +20,7 @@ from shuhari.tools.handed import without_functions
 from shuhari.tools.replay.steps import change_recipe, choose_steps, describe_steps, find_state, finite, of_stage
 from shuhari.tools.replay.update import UpdateResult, find_start, make_update, open_at
 
-TAKEN = ("collect", "transform", "part", "learner", "surrogate", "micro_batch")  # sections that an update depends on
+TAKEN = ("collect", "transform", "part", "learner", "micro_batch")  # sections that an update depends on
 CLOSE = 1e-3  # a relative difference above which the update made again is said to be another one
 
 

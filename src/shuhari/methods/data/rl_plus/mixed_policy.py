@@ -41,7 +41,6 @@ class MixedPolicy:
     demos: str = "demo"
     advantage: str = "advantage"
     couples: Literal["row", "batch"] = field(default="row", init=False)
-    surrogate = True
     stamps = ()
 
     def __post_init__(self) -> None:

@@ -38,7 +38,6 @@ class Boundary:
     role: str = "policy"
     advantage: str = "advantage"
     couples: Literal["row", "batch"] = field(default="row", init=False)
-    surrogate = True
     stamps = ()
 
     @property

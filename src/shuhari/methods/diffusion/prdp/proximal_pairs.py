@@ -44,7 +44,6 @@ class ProximalPairs:
     advantage: str = "advantage"
     score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
-    surrogate = True
     stamps = ()
     least_n = 2
 
