@@ -56,7 +56,7 @@ lint: $(VENV)/.stamp
 
 docs: .venv-docs/.stamp
 	.venv-docs/bin/python docs/stage.py build/pages
-	.venv-docs/bin/zensical build --strict --clean
+	.venv-docs/bin/zensical build --strict --clean -f build/mkdocs.yml
 
 # The site reads the source and imports none of it, so its environment has no torch. `--group` came with pip 25.1.
 .venv-docs/.stamp: pyproject.toml

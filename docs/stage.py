@@ -4,7 +4,8 @@ The pages are those that a reader of the repository has: README.md, all of docs/
 copied in the layout of the repository, so one relative link serves both, and a link to nothing fails here. Left out is
 the building of the site, which is the generator's (mkdocs.yml).
 
-On the way `<!-- ::: NAME -->`, which other readers do not see, becomes `::: NAME`, which mkdocstrings writes out.
+On the way `<!-- ::: NAME -->`, which other readers do not see, becomes `::: NAME`, which mkdocstrings writes out; each
+method gets a page (`methods.py`), and the navigation of mkdocs.yml those pages, in `FOLDER/../mkdocs.yml`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "docs"))
+methods = import_module("methods")  # beside this file
+MARK = "  - Methods:\n"
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 WRITTEN_OUT = re.compile(r"^<!-- (::: [\w.]+) -->$", re.MULTILINE)
@@ -56,6 +61,36 @@ def main(folder: Path) -> None:
             target.write_text(WRITTEN_OUT.sub(r"\1", file.read_text(encoding="utf-8")), encoding="utf-8")
         else:
             shutil.copyfile(file, target)
+    write_methods(folder)
+
+
+def write_methods(folder: Path) -> None:
+    """The pages of methods, what they show, and the navigation with them."""
+    pages = methods.read_pages(ROOT)
+    texts = {f"{page.name}.md": methods.write_page(page, ROOT) for page in pages}
+    texts[methods.LIST] = methods.write_list(pages, methods.read_troubles(ROOT))
+    for name, text in texts.items():
+        target = folder / "methods" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        for link in find_links(text):
+            file = (target.parent / link).resolve().relative_to(folder.resolve())
+            if file.suffix == ".png":
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / file, folder / file)
+            elif not (folder / file).is_file() and f"{file.relative_to('methods')}" not in texts:
+                raise SystemExit(f"methods/{name} links to {link}: expected a page of the site")
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    head, mark, tail = text.partition(MARK)
+    if not mark:
+        raise SystemExit(f"mkdocs.yml has no line {MARK.strip()!r} in its navigation")
+    lines = "\n".join(methods.list_navigation(pages))
+    below = {"docs_dir: build/pages": f"docs_dir: {folder.name}", "site_dir: build/site": "site_dir: site",
+             "paths: [src]": "paths: [../src]"}  # fmt: skip
+    whole = f"{head}{mark}{lines}\n{tail}"
+    for old, new in below.items():
+        whole = whole.replace(old, new)
+    (folder.parent / "mkdocs.yml").write_text(whole, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,157 @@
+"""The site's page of each method: its README, what was measured of it, its picture, its recipe, its components.
+
+`docs/stage.py` writes them below `methods/`, with a list by family and one by trouble. They are made from the files of
+`src/shuhari/methods` and `results/claims` alone, so that the site needs nothing installed. Links are those of the site.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FAMILIES = {
+    "rlvr": "Rewards that can be verified: losses, credit, exploration, group sizes",
+    "curriculum": "What is trained on next",
+    "data": "Demonstrations, preferences and recorded answers beside RL",
+    "control": "Control: critics, costs, starts, advice",
+    "offline": "Recorded data of control",
+    "diffusion": "Policies that denoise: flows, diffusion, masked language models",
+    "theory": "Tables and linear learners, with exact values",
+    "analysis": "What training does to weights and skills",
+    "engine": "How rollouts are collected",
+}
+REGISTERED = re.compile(r'^@register\("(\w+)", "([\w-]+)"', re.MULTILINE)
+LIST = "README.md"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A method: its `name` (`rlvr/clip_cov`), `folder`, tables, and the stored `result` of its claim, if there is one."""
+
+    name: str
+    folder: Path
+    recipe: Mapping[str, Any]
+    claim: Mapping[str, Any]
+    result: Mapping[str, Any] | None
+
+    @property
+    def readme(self) -> Path:
+        return self.folder / "README.md"
+
+    @property
+    def title(self) -> str:
+        """Its first heading, or the summary of its recipe."""
+        text = self.readme.read_text(encoding="utf-8") if self.readme.is_file() else ""
+        heading = re.match(r"# (.+)", text)
+        return heading[1].strip() if heading else str(self.recipe.get("summary", self.name))
+
+
+def read_pages(root: Path) -> list[Page]:
+    """Every method of a checkout, by family and name."""
+    pages = []
+    for file in (root / "src/shuhari/methods").glob("*/*/recipe.toml"):
+        name = f"{file.parent.parent.name}/{file.parent.name}"
+        kept, claim = root / "results/claims" / f"{name}.json", file.with_name("claim.toml")
+        result = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else None
+        pages.append(Page(name, file.parent, _read_toml(file), _read_toml(claim) if claim.is_file() else {}, result))
+    order = list(FAMILIES)
+    return sorted(pages, key=lambda p: (order.index(p.name.partition("/")[0]), p.name))
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def write_page(page: Page, root: Path) -> str:
+    """The text of a method's page. SystemExit if its README links to a file: pages stand elsewhere on the site."""
+    if page.readme.is_file():
+        text = page.readme.read_text(encoding="utf-8").rstrip()
+        if links := re.findall(r"\]\((?!https?:|#)([^)]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
+            raise SystemExit(f"{page.readme} links to {links[0]}: expected an address that begins with https")
+    else:
+        text = f"# {page.recipe.get('summary', page.name)}"
+    parts = [text, *_describe_result(page, root), *_list_components(page), *_show_recipe(page)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _describe_result(page: Page, root: Path) -> Iterator[str]:
+    yield "## What was measured here"
+    if page.result is None:
+        yield "Nothing yet." + (f" What is to be measured: {page.claim['says']}" if "says" in page.claim else "")
+        return
+    found = page.result["headline"]
+    stale = f" It is out of date: {page.result['stale']}." if page.result.get("stale") else ""
+    guard = " What may not be lost for it is neither shown to be kept nor lost." if page.result["guard"] == "open" else ""
+    yield f"> {page.result['says']}"
+    of = f" of `{found['metric']}`" if found.get("metric") else ""
+    numbers = "no effect could be measured"
+    if found.get("effect") is not None:
+        interval = f"[{found['low']:.3g}, {found['high']:.3g}] at {found['level']:.1%}"
+        numbers = f"effect{of} {found['effect']:.3g} {interval}, margin {found['margin']:.3g}, {found['n']} seeds"
+    yield (
+        f"**{page.result['verdict']}**: {numbers}.{guard}{stale} A small stand-in on two CPU cores neither proves nor "
+        f"refutes a paper; [how a verdict comes about](../../docs/claims.md), "
+        f"[all values](../../docs/scoreboard.md#{page.name.replace('/', '')})."
+    )
+    if (root / "results/plots" / f"{page.name}.png").is_file():
+        yield f"![The arms of the comparison over what they spent](../../results/plots/{page.name}.png)"
+
+
+def _list_components(page: Page) -> Iterator[str]:
+    own = [
+        (kind, name)
+        for file in sorted(page.folder.glob("*.py"))
+        for kind, name in REGISTERED.findall(file.read_text(encoding="utf-8"))
+    ]
+    if own:
+        yield "## All settings of its components"
+        yield "\n".join(f"- [{kind} `{name}`](../../docs/settings.md#{kind}-{name})" for kind, name in own)
+
+
+def _show_recipe(page: Page) -> Iterator[str]:
+    yield "## The recipe"
+    yield f"```toml\n{(page.folder / 'recipe.toml').read_text(encoding='utf-8').rstrip()}\n```"
+    yield f"The files: `src/shuhari/methods/{page.name}/`. What it resolves to: `shuhari train {page.name} --dry-run`."
+
+
+def write_list(pages: Iterable[Page], troubles: Mapping[str, str]) -> str:
+    """The list of all methods, by family and by trouble. `troubles`: each with how it shows."""
+    pages = list(pages)
+    out = ["# Methods", "", "Each page has what a method does, when to use it, what differs from the authors' release, "
+           "what was measured, and the command that lays it over a recipe of yours.", ""]  # fmt: skip
+    out += ["## By family", ""]
+    for family, what in FAMILIES.items():
+        out += [f"### {what}", ""]
+        out += [f"- [{p.title}]({p.name}.md) `{p.name}`" for p in pages if p.name.startswith(f"{family}/")] + [""]
+    out += ["## By trouble", ""]
+    for trouble, shows in troubles.items():
+        helped = [p for p in pages if trouble in p.recipe.get("paper", {}).get("helps", ())]
+        if helped:
+            out += [f"### {trouble.capitalize()}", "", f"{shows[0].upper()}{shows[1:]}.", ""]
+            out += [f"- [{p.title}]({p.name}.md) `{p.name}`" for p in helped] + [""]
+    return "\n".join(out)
+
+
+def read_troubles(root: Path) -> dict[str, str]:
+    """The troubles that recipes may name, with how each shows, out of the library's source."""
+    text = (root / "src/shuhari/config/library.py").read_text(encoding="utf-8")
+    table = text.partition("TROUBLES = {")[2].partition("\n}")[0]
+    return dict(re.findall(r'^    "([^"]+)": "([^"]+)",', table, re.MULTILINE))
+
+
+def list_navigation(pages: Iterable[Page]) -> list[str]:
+    """The lines of the navigation, as YAML below `- Methods:`."""
+    lines = [f"      - All methods: methods/{LIST}"]
+    family = ""
+    for page in pages:
+        own, _, name = page.name.partition("/")
+        if own != family:
+            family = own
+            lines.append(f"      - {FAMILIES[own].partition(':')[0]}:")
+        lines.append(f"          - {json.dumps(page.title.partition(':')[0])}: methods/{page.name}.md")
+    return lines
