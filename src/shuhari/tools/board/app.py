@@ -8,7 +8,6 @@ and text of models reaches the page as JSON alone.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping
@@ -36,11 +35,11 @@ from shuhari.tools.board.views import CHANGES, COSTLY, VIEWS
 from shuhari.tools.board.views.metrics import tell_metrics
 from shuhari.tools.board.views.picture import Flow, Picture
 from shuhari.tools.plain import to_json
+from shuhari.tools.serving.bodies import Bodies, read_object
 from shuhari.tools.serving.guard import Guard
 from shuhari.tools.serving.refusals import Refused, show
 
 STATIC = Path(__file__).parent / "static"
-BODY = 1 << 20  # bytes of a request
 FIELDS = 1100  # of a query: all runs that a list shows, and more
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -68,6 +67,7 @@ def make_app(root: str | Path, key: str, *, local: bool = True) -> ASGIApp:
 
 def make_pages(runs: Catalogue) -> ASGIApp:
     """The addresses, without a guard."""
+    bodies = Bodies()
 
     async def view(request: Request) -> Response:
         found = _find(VIEWS, request.path_params["name"])
@@ -75,7 +75,7 @@ def make_pages(runs: Catalogue) -> ASGIApp:
 
     async def change(request: Request) -> Response:
         found = _find(CHANGES, request.path_params["name"])
-        given = await _read_body(request)
+        given = await bodies.read(request, read_object)
         query = {k: [str(x) for x in v] if isinstance(v, list) else [str(v)] for k, v in given.items()}
         return await _answer(found, runs, read_query(found, query), request)
 
@@ -173,25 +173,6 @@ async def _watch(work: Coroutine[Any, Any, Any], request: Request) -> Any:
     finally:
         doing.cancel()
         gone.cancel()
-
-
-async def _read_body(request: Request) -> dict[str, Any]:
-    """A JSON object; declared as such, which no form of another page can do."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refused(f"the body is {show(kind)}: expected application/json", status=415)
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY:
-            raise Refused(f"the body is longer than {BODY} bytes", status=413)
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"the body is no JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise Refused(f"the body is {show(given)}: expected an object")
-    return given
 
 
 async def _refuse(request: Request, error: Exception) -> Response:  # coroutines all three: none waits for a thread
