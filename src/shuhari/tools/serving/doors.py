@@ -116,8 +116,8 @@ class Doors:
                 del self._waiting[one.peer]
 
 
-class Connection(asyncio.Protocol):
-    """One connection: all that it hears goes on to uvicorn's protocol."""
+class Connection:
+    """One connection, as `asyncio.Protocol` has it: all that it hears goes on to uvicorn's protocol."""
 
     def __init__(self, doors: Doors, make: Callable[[], Any]) -> None:
         self.doors, self._make = doors, make
