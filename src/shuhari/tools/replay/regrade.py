@@ -129,7 +129,7 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
     mixed = [(_is_mixed(g.old[TRAINED]), _is_mixed(g.new[TRAINED])) for g in groups]
     graded = [(not np.isnan(g.old[TRAINED]).all(), not np.isnan(g.new[TRAINED]).all()) for g in groups]
     place_of = [{"step": g.step, "group": g.key} for g in groups]
-    changes = sorted(_list_changes(groups), key=lambda c: -c[0])[:limit]
+    changes = sorted(_list_changes(groups), key=lambda c: -c[0])
     return {
         "groups": len(groups),
         "episodes": sum(len(g.texts) for g in groups),
@@ -145,7 +145,8 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
         "to_mixed": [p for p, (m, now) in zip(place_of, mixed, strict=True) if now and not m],
         "to_alike": [p for p, (m, now), g in zip(place_of, mixed, graded, strict=True) if m and not now and g[1]],
         "to_ungraded": [p for p, (had, has) in zip(place_of, graded, strict=True) if had and not has],
-        "changes": [told for _, told in changes],
+        "changes": [told for _, told in changes[:limit]],
+        "changed": len(changes),
     }
 
 
