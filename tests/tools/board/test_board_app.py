@@ -207,6 +207,15 @@ def test_a_damaged_run_is_listed_beside_good_ones(ask: Callable[..., Any]) -> No
     assert found["sums/0"]["status"] == "complete" and found["sums/0"]["step"] == 4
 
 
+def test_a_damaged_run_names_what_says_more_of_it(ask: Callable[..., Any], board_root: Path) -> None:
+    doctor = f"`shuhari doctor {board_root / 'damaged'}`"
+    (listed,) = [r for r in ask("runs?wait=true")["runs"] if r["name"] == "damaged"]
+    assert doctor in listed["note"]
+    for address in ("run?run=damaged", "rollouts?run=damaged", "curves?run=damaged"):
+        assert doctor in ask(address, 422)["error"]["message"]
+    assert "doctor" not in json.dumps(ask("runs?words=sums")) + json.dumps(ask("group?run=sums/0&id=99999", 422))
+
+
 def test_what_fails_is_told_without_its_insides(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     from shuhari.tools.board import app
 

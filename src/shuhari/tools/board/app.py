@@ -29,8 +29,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
 from shuhari.store import LockedError, NoRunError, StoreError
+from shuhari.store.files import CheckpointError, DamageError, NewerError
+from shuhari.store.listing import STATUSES, summarise
 from shuhari.tools.board.asking import read_query
-from shuhari.tools.board.catalogue import Catalogue
+from shuhari.tools.board.catalogue import Catalogue, name_doctor
 from shuhari.tools.board.views import CHANGES, COSTLY, VIEWS
 from shuhari.tools.board.views.metrics import tell_metrics
 from shuhari.tools.board.views.picture import Flow, Picture
@@ -145,12 +147,23 @@ async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str,
     except LockedError as error:
         raise Refused(str(error), status=409) from None
     except (StoreError, RecipeError, sqlite3.Error) as error:  # a damaged run: its neighbours are well
-        raise Refused(str(error), status=422) from None
+        raise Refused(await run_in_threadpool(_tell, error, runs, asked), status=422) from None
     if isinstance(found, Picture):
         return Response(found.data, media_type=found.kind)
     if isinstance(found, Flow):
         return StreamingResponse(found.chunks, media_type=found.kind)
     return Response(await run_in_threadpool(to_json, found), media_type="application/json")
+
+
+def _tell(error: Exception, runs: Catalogue, asked: Mapping[str, Any]) -> str:
+    """Why a question is not answered; of a run that is damaged also what says more of it."""
+    name = asked.get("run")
+    if isinstance(error, RecipeError) or not isinstance(name, str):
+        return str(error)
+    path = runs.find(name)
+    unreadable = summarise(path, name).status == STATUSES[-1]
+    damaged = unreadable or isinstance(error, DamageError | CheckpointError | sqlite3.Error)
+    return name_doctor(str(error), path) if damaged and not isinstance(error, NewerError) else str(error)
 
 
 async def _watch(work: Coroutine[Any, Any, Any], request: Request) -> Any:

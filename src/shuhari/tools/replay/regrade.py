@@ -80,7 +80,8 @@ def regrade(
     that had none (`gained`), without one now (`lost`);
     `mixed` {old, new}: groups whose outcomes differ; `to_mixed`, `to_alike`, `to_ungraded`: which groups change so,
     {step, group};
-    `changes`: {step, group, episode, old, new, rewards: name -> [old, new], text};
+    `changed`: episodes that have another grade; `changes`: the first of them, {step, group, episode, old, new,
+    rewards: name -> [old, new], text};
     `failed`: calls of a grader that raised an error, `problems`: their first messages.
     ValueError where the run keeps no rollouts, or where nothing is asked for that differs; RecipeError for a grader
     that there is not; ContractError for a grader that gives what is no grade.
