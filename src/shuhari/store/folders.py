@@ -14,7 +14,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from shuhari.store.files import read_file, sync_directory, write_file
+from shuhari.store.files import read_file, replace_file, sync_directory
 
 MANIFEST = "written.json"
 _NAMED, _LARGEST = 8, 2**24  # names in a message; bytes of a manifest
@@ -30,7 +30,7 @@ def replace_folder(target: Path, new: Path, own: Collection[str] = ()) -> None:
     for folder in (target, old):
         refuse_foreign(folder, own)
     text = json.dumps({"written": _list_files(new)}, indent=1)
-    write_file(new / MANIFEST, [text.encode(), b"\n"])
+    replace_file(new / MANIFEST, [text.encode(), b"\n"])
     if os.path.lexists(target):
         _remove(old, own)
         target.rename(old)
@@ -59,7 +59,7 @@ def find_old(target: Path) -> Path:
 
 def _list_others(folder: Path, own: Collection[str]) -> list[str]:
     """The files of a folder that were not written here, by their names in it."""
-    there = _list_files(folder)
+    there = [name for name in _list_files(folder) if name != f".tmp-{MANIFEST}"]  # which a kill leaves
     written: Collection[str] | None = None
     with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):
         if MANIFEST in there and (folder / MANIFEST).stat().st_size <= _LARGEST:
