@@ -108,7 +108,7 @@ def _look(run: Path) -> tuple[Report, list[str]]:
                 text, complete = read_fact(db, "recipe"), bool(read_fact(db, "complete"))
             with suppress(sqlite3.Error):
                 report.last = int(db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
-            report.notes += [_UNCOUNTED] if sets.read_format(db) < sets.FORMAT else []
+            report.notes += [_UNCOUNTED] if sets.read_format(db) in range(1, sets.FORMAT) else []
             db.execute("rollback")
             with suppress(StoreError, sqlite3.Error):
                 named = {name: step for step, name, *_ in read_rows(db, "checkpoints")}

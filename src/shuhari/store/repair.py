@@ -188,7 +188,8 @@ def _name_checkpoints(run: Path, new: sqlite3.Connection, found: Sequence[Found]
     if goal is None:
         return
     whole = [f for f in found if not f.fault and f.step <= goal.step]
-    write_rows(new, "checkpoints", [entered.get(f.name, (f.step, f.name, 0, None)) for f in whole])
+    told = [entered.get(f.name, (f.step, f.name, 0, None)) for f in whole]
+    write_rows(new, "checkpoints", [(f.step, f.name, *row[2:]) for f, row in zip(whole, told, strict=True)])
     folder = run / "checkpoints"
     tree = checkpoint.read(folder / goal.name, RingFiles(folder / "rings"))
     seconds = (tree.get("progress") or tree).get("seconds", 0.0)

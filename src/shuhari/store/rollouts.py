@@ -80,13 +80,13 @@ def make_rows(step: int, groups: Iterable[Mapping[str, Any]]) -> list[tuple[Mapp
     out = []
     for group in groups:
         try:
-            out.append((group, _make_row(step, group)))
+            out.append((group, make_row(step, group)))
         except sizes.SizeError as error:
             logging.getLogger("shuhari").warning("a rollout of step %d is too large to be kept: %s", step, error)
     return out
 
 
-def _make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
+def make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
     names = (None if group.get(k) is None else str(group[k]) for k in ("task", "problem", "why"))
     return (step, str(group["group"]), pack(group), *names, finding.to_number(group.get("score")))
 

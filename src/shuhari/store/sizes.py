@@ -13,7 +13,8 @@ from typing import Any
 
 GROUP = 2**26  # bytes of a kept group, unpacked
 ELEMENTS = 2**22  # values of JSON in a kept group, and in a row
-_TEXT = re.compile(rb'"(?:[^"\\\\]|\\\\.)*"', re.DOTALL)
+# a text that does not end is one too: else each of its quotes would be tried as a beginning
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
 class SizeError(ValueError):
