@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from older import make_older
+
 from shuhari.store import DamageError, LockedError, Store, inspect_run, repair_run
 from shuhari.store.linked import OWNER
 
@@ -36,10 +36,7 @@ def link(run: Path, folder: Path) -> None:
 def test_the_checkpoints_of_another_run_are_left_alone(tmp_path: Path, copied: bool, older: bool) -> None:
     """Also where it is the same recipe, and so checkpoints of the same names."""
     victim = go(tmp_path / "v", 4)
-    if copied:
-        run = Path(shutil.copytree(victim, tmp_path / "s"))
-    else:
-        run = go(tmp_path / "s", 4)
+    run = Path(shutil.copytree(victim, tmp_path / "s")) if copied else go(tmp_path / "s", 4)
     if older:
         make_older(victim), make_older(run)
     before = listing(victim / "checkpoints")

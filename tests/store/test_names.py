@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from older import make_older
+
 from shuhari.store import DamageError, Ring, Run, Store, StoreError, inspect_run, names, repair_run
 from shuhari.store.rows import write_rows
 
@@ -45,8 +45,8 @@ def test_other_names_are_refused(name: object, tmp_path: Path) -> None:
     assert names.read_name("step-00000012.3") == (12, 3)
 
 
-@pytest.mark.parametrize("name", ["a/b", "../x.safetensors", "/a.safetensors", "a/../x.safetensors", "a/b/c.safetensors",
-                                  "a/.safetensors", "a//x.safetensors", "/tmp/x/y.safetensors"])  # fmt: skip
+@pytest.mark.parametrize("name", ["a/b", "../x.safetensors", "/a.safetensors", "a/../x.safetensors", "a//x.safetensors",
+                                  "a/.safetensors", "a/b/c.safetensors", "/tmp/x/y.safetensors"])  # fmt: skip
 def test_other_blocks_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(DamageError, match="is not the name of a block"):
         names.join_block(tmp_path, name)

@@ -36,7 +36,7 @@ def test_a_bomb_is_refused_before_it_takes_memory(name: str) -> None:
     payload = pack(BOMBS[name])
     tracemalloc.start()
     try:
-        with pytest.raises(codec.CodecError, match="expected at most|unpacks to more than"):
+        with pytest.raises(codec.CodecError, match=r"expected at most|unpacks to more than"):
             rollouts.unpack(payload)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
