@@ -103,7 +103,7 @@ def _look(run: Path) -> tuple[Report, list[str]]:
         _refuse_gone(run)
         with translate_errors(f"read {run}"), closing(schema.connect(run, limit=math.inf)) as db:
             db.execute("begin")  # one state of the run for all that is read, though it is being written
-            report.faults += find_faults(db, report.rows)
+            report.faults += find_faults(db, report.rows, {})
             with suppress(StoreError, sqlite3.Error):
                 text, complete = read_fact(db, "recipe"), bool(read_fact(db, "complete"))
             with suppress(sqlite3.Error):
@@ -153,23 +153,25 @@ def _check_summary(run: Path, complete: bool) -> str:
     return "" if isinstance(found, dict) else f"a {type(found).__name__}: expected an object"
 
 
-def check(run: Path, db: sqlite3.Connection) -> None:
-    """DamageError where a run should not be gone on with, as rows are damaged or the checkpoints are not its own."""
-    fault = find_disagreement(run, db) or next(iter(find_faults(db, {})), "")
+def check(run: Path, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+    """The sums of the tables of a run, as `sets` has them; DamageError where it should not be gone on with, as rows are
+    damaged or the checkpoints are not its own."""
+    sums = dict[str, tuple[int, int]]()
+    fault = find_disagreement(run, db) or next(iter(find_faults(db, {}, sums)), "")
     if fault:
         raise DamageError(fault, hint_at(run))
+    return sums
 
 
-def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
+def find_faults(db: sqlite3.Connection, count: dict[str, int], sums: dict[str, tuple[int, int]]) -> list[str]:
     """What is wrong with the database and with rows of it, the first of each table, and whether what finds groups is
-    missing some; `count` gets the whole rows of each table."""
+    missing some; `count` gets the whole rows of each table, `sums` what it is as a set, where all rows are whole."""
     found = []
     try:
         (answer,) = db.execute("pragma integrity_check(1)").fetchone()
         found += [] if answer == "ok" else [f"the database is damaged (SQLite says {answer.splitlines()[-1]!r})"]
     except sqlite3.DatabaseError as error:
         found.append(f"the database is damaged (SQLite says {str(error)!r})")
-    sums = {}
     for table in COLUMNS:
         try:
             sums[table] = sum_rows(db, table, count)

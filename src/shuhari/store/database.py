@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from shuhari.store import rollouts, schema
+from shuhari.store import rollouts, schema, sets
 from shuhari.store.damage import check, refuse_lost
 from shuhari.store.files import (
     Lock,
@@ -49,6 +49,7 @@ class Store:
         self.first: list[Callable[[], None]] = []  # called when something is first written into a run that was there
         self._saved = -math.inf  # when the last checkpoint was done
         self._lock, self._format = lock, format
+        self._sums: sets.Sums | None = None  # of the tables as they were read
         self._watch: Watch | None = None  # from the first that is written on
         self._trail: Trail | None = None  # of a run that is new
         self._linked: Lock | None = None  # of the folder behind a link in the place of the checkpoints
@@ -241,14 +242,14 @@ class Store:
         """Open what is there for reading: nothing of it is changed, but by SQLite beside the database."""
         refuse_lost(self.path)
         self._db = schema.connect(self.path, self._format, math.inf)
-        check(self.path, self._db)
+        self._sums = check(self.path, self._db)
         self.cursor = read_cursor(self._db)
         self.step = -1 if self.cursor is None else self.cursor["step"]
 
     def _begin(self) -> None:
         """Open for writing, and drop what is newer than the cursor."""
         self._kept.folder.mkdir(exist_ok=True)  # there may be none before the first
-        db = schema.create(self.path, self._format)
+        db = schema.create(self.path, self._format, self._sums)
         with suppress(AttributeError):
             self._db.close()
         self._db = db

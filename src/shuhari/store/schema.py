@@ -26,7 +26,6 @@ from shuhari.store.rows import (
     fill_checksums,
     limit_time,
     list_columns,
-    read_fact,
     sum_rows,
     write_rows,
     write_sums,
@@ -77,8 +76,9 @@ INDICES = frozenset(re.findall(r"if not exists (\w+) on", _INDICES))
 BASE = frozenset(COLUMNS) - {"problems", *DERIVED}  # the tables of every format
 
 
-def create(run: Path, format: int) -> sqlite3.Connection:
-    """The database of a run for its one writer, made if missing. Transactions are begun by hand."""
+def create(run: Path, format: int, sums: sets.Sums | None = None) -> sqlite3.Connection:
+    """The database of a run for its one writer, made if missing. Transactions are begun by hand. sums: those of its
+    tables, if they have been read."""
     path = run / FILE
     fresh = not path.exists()
     db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -93,14 +93,13 @@ def create(run: Path, format: int) -> sqlite3.Connection:
         old = 0 if known is None else int(known[0])
         if old < CHECKED:
             fill_checksums(db)
+            sums = None
         if old < finding.FORMAT:
             finding.rebuild(db)
+        sets.watch(db, {t: sums[t] if sums else sum_rows(db, t, {}) for t in COUNTED}, NUMBERED)
         if old < format:
             write_rows(db, "meta", [("format", str(format))])
-        there = read_fact(db, sets.FACT) if old >= sets.FORMAT else None
-        found = {t: sum_rows(db, t, {}) for t in COUNTED} if there is None else sets.read_sums(there)
-        sets.watch(db, found, NUMBERED)
-        write_sums(db)
+            write_sums(db)
         db.execute("commit")
     except BaseException:
         db.close()
