@@ -7,8 +7,8 @@ PATH is another checkout of this repository. Each version makes a run of so many
 and eight counts of problems a step, a checkpoint now and then), then both do the same in turns, each in a process of
 its own that has imported everything: `open` a run and close it, `list` it as `shuhari runs` does, `resume` it, up to
 its first commit, and make 100 `commit`s without a checkpoint. The table has the median of the ratios of pairs, now to
-before, and of the milliseconds; `processor` is the same of processor time, which other work disturbs less. `older`: this
-version opens, lists and resumes the run that the other has made.
+before, and of the milliseconds; `processor` is the same of processor time, which other work disturbs less. `older`:
+this version opens, lists and resumes the run that the other has made.
 """
 
 from __future__ import annotations
