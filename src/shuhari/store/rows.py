@@ -46,8 +46,10 @@ def write_rows(db: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]]
     """Insert rows, each as its table's `COLUMNS`, or replace those that have its primary key. counted: whether `sets`
     counts them, of the tables that it has."""
     new: list[tuple[Any, ...]] = [(*row, compute_checksum(row)) for row in rows]
+    if not new:
+        return
     names, terms = [*COLUMNS[table], "checksum"], [row[-1] for row in new]
-    if table in NUMBERED and new:
+    if table in NUMBERED:
         (first,) = db.execute(f"select coalesce(max(id), 0) + 1 from {table}").fetchone()  # as SQLite would go on
         new = [(i, *row) for i, row in enumerate(new, first)]
         names, terms = ["id", *names], [sets.compute_term(row[-1], row[0]) for row in new]
