@@ -21,7 +21,7 @@ from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.folder import repeats_twice
-from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer
+from shuhari.models.text.tokenizers import Template, Tokenizer, bpe_tokenizer
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
 
@@ -196,7 +196,7 @@ def test_without_a_padding_token_or_with_one_the_model_has_not(place: Path) -> N
     with pytest.raises(
         ValueError, match=r"token '\[PAD\]' \(id 270\) of 'a\[PAD\]' is none that the model has \(270\)"
     ):
-        model.encode("a[PAD]")
+        model.encode(Template("a[PAD]"))
 
 
 def test_a_chat_template_is_used_and_its_refusal_told(place: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from shuhari.models.text import chat, pretrained
+from shuhari.models.text import pretrained
 from shuhari.models.text.folder import (
     check_config,
     check_size,
@@ -75,8 +75,7 @@ class Classifier:
             return [*self.text.encode(prompt + completion).tolist(), self.text.end]
         messages = [*prompt, {"role": "assistant", "content": completion}]
         if getattr(hf, "chat_template", None):
-            text = chat.render(hf.get_chat_template(), messages, hf.special_tokens_map, reply=False)
-            return list(self.text.encode(text).tolist())
+            return list(self.text.encode_chat(messages, reply=False).tolist())
         return [*self.text.encode(plain_chat(prompt) + completion).tolist(), self.text.end]
 
 
