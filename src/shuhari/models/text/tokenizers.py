@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -125,7 +126,8 @@ class Tokenizer:
             del tokens[-1]
         if self.characters:
             return "".join(map(self._names.__getitem__, tokens))
-        return str(self.hf.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        with told_panics(tokens):
+            return str(self.hf.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def stops(self, strings: Sequence[str]) -> list[Array] | None:
         """The token ids of each stop string where a string has exactly one spelling (characters), else None."""
@@ -153,11 +155,13 @@ class Tokenizer:
 
     def _pieces(self, text: str) -> list[int]:
         """Token ids, special ones where they are named."""
-        return self._check(self.hf.encode(text, add_special_tokens=False), text)
+        with told_panics(text):
+            return self._check(self.hf.encode(text, add_special_tokens=False), text)
 
     def _plain(self, text: str) -> list[int]:
         """Token ids, none special but those of one character, which cannot be written otherwise."""
-        ids = self.hf.encode(text, add_special_tokens=False)
+        with told_panics(text):
+            ids = self.hf.encode(text, add_special_tokens=False)
         if not self._special.isdisjoint(ids):
             ids = self._blind.encode(text, add_special_tokens=False).ids
             if any(len(self._special_names[i]) > 1 for i in self._special.intersection(ids)):  # its vocabulary has it
@@ -213,6 +217,17 @@ class Tokenizer:
                 "prompts, answers and tools have, or models.policy.tokenizer = \"bpe\", which reads every text"
             )
         return ids
+
+
+@contextmanager
+def told_panics(given: Any) -> Iterator[None]:
+    """A panic of the tokenizers library, which is no Exception, as a ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"the tokenizer fails on {str(given)[:60]!r}: {str(error)[:200]}") from None
 
 
 def character_tokenizer(alphabet: str = "") -> Tokenizer:
