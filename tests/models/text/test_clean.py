@@ -217,7 +217,8 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "unheard of": ("tokenizer.json", {"normalizer": {"type": "Exec"}}, "normalizer has a step 'Exec': expected"),
     "alternatives": (
-        "tokenizer.json", {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated"}},
+        "tokenizer.json",
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated"}},
         "several ways may begin alike",
     ),
     "bounded": (

@@ -42,7 +42,7 @@ def explain_slow(pattern: str) -> str:
             at = head.end() if head else at + 1
         elif char == ")" and len(groups) > 1:
             closed = groups.pop()
-            groups[-1][0] = bool(groups[-1][0] or closed[0])
+            groups[-1][0] = bool(groups[-1][0] or _explain_group(closed))
             at += 1
         elif char == "|":
             ways.append("")
@@ -64,7 +64,7 @@ def _explain_group(group: list[bool | list[str]]) -> str:
     if varies:
         return "it repeats a group that repeats"
     firsts = [w.lower() for w in ways]
-    plain = all(len(w) == 1 and w not in "[(." or (len(w) == 2 and not w[1].isalnum() or w in ("\\r", "\\n", "\\t"))
+    plain = all((len(w) == 1 and w not in "[(.") or ((len(w) == 2 and not w[1].isalnum()) or w in ("\\r", "\\n", "\\t"))
                 for w in firsts)  # fmt: skip
     if len(ways) > 1 and not (plain and len(set(firsts)) == len(firsts)):
         return "it repeats a group of which several ways may begin alike"

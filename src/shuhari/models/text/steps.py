@@ -15,9 +15,9 @@ from shuhari.models.text.expressions import explain_slow
 KEYS = "version added_tokens normalizer pre_tokenizer post_processor decoder model".split()
 KINDS = {
     "normalizer": "Sequence NFC NFD NFKC NFKD Nmt Lowercase StripAccents Strip Replace Prepend Precompiled "
-    + "BertNormalizer ByteLevel",
-    "pre_tokenizer": "Sequence Split ByteLevel Metaspace Whitespace WhitespaceSplit BertPreTokenizer Punctuation Digits "
-    "UnicodeScripts CharDelimiterSplit FixedLength Delimiter",
+    "BertNormalizer ByteLevel",
+    "pre_tokenizer": "Sequence Split ByteLevel Metaspace Whitespace WhitespaceSplit BertPreTokenizer Punctuation "
+    "Digits UnicodeScripts CharDelimiterSplit FixedLength Delimiter",
     "post_processor": "Sequence ByteLevel TemplateProcessing BertProcessing RobertaProcessing",
     "decoder": "Sequence ByteLevel Replace Strip Fuse ByteFallback Metaspace WordPiece BPEDecoder CTC",
     "model": "BPE Unigram WordPiece WordLevel",
@@ -40,7 +40,7 @@ def clean_tokenizer(found: Mapping[str, Any]) -> dict[str, Any]:
             growth = _check_steps(name, step, kinds.split(), 0)
             if growth > GROWTH:
                 raise ValueError(f"its {name} may make {growth:.3g} characters of one: expected at most {GROWTH}")
-    model = out["model"] or {}
+    model: Mapping[str, Any] = out["model"] or {}
     if model.get("dropout"):
         raise ValueError(f"its model drops merges at random (dropout {model['dropout']}): expected none")
     added = out["added_tokens"] or []
