@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +46,32 @@ def table(folder: Path, name: str) -> Callable[[str], Any]:
     return parse
 
 
+def held(text: str) -> Any:
+    return find_inside(text, "\\boxed{", "}")
+
+
+def formula(text: str) -> Any:
+    return formulas.parse_formula(text, "x")
+
+
 MATHS = ("$", "\\boxed{", "1,", "f(", " ", "or ", "12|", "\\", "1_", "~", "x ", "$1", "1/", "{", "\\(")
 GRIDS = ("1", "1 ", "1,", "A ", "U", "a is b, ", "A=1,", "[1,", "'a',", "\n", ".", "(", "-", "¬", "((", "1.", "Move ")
 PARSERS: dict[str, tuple[int, Callable[[int], list[str]], Callable[[Path], Callable[[str], Any]]]] = {
-    "JSON": (1 << 20, keys, lambda _: read_strictly),
-    "rows of JSON": (1 << 19, keys, lambda p: table(p, "f.jsonl")),
-    "CSV": (1 << 20, repeated("a,", '"', '""', "a\n", ",\n", "prompt,a\n"), lambda p: table(p, "f.csv")),
+    "JSON": (1 << 19, keys, lambda _: read_strictly),
+    "rows of JSON": (1 << 18, keys, lambda p: table(p, "f.jsonl")),
+    "CSV": (1 << 17, repeated("a,", '"', '""', "a\n", ",\n", "prompt,a\n"), lambda p: table(p, "f.csv")),
     "a call of a tool": (1 << 16, keys, lambda _: read_call),
     "calls of a turn": (1 << 20, repeated("<tool_call>", "</tool_call>", "<tool_call></tool_call>", "<"),
                         lambda _: lambda text: find_calls(text, 8)),
     "stored JSON": (1 << 19, keys, lambda _: lambda text: codec.loads(
         b"shuhari1" + len(text).to_bytes(8, "little") + text.encode())),
     "a final formula": (4096, repeated(*MATHS), lambda _: lambda text: find_final(text, "1")),
-    "what a form holds": (1 << 20, repeated("\\boxed{", "{", "}", "a"), lambda _: lambda t: find_inside(t, "\\boxed{", "}")),
+    "what a form holds": (1 << 20, repeated("\\boxed{", "{", "}", "a"), lambda _: held),
     "an exact answer": (8192, repeated("1", "a ", "\u0301", "\ufdfa"), lambda _: lambda text: matches(text, "1")),
     "an answer of GSM8K": (1 << 20, repeated("####", "1,", "1,111,"), lambda _: lambda text: cut_answer(text, "gsm8k")),
     "separators": (1 << 20, repeated("|", "1_", "or ", "1 |", "\x08", "."), lambda _: lambda t: stands_alone(t, "1")),
     "arithmetic": (256, repeated("1+", "(", "-", "1*", "9"), lambda _: expressions.evaluate),
-    "a formula": (2048, repeated("(", "x*", "-", "sin(", "x**"), lambda _: lambda text: formulas.parse_formula(text, "x")),
+    "a formula": (2048, repeated("(", "x*", "-", "sin(", "x**"), lambda _: formula),
     "a polynomial": (8192, repeated("x*", "x+", "9*", "x**9*"), lambda _: formulas.parse_polynomial),
     "logic": (1024, repeated("a∧", "¬", "(", "a→"), lambda _: lambda text: logic.truth_table(text, "abcdefghijkl")),
     "lists": (8192, repeated(*GRIDS), lambda _: grading.parse_lists),
@@ -82,10 +91,8 @@ def spent(parse: Callable[[str], Any], text: str) -> float:
     best = float("inf")
     for _ in range(2):
         began = time.process_time()
-        try:
+        with suppress(ValueError, RecursionError, RuntimeError):  # what is refused has cost its time too
             parse(text)
-        except (ValueError, RecursionError, RuntimeError):  # what is refused has cost its time too
-            pass
         best = min(best, time.process_time() - began)
     return best
 
@@ -102,5 +109,5 @@ def test_a_parser_is_bounded_and_linear(name: str, tmp_path: Path) -> None:
 
 def test_what_a_template_writes_is_bounded() -> None:
     for template in ("{{ 'a' * 10**9 }}", "{% for i in range(10**9) %}a{% endfor %}"):
-        with pytest.raises(ValueError, match="wants more for messages of user"):
+        with pytest.raises(ValueError, match=r"tokenizer (wants more for|refuses) messages of user"):
             chat.render(template, [{"role": "user", "content": "a"}], {})
