@@ -26,7 +26,8 @@ MARKS = {
 }  # fmt: skip
 NAME = re.compile(r"\s*\\?[a-zA-Z]+(?:_\{?\w+\}?)?(?:\s*\([\w,\s]*\))?\s*")  # x, a_1, f(x), \theta
 _MATHS = re.compile(  # of a bounded length: one that is opened and never closed is not looked for to the end
-    r"\$\$(.{1,2000}?)\$\$|(?<!\\)\$(.{1,2000}?)(?<!\\)\$|\\\((.{1,2000}?)\\\)|\\\[(.{1,2000}?)\\\]", re.DOTALL
+    r"\$\$(.{1,2000}?)\$\$|(?<!\\)\$(.{1,2000}?)(?<!\\)\$|\\\(((?:(?!\\\().){1,2000}?)\\\)|"
+    r"\\\[((?:(?!\\\[).){1,2000}?)\\\]", re.DOTALL
 )
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*\\?%?|[-+]?\.\d+")
 _PLAIN = re.compile(  # what math-verify reads; it skips all else, so that 12#13 and 12–13 would be 12
