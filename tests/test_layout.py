@@ -112,7 +112,7 @@ FRAMES = frozenset(  # classes of others that are there to be derived from
     "nn.Module torch.autograd.Function gymnasium.Env gymnasium.Wrapper DynamicLayer asyncio.SelectorEventLoop "
     "selectors.SelectSelector".split()
 )
-VALUES = frozenset("NamedTuple TypedDict StrEnum Sequence Awaitable dict float tuple".split())  # and Python protocols
+VALUES = frozenset("NamedTuple TypedDict StrEnum Sequence Awaitable dict float str tuple".split())  # and protocols
 
 
 def list_classes(node: ast.AST) -> Iterator[ast.ClassDef]:
