@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from shuhari.data import Array, nearest
+from shuhari.models.text.tokenizers import Template
 from shuhari.tools.serving.asking import Ask, read_ask, read_body
 from shuhari.tools.serving.bodies import Bodies
 from shuhari.tools.serving.events import GONE, Events, fail, refuse, wait_gone
@@ -186,8 +187,10 @@ class Service:
         """[k] the ids of a prompt. Raises Refused for one that the model cannot read, or that leaves it no room."""
         field, size, limit = "messages" if ask.chat else "prompt", self.worker.vocabulary, self.worker.limit
         if isinstance(prompt, str | tuple):
+            # a client of /v1/completions renders chat templates itself, as lm-eval does: their tokens are meant
+            text = Template(prompt) if isinstance(prompt, str) else prompt
             try:
-                ids = await self.worker.encode(prompt)
+                ids = await self.worker.encode(text)
             except ValueError as error:
                 hint = "; /v1/completions takes a prompt as it is, without a chat's words" if ask.chat else ""
                 raise Refused(f"{field} cannot be read by this model: {str(error)[:400]}{hint}", field) from None
