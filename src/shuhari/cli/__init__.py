@@ -7,11 +7,12 @@ Exit codes: 0 done, 1 the run failed, or nothing was found of what was asked for
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from shuhari import registry
 from shuhari.cli import (
     boarding,
     catalogue,
@@ -28,6 +29,7 @@ from shuhari.cli import (
     serving,
     training,
 )
+from shuhari.tools.printable import make_printable
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 REFUSED: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")  # typer's, or click's
@@ -85,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit with one of the codes above."""
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
+    told = _tell_code()
+    registry.HEARS.append(told)
     try:
         code = app([a for a in given if a != "--debug"], prog_name="shuhari", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else DONE)
@@ -99,6 +103,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             traceback.print_exception(error)
         sys.exit(explain(error, debug=debug))
+    finally:
+        registry.HEARS.remove(told)
+
+
+def _tell_code() -> Callable[[str], None]:
+    """What says, once a file, whose code is about to run."""
+    known = set[str]()
+
+    def tell(file: str) -> None:
+        if file not in known:
+            known.add(file)
+            typer.echo(f"running {make_printable(file)}, as the recipe names it", err=True)
+
+    return tell
 
 
 def refuse(error: Any) -> int:

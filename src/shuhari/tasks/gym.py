@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -26,7 +26,7 @@ from shuhari.abilities import ability
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
-from shuhari.registry import find, locate, register, search_in
+from shuhari.registry import find, locate, register, searching
 from shuhari.tasks.checked import Checked, check_has_spaces
 from shuhari.tasks.snapshots import (
     Env,
@@ -205,9 +205,10 @@ class Gym:
         spec = self.path if made is None else EnvSpec(f"world/{re.sub(_NO_NAME, '-', world)}", made)
         if made is None and ":" not in self.path and self.path not in gymnasium.registry:
             raise gymnasium.error.UnregisteredEnv
-        search_in(Path.cwd())
+        module = self.path.partition(":")[0] if made is None and ":" in self.path else ""
         try:
-            env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
+            with searching(module) if module else nullcontext():
+                env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
         except TypeError as error:
             raise ValueError(f"{self.called}: kwargs {dict(self.kwargs)}: {error}") from None
         for name, value in self.attributes.items():

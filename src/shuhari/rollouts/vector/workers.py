@@ -30,6 +30,7 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.abilities import ability
+from shuhari.begin import build_command, send_places
 from shuhari.data import Array, Payload
 from shuhari.registry import USERS, locate
 from shuhari.rollouts.vector import worker
@@ -191,11 +192,10 @@ class _Process:
         self.number, self.lanes = number, lanes
         self.asked: deque[tuple[bytes, bytes]] = deque()
         self.link, there = Pipe()
-        path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
-        env = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+        env = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONWARNINGS": "ignore"}
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", worker.__name__, str(there.fileno()), str(memory)],
+                build_command(worker.__name__, str(memory), link=there.fileno()),
                 stdin=subprocess.PIPE,  # nothing is written there: it tells the worker that we live
                 pass_fds=(there.fileno(), memory),
                 env=env,
@@ -203,6 +203,7 @@ class _Process:
             )
         finally:
             there.close()
+        send_places(self.link)
 
 
 def _end(workers: list[_Process]) -> None:
