@@ -168,6 +168,12 @@ def test_what_builds_says_once_whose_code_it_runs(
     assert not any("needs" in p or p == str(stranger.parent) for p in sys.path)  # searched while it was loaded
 
 
+def test_export_loads_no_grader(stranger: Path, canary: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["export", str(stranger / "sums"), str(tmp_path / "model")])
+    assert not end.value.code and (tmp_path / "model" / "model.safetensors").is_file() and not canary.exists()
+
+
 @pytest.fixture
 def crowded(tmp_path: Path, canary: Path) -> Path:
     """A folder full of modules with the names of others, each of which leaves a mark."""
