@@ -97,7 +97,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(STOPPED)
     except REFUSED as error:
         sys.exit(refuse(error))
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # of a user's code it may be one that is no `Exception`
         if debug:
             import traceback
 
@@ -145,7 +147,7 @@ def _reword(error: Any, message: str) -> str:
     return message.replace(first["msg"], f"{first['input']}: expected {wanted}")
 
 
-def explain(error: Exception, *, debug: bool = False) -> int:
+def explain(error: BaseException, *, debug: bool = False) -> int:
     """Say what went wrong, without a traceback; the exit code that it deserves."""
     from shuhari.cli.text import describe_error
     from shuhari.config.overlay import RecipeError
