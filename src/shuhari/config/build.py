@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shuhari.bounds import Length, hints, wrong
+from shuhari.bounds import Group, hints, wrong
 from shuhari.config.imitation import describe_imitation
 from shuhari.config.overlay import USE, RecipeError, format_path, read_budgets
 from shuhari.config.settings import Settings
@@ -201,7 +201,7 @@ def _replace_max_new(value: Any, max_new: int) -> Any:
 
 
 def _make_rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampling]:
-    n = made.check(Length, table.get("n", 1), "rollout.n")
+    n = made.check(Group, table.get("n", 1), "rollout.n")
     sampling = made.make(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
     rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
     rollout = made.make_component("rollout", rest, "rollout", USE["rollout"])

@@ -23,7 +23,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from shuhari.abilities import ability
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Count, Length, Seed, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.engines.time_limit import guard
 from shuhari.models.spaces import MASK
@@ -99,7 +99,7 @@ class Gym:
     tells: Mapping[str, str] = EMPTY
     rewards: tuple[str, ...] = ()
     test_size: Length = 100
-    seed: Count = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         check(self)

@@ -21,7 +21,7 @@ import torch
 from gymnasium import spaces
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Count, Length, check
+from shuhari.bounds import AtLeast0, Count, Lanes, Processes, check
 from shuhari.data import Payload, Ramp, Sampling, code
 from shuhari.needs import Traces, role_model
 from shuhari.noise import keys
@@ -79,12 +79,12 @@ class VectorRollout:
     `replaced` is 1 (else 0).
     """
 
-    lanes: Length = 8
+    lanes: Lanes = 8
     role: str = "policy"
     random: Count = 0
     sampling: Sampling | None = None
-    workers: Count = 0
-    ring: Length = 1
+    workers: Processes = 0
+    ring: Lanes = 1
     asks: bool = False
     timeout: AtLeast0 = PATIENCE
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"limit": 0})
