@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "shuhari"
 ROOMS = (  # from the bottom; a room imports from itself and from those before it
     frozenset(
-        "abilities batch bounds columns data events join measure needs noise pack plugins ports profile ramp ratio "
-        "reduce registry stats".split()
+        "abilities batch begin bounds columns data events join measure needs noise pack plugins ports profile ramp "
+        "ratio reduce registry stats".split()
     ),
     frozenset(["store"]),
     frozenset(

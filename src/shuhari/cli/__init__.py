@@ -7,11 +7,12 @@ Exit codes: 0 done, 1 the run failed, or nothing was found of what was asked for
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from shuhari import registry
 from shuhari.cli import (
     boarding,
     catalogue,
@@ -86,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit with one of the codes above."""
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
+    told = _tell_code()
+    registry.HEARS.append(told)
     try:
         with printable_log():
             code = app([a for a in given if a != "--debug"], prog_name="shuhari", standalone_mode=False)
@@ -95,12 +98,28 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(STOPPED)
     except REFUSED as error:
         sys.exit(refuse(error))
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # of a user's code it may be one that is no `Exception`
         if debug:
             from traceback import format_exception
 
             note("".join(format_exception(error)).rstrip("\n"))
         sys.exit(explain(error, debug=debug))
+    finally:
+        registry.HEARS.remove(told)
+
+
+def _tell_code() -> Callable[[str], None]:
+    """What says, once a file, whose code is about to run."""
+    known = set[str]()
+
+    def tell(file: str) -> None:
+        if file not in known:
+            known.add(file)
+            note(f"running {file}, as the recipe names it")
+
+    return tell
 
 
 def refuse(error: Any) -> int:
@@ -129,7 +148,7 @@ def _reword(error: Any, message: str) -> str:
     return message.replace(first["msg"], f"{first['input']}: expected {wanted}")
 
 
-def explain(error: Exception, *, debug: bool = False) -> int:
+def explain(error: BaseException, *, debug: bool = False) -> int:
     """Say what went wrong, without a traceback; the exit code that it deserves."""
     from shuhari.config.overlay import RecipeError
     from shuhari.data import StalledError

@@ -124,9 +124,13 @@ def describe(card: Mapping[str, Any]) -> str:
 def describe_error(error: BaseException) -> str:
     """The message of an error, with its notes (whose environment, which step) and the line of the user's own code that
     raised it."""
-    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    message = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    if isinstance(error, MemoryError):  # which Python and numpy mostly tell without a word
+        message = f"there is not enough memory{f': {message}' if message else ''}; expected a smaller model, buffer or "
+        message += "micro_batch, or a higher limit (ulimit -v says which one there is)"
+    message = message or f"{type(error).__name__}, without a word"
     about = [*vars(error).get("__notes__", ()), *_find_own_line(error)]
-    return f"{message} ({', '.join(about)})" if about else str(message)
+    return f"{message} ({', '.join(about)})" if about else message
 
 
 def _find_own_line(error: BaseException) -> list[str]:
