@@ -69,22 +69,30 @@ def read_rows(
     """The rows of a table, each as its `COLUMNS`, None where the format of the run lacks one; none where it lacks the
     table. rest: what stands behind the table in the query. StoreError for a row that is not what was written; rows
     of formats before `CHECKED` may have no checksum."""
-    for row, _, _ in _read_checked(db, table, rest, args):
+    for row, _, _ in _select(db, table, rest, args):
         yield row
 
 
-def _read_checked(
+def _select(
     db: sqlite3.Connection, table: str, rest: str = "", args: Sequence[Any] = ()
 ) -> Iterator[tuple[tuple[Any, ...], int | None, int]]:
     """(row, checksum, id or 0) of `read_rows`."""
     names, called, number = list_selected(db, table), table in _CALLED, "id" if table in NUMBERED else "0"
-    for at, *row, crc in db.execute(f"select {number}, {', '.join(names)} from {table} {rest}", args) if names else ():
-        if crc != compute_checksum(row) and not (crc is None and is_unchecked(db)):
-            why = f"its checksum is {'missing' if crc is None else 'another'}"
-            raise describe_damage(db, f"{_NAMES[table]} {row[0]} is damaged ({why})")
-        if called and (why := _check_name(*row[:2])):
-            raise describe_damage(db, f"{_NAMES[table]} {row[0]!r:.40} is damaged ({why})")
+    for *row, crc, at in db.execute(f"select {', '.join(names)}, {number} from {table} {rest}", args) if names else ():
+        if called or crc != compute_checksum(row):
+            _check_row(db, table, row, crc)
         yield tuple(row), crc, at
+
+
+def _check_row(db: sqlite3.Connection, table: str, row: Sequence[Any], crc: int | None) -> None:
+    """StoreError for a row that is not what was written, or names what cannot be a checkpoint of its step."""
+    why = ""
+    if crc != compute_checksum(row) and not (crc is None and is_unchecked(db)):
+        why = f"its checksum is {'missing' if crc is None else 'another'}"
+    elif table in _CALLED:
+        why = _check_name(*row[:2])
+    if why:
+        raise describe_damage(db, f"{_NAMES[table]} {row[0]!s:.40} is damaged ({why})")
 
 
 def _check_name(step: Any, name: Any) -> str:
@@ -98,12 +106,16 @@ def _check_name(step: Any, name: Any) -> str:
 def sum_rows(db: sqlite3.Connection, table: str, count: dict[str, int]) -> tuple[int, int]:
     """Read all of a table as `read_rows` does: (rows, digest) as `sets` has them; `count` gets the number of rows as it
     is read, so also of those before one that is damaged."""
-    count[table] = digest = 0
-    for row, crc, at in _read_checked(db, table):
-        if row[0] != sets.FACT:
-            count[table] += 1
-            digest += sets.compute_term(crc or 0, at)
-    return count[table], digest % sets.SIZE
+    count[table] = n = digest = 0
+    try:
+        for row, crc, at in _select(db, table):
+            n += 1
+            digest += (crc or 0) * (1 + at % sets.PRIME) if at > 0 else crc or 0
+            if row[0] == sets.FACT:  # which says these sums
+                n, digest = n - 1, digest - (crc or 0)
+    finally:
+        count[table] = n
+    return n, digest % sets.SIZE
 
 
 def describe_damage(db: sqlite3.Connection, what: str) -> StoreError:

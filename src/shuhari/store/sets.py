@@ -17,13 +17,13 @@ from itertools import pairwise
 
 FACT = "sets"
 FORMAT = 6  # of a run, from which on it has them
-SIZE, _PRIME = 2**60, 1_000_003  # digests are sums modulo the first; nothing below overflows 64 bits
+SIZE, PRIME = 2**60, 1_000_003  # digests are sums modulo the first; nothing below overflows 64 bits
 Sums = Mapping[str, tuple[int, int]]  # table -> (rows, digest)
 
 
 def compute_term(checksum: int, number: int) -> int:
     """What a row adds to the digest of its table. number: its id, 0 where it has none."""
-    return checksum * (1 + abs(number) % _PRIME)
+    return checksum * (1 + abs(number) % PRIME)
 
 
 def read_format(db: sqlite3.Connection) -> int:
@@ -38,7 +38,7 @@ def watch(db: sqlite3.Connection, sums: Sums, numbered: Iterable[str]) -> None:
     db.execute("create temp table sums (name text primary key, rows integer, digest integer) without rowid")
     db.executemany("insert into temp.sums values (?, ?, ?)", [(name, *both) for name, both in sums.items()])
     for table in sums:
-        term = "old.checksum" + f" * (1 + abs(old.id % {_PRIME}))" * (table in numbered)
+        term = "old.checksum" + f" * (1 + abs(old.id % {PRIME}))" * (table in numbered)
         when = f"when old.key <> '{FACT}'" if table == "meta" else ""
         less = f"rows = rows - 1, digest = (digest - {term} + {SIZE}) % {SIZE}"
         update = f"update sums set {less} where name = '{table}'"
