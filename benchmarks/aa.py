@@ -134,7 +134,7 @@ def card(bed: str, metric: str) -> dict:
     found, quantity = cards.read(library.find_cards() / f"{bed}.json"), Metric(metric)
     sides = {arm: np.array(read_values(quantity, found.read_runs(arm), arm, 0)) for arm in found.arms}
     up = Rule("up", 1.0, role="headline")
-    rule = replace(up, margin=compute_mde(found.measure_spread(quantity, up), LOOKS))
+    rule = replace(up, margin=compute_mde(found.measure_spread(quantity), LOOKS))
     out = told(rule, draw_pairs(np.stack([sides[cards.BASELINE], sides[cards.REDRAW]], 1), COMPARISONS))
     better = np.stack([sides[library.CONTROL], sides[cards.BASELINE]], 1)
     out["control"] = _table(simulate(rule, draw_pairs(better, PLANTED, by_lot=False)))

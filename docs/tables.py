@@ -118,17 +118,17 @@ def claims() -> tuple[str, ...]:
 
 
 def verdicts() -> Iterator[str]:
-    """How many claims were measured by roles, and what was found, in a line."""
-    count = Counter(r["verdict"] for r in kept() if "headline" in r)
+    """How many claims were measured, and what was found, in a line."""
+    count = Counter(r["verdict"] for r in kept())
     found = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
     yield f"{count.total()} of {len(claims())} measured{f': {found}' if found else ''}."
 
 
 def scoreboard() -> Iterator[str]:
-    """Every claim that was measured by roles, a line each, from the result files alone."""
+    """Every claim that was measured, a line each, from the result files alone."""
     from shuhari.claims.board import detectable, false_holds, headline, ruled
 
-    found = [r for r in kept() if "headline" in r]
+    found = kept()
     yield from verdicts()
     if not found:
         return
@@ -176,23 +176,6 @@ def picture() -> str:
     from shuhari.claims.board import draw
 
     return draw(kept())
-
-
-def told(check: Mapping[str, Any]) -> str:
-    """One check: what, of whom, which way and how far, both sides, the difference with its interval, the verdict."""
-    from shuhari.claims.result import format_factor, mean
-
-    sides = []
-    for side in (check["arm"], check["against"]):
-        found = mean(check["values"].get(side, ()))
-        sides.append(str(side) if found is None else f"{side} {found:.3g}")
-    word = "tolerance" if check["direction"].startswith("not") else "margin"
-    margin = f", {word} {check['margin']:g}" if check["margin"] else ""
-    value, low, high = ("-" if check[k] is None else f"{check[k]:.3g}" for k in ("difference", "low", "high"))
-    why = f" ({check['why']})" if "why" in check else ""
-    what = f"`{check.get('metric') or check['use']}` {check['direction']}{margin}"
-    left = f"{sides[0]} - {format_factor(check['factor'])}{sides[1]}"
-    return f"{what}: {left} = {value} [{low}, {high}]: {check['verdict']}{why}"
 
 
 def papers() -> Iterator[str]:

@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "shuhari"
 ROOMS = (  # from the bottom; a room imports from itself and from those before it
     frozenset(
-        "abilities batch bounds columns data events join measure needs noise pack plugins ports profile ramp ratio "
-        "reduce registry stats".split()
+        "abilities batch begin bounds columns data events join measure needs noise pack plugins ports profile ramp "
+        "ratio reduce registry stats".split()
     ),
     frozenset(["store"]),
     frozenset(
@@ -112,7 +112,7 @@ FRAMES = frozenset(  # classes of others that are there to be derived from
     "nn.Module torch.autograd.Function gymnasium.Env gymnasium.Wrapper DynamicLayer asyncio.SelectorEventLoop "
     "selectors.SelectSelector".split()
 )
-VALUES = frozenset("NamedTuple TypedDict StrEnum Sequence Awaitable dict float tuple".split())  # and Python protocols
+VALUES = frozenset("NamedTuple TypedDict StrEnum Sequence Awaitable dict float str tuple".split())  # and protocols
 
 
 def list_classes(node: ast.AST) -> Iterator[ast.ClassDef]:

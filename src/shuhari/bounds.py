@@ -23,16 +23,17 @@ from typing import Annotated, Any, Literal, Union
 from shuhari.ramp import Number, Ramp
 
 __all__ = [
-    "AtLeast0", "Bounds", "Coefficient", "Count", "Discount", "Fraction", "Length", "Positive", "PositiveNumber",
-    "PositiveShare", "ProperShare", "Ratio", "Seconds", "Share", "ShareBelow1", "bare", "check", "hints", "nearest",
-    "wrong",
+    "AtLeast0", "Bounds", "Budget", "Coefficient", "Count", "Depth", "Discount", "Fraction", "Group", "Lanes",
+    "Length", "Positive", "PositiveNumber", "PositiveShare", "Processes", "ProperShare", "Ratio", "Seconds", "Seed",
+    "Share", "ShareBelow1", "Size", "SomeProcesses", "Width", "bare", "check", "hints", "nearest", "wrong",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Bounds:
     """`low` <= x <= `high`; `open` leaves out an end: "low", "high" or "both". `infinite`: an infinity is a number too.
-    `off`: this one value is taken as well. `hint`: what an error adds."""
+    `off`: this one value is taken as well. `hint`: what an error adds. `most`: a limit beside these, of what a machine
+    can do and not of what the number means, so it is told of what is above it alone."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -40,6 +41,7 @@ class Bounds:
     infinite: bool = False
     off: float | None = None
     hint: str = ""
+    most: float = math.inf
 
     def __str__(self) -> str:
         above, below = self.low > -math.inf, self.high < math.inf
@@ -65,7 +67,7 @@ class Bounds:
         if x == self.off:
             return True
         low = x > self.low if self.open in ("low", "both") else x >= self.low
-        return low and (x < self.high if self.open in ("high", "both") else x <= self.high)
+        return low and (x < self.high if self.open in ("high", "both") else x <= self.high) and x <= self.most
 
 
 _ANY = Bounds()
@@ -82,8 +84,18 @@ PositiveNumber = Annotated[Number, Bounds(0, open="low")]
 Ratio = Annotated[Number, Bounds(0, infinite=True)]
 Fraction = Annotated[Number, Bounds(0, 1)]
 Discount = Fraction
-Count = Annotated[int, Bounds(0)]
-Length = Annotated[int, Bounds(1)]
+# whole numbers: a size or a count has an upper bound too, above which no run would begin, or end
+Count = Annotated[int, Bounds(0, most=10**9)]
+Length = Annotated[int, Bounds(1, most=10**9)]
+Seed = Annotated[int, Bounds(0, most=2**63 - 1)]
+Budget = Annotated[int, Bounds(1, most=10**15)]  # of steps, decisions, tokens
+Size = Annotated[int, Bounds(1, most=10**8)]  # rows that are held at once
+Group = Annotated[int, Bounds(1, most=10**6)]  # samples of a problem
+Width = Annotated[int, Bounds(1, most=2**16)]  # of a layer
+Depth = Annotated[int, Bounds(1, most=1024)]  # layers
+Lanes = Annotated[int, Bounds(1, most=2**16)]  # environments that are stepped side by side
+Processes = Annotated[int, Bounds(0, most=1024)]  # or threads, of one machine
+SomeProcesses = Annotated[int, Bounds(1, most=1024)]
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -156,6 +168,8 @@ def _outside(bounds: Bounds, value: Any) -> str:
     numbers = _ends(value) if isinstance(value, Ramp) else (_plain(value),)
     if any(isinstance(x, bool) or not isinstance(x, Real) for x in numbers) or all(map(bounds.hold, numbers)):
         return ""
+    if any(x > bounds.most for x in numbers if math.isfinite(x)):
+        return f"expected at most {bounds.most:,.0f}"
     return f"expected {bounds}{'' if bounds.infinite or all(map(math.isfinite, numbers)) else ' that is finite'}"
 
 

@@ -121,7 +121,7 @@ class Sampling:
     top_k: bounds.Count = 0
     min_p: bounds.ShareBelow1 = 0.0
     greedy: bool = False
-    max_new: bounds.Length = 256
+    max_new: bounds.Size = 256
     stop: tuple[str, ...] = ()
     ban: tuple[bounds.Count, ...] = ()
     top: bounds.Count = 0

@@ -9,9 +9,12 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -66,6 +69,8 @@ _ENTRIES: dict[tuple[str, str], type] = {}
 _PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
 _HELD: dict[str, Any] = {}  # name -> what a program handed over, see `hold`
 _LOADED: dict[Path, tuple[bytes, ModuleType]] = {}  # a user's file -> its content as it was loaded, and its module
+_BESIDE: dict[str, tuple[Path, ...]] = {}  # first name of a module -> folders where it may lie, see `search_in`
+HEARS: list[Callable[[str], None]] = []  # called with a file of a user's code as it is about to be run
 USERS = "shuhari_user_"  # begins the name of the module that a user's file is loaded as
 GIVEN = "given/"  # begins the name of an object that nothing imports: it is found in the process that holds it
 
@@ -156,10 +161,65 @@ def held(name: str) -> Any:
     return _HELD.get(name)
 
 
-def search_in(folder: Path) -> None:
-    """Let modules be found in an absolute folder too; behind the others, so that it hides none of them."""
-    if (path := str(folder)) not in sys.path:
-        sys.path.append(path)
+def search_in(module: str, folders: Iterable[Path]) -> None:
+    """Look for a module that a recipe names in these absolute folders too, as it is loaded, and no more afterwards.
+    They take the place of those of before."""
+    first, found = module.partition(".")[0], tuple(folders)
+    _BESIDE.pop(first, None)
+    if found:
+        _BESIDE[first] = found
+
+
+def list_beside() -> dict[str, list[str]]:
+    """What `search_in` was told, as plain data."""
+    return {first: [str(f) for f in folders] for first, folders in _BESIDE.items()}
+
+
+@contextmanager
+def searching(module: str) -> Iterator[None]:
+    """While inside, as a module is loaded that a recipe names, modules are found in the current folder too, and where
+    `search_in` says; behind all others, so that they hide none of them."""
+    folders = [str(Path(f)) for f in (Path.cwd(), *_BESIDE.get(module.partition(".")[0], ()))]
+    if module not in sys.modules and (spec := find_module(module, folders)) and spec.origin:
+        _tell(spec.origin)
+    with _added(folders):
+        yield
+
+
+@contextmanager
+def _added(folders: list[str]) -> Iterator[None]:
+    """While inside, modules are found in these folders too."""
+    sys.path += folders
+    try:
+        yield
+    finally:  # these very entries: another thread may have added the same
+        sys.path[:] = [p for p in sys.path if not any(p is folder for folder in folders)]
+
+
+def find_module(name: str, folders: Iterable[str] = ()) -> ModuleSpec | None:
+    """What an import of a module would find, also in `folders`; None where that is nothing. Nothing is imported for it,
+    not even the packages that a dotted name begins with."""
+    first, *rest = name.split(".")
+    try:
+        spec = importlib.util.find_spec(first)
+    except (ImportError, ValueError, AttributeError):  # it is there, and made by a program
+        spec = None
+    spec = spec or PathFinder.find_spec(first, [*folders])
+    for part in rest:
+        spec = spec and PathFinder.find_spec(part, [*(spec.submodule_search_locations or ())])
+    return spec
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is of Python or of an installed package, which its version tells; or is none at all."""
+    places = (sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not Path(file).is_file() or any(Path(file).resolve().is_relative_to(p) for p in places if p)
+
+
+def _tell(file: str) -> None:
+    if HEARS and not is_installed(file):
+        for hear in HEARS:
+            hear(file)
 
 
 def names(kind: str) -> list[str]:
@@ -198,9 +258,9 @@ def _entered(kind: str, name: str) -> type:
 
 
 def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
-    search_in(Path.cwd())  # as `python -m` does, also where the command is a script
     try:
-        return importlib.import_module(path)
+        with searching(path):
+            return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name and (path == error.name or path.startswith(f"{error.name}.")):
             missing = f" (there is no module {error.name!r})" if "." in path or ":" in name else ""
@@ -227,16 +287,16 @@ def _file(path: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    _tell(str(file))
     sys.modules[spec.name], _LOADED[file], before = module, (text, module), sys.dont_write_bytecode
-    sys.path.append(beside := str(file.parent))  # meanwhile its neighbours are found, behind all else
     sys.dont_write_bytecode = True  # which knows a file by size and second alone
     try:
-        spec.loader.exec_module(module)
+        with _added([str(file.parent)]):  # meanwhile its neighbours are found, behind all else
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[spec.name], _LOADED[file]
         raise
     finally:
-        sys.path[:] = [p for p in sys.path if p is not beside]
         sys.dont_write_bytecode = before
     return module
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from shuhari.claims.board import (
+    COLOURS,
     choose_reading,
     count_tries,
     detectable,
@@ -23,6 +24,7 @@ from shuhari.claims.board import (
     read_by_seed,
     subtract,
 )
+from shuhari.claims.verdict import Headline
 
 
 def result(method: str, verdict: str, ends: tuple[float, float, float] | None, **more: Any) -> dict[str, Any]:
@@ -37,12 +39,6 @@ FOUND = [
     result("a/small", "holds, small", (0.01, 0.005, 0.015)),
     result("a/far", "holds", (0.2, 0.1, 0.3)),
     result("a/none", "not tested", None),
-    {
-        "method": "a/old",
-        "verdict": "holds",
-        "history": [{"verdict": "holds"}],
-        "checks": [{"margin": 0.1, "direction": "down", "difference": -0.1, "low": -0.2, "high": -0.05}],
-    },
 ]
 
 
@@ -53,7 +49,7 @@ def test_a_line_says_effect_interval_and_what_could_be_found() -> None:
 
 
 def test_false_holds_count_tries_whose_premises_were_met() -> None:
-    assert [count_tries(r) for r in FOUND] == [1, 1, 0, 0]
+    assert [count_tries(r) for r in FOUND] == [1, 1, 0]
     again = {
         **FOUND[1],
         "history": [*FOUND[1]["history"], {"try": 3, "verdict": "open"}, {"try": 3, "verdict": "open"}],
@@ -75,7 +71,7 @@ def test_methods_on_a_bed_are_ranked_by_their_paired_difference() -> None:
 
     found = [on("beds/a/b", "worse", 0.1, 0.3), on("beds/a/b", "better", 0.5, 0.7), on("beds/c/d", "else", 9.0, 9.0)]
     ranked = rank(
-        [*found, {**found[0], "arms": {}, "method": "untested"}, FOUND[3] | {"arms": {}}], "beds/a/b", "score:area"
+        [*found, {**found[0], "arms": {}, "method": "untested"}], "beds/a/b", "score:area"
     )
     assert list(ranked) == ["better", "worse"]  # the ends halved: 0.3 and 0.1
     assert [e.value for e in ranked.values()] == pytest.approx([0.3, 0.1]) and ranked["worse"].n == 2
@@ -86,16 +82,16 @@ def test_methods_on_a_bed_are_ranked_by_their_paired_difference() -> None:
 def test_a_picture_has_every_effect_in_margins() -> None:
     picture = ElementTree.fromstring(draw(FOUND))
     names = [t.text for t in picture.findall(".//{*}text") if t.get("text-anchor") == "end"]
-    assert names == ["a/far", "a/small", "a/none", "a/old"]  # the largest first, those of the older rule last
+    assert names == ["a/far", "a/small", "a/none"]  # the largest first, what was not measured last
     ticks = {
         t.text: float(str(t.get("x"))) for t in picture.findall(".//{*}text") if re.fullmatch(r"-?\d", str(t.text))
     }
     margin = ticks["1"] - ticks["0"]
     at = [(float(str(c.get("cx"))) - ticks["0"]) / margin for c in picture.findall(".//{*}circle")]
-    assert at == pytest.approx([0.5, 1.0], abs=0.01)  # of the small one, and of the old one, whose claim was "down"
-    (old,) = [p.get("d") for p in picture.findall(".//{*}path") if p.get("stroke") == "#9db4cf"]
-    low, high = map(float, re.findall(r"[\d.]+", str(old))[::2])
-    assert [(low - ticks["0"]) / margin, (high - ticks["0"]) / margin] == pytest.approx([0.5, 2.0], abs=0.01)
+    assert at == pytest.approx([0.5], abs=0.01)  # of the small one
+    (small,) = [p.get("d") for p in picture.findall(".//{*}path") if p.get("stroke") == COLOURS[Headline.SMALL]]
+    low, high = map(float, re.findall(r"[\d.]+", str(small))[::2])
+    assert [(low - ticks["0"]) / margin, (high - ticks["0"]) / margin] == pytest.approx([0.25, 0.75], abs=0.01)
     assert sum(str(p.get("d")).endswith("Z") for p in picture.findall(".//{*}path")) == 1  # beyond the picture's end
 
 

@@ -53,13 +53,11 @@ def test_a_quantity_reads_a_card_as_it_reads_runs(tmp_path: Path) -> None:
 def test_the_noise_of_a_claim_is_that_of_a_redraw(tmp_path: Path) -> None:
     found = cards.read(written(tmp_path, card()))
     ends = np.array([-i / 10 for i in range(SEEDS)])
-    quantity, rule = Metric("evaluate/entropy:final"), Rule("up", 0.1, role="headline")
-    np.testing.assert_allclose(found.measure_noise(quantity, rule), ends, atol=1e-12)
-    assert found.measure_spread(quantity, rule) == pytest.approx(ends.std(ddof=1))
+    quantity = Metric("evaluate/entropy:final")
+    np.testing.assert_allclose(found.measure_noise(quantity), ends, atol=1e-12)
+    assert found.measure_spread(quantity) == pytest.approx(ends.std(ddof=1))
     shares = np.array([-(i / 10) / (0.1 + i / 10) for i in range(SEEDS)])
-    assert found.measure_spread(quantity, Rule("up", 0.1, role="headline", ratio=True)) == pytest.approx(
-        shares.std(ddof=1)
-    )
+    assert found.measure_spread(quantity, ratio=True) == pytest.approx(shares.std(ddof=1))
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,12 @@ smoke = {budget = {steps = 2}, evaluate = {n = 8}}
 [claim.arms.hot]
 rollout.sampling.temperature = 1.5
 [[claim.check]]
+role = "headline"
 metric = "evaluate/mean:final"
 direction = "up"
+margin = 0.1
 [[claim.check]]
+role = "premise"
 metric = "rollout/length:final"
 arm = "hot"
 against = 7
@@ -50,7 +53,7 @@ def test_arms_share_settings_and_differ_in_their_own(tmp_path: Path) -> None:
     assert {s["rollout"]["n"] for s in stages.values()} == {4}
     assert [s["collect"]["advantage"]["scale"] for s in stages.values()] == ["batch", "group", "batch"]
     assert [s["rollout"]["sampling"]["temperature"] for s in stages.values()] == [1.0, 1.0, 1.5]
-    assert claim.seeds == tuple(range(1000, 1008))
+    assert claim.seeds == tuple(range(1000, 1012))
 
 
 def test_the_budget_is_that_of_the_last_stage_of_every_arm(tmp_path: Path) -> None:
@@ -92,9 +95,10 @@ warm = {method = "teach", baseline = "warm-up", hot = "teach"}
 budget = {tokens = 1000}
 smoke = {budget = {steps = 10}}
 arms.hot.stage.rl.rollout.sampling.temperature = 1.5
-[[claim.check]]
-metric = "evaluate/mean:final"
-direction = "up"
+check = [
+  {role = "premise", metric = "evaluate/mean:first", direction = "down", against = 0.9},
+  {role = "headline", metric = "evaluate/mean:final", direction = "up", margin = 0.1},
+]
 """
 
 
@@ -142,6 +146,8 @@ def test_a_smoke_is_small(tmp_path: Path) -> None:
     claim = read(written(tmp_path), smoke=True)
     assert claim.seeds == (0, 1) and claim.budget == ("steps", 2.0)
     assert all(arm.stages[-1]["evaluate"]["n"] == 8 for arm in claim.arms.values())
+    with pytest.raises(RecipeError, match=r"claim\.smoke\.seeds.*2 or more"):
+        read(written(tmp_path, RECIPE.replace("smoke = {", "smoke = {seeds = 1, ")), smoke=True)
 
 
 def test_a_score_has_a_range_and_a_length_has_none(tmp_path: Path) -> None:
@@ -190,7 +196,9 @@ def test_a_gain_may_be_below_zero(tmp_path: Path) -> None:
         ('arm = "hot"', 'arm = "hit"', "did you mean 'hot'"),
         ('direction = "down"', 'direction = "dwon"', "did you mean 'down'"),
         ("rollout.sampling.temperature", "rollut.sampling.temperature", "claim.arms.hot, rollut"),
-        ("says", "seeds = 3\nsays", "5 or more"),
+        ("says", "looks = [3]\nsays", "claim.looks.*5 or more"),
+        ("says", "seeds = 8\nsays", "no setting"),
+        ('role = "premise"\n', "", r"check\.1\.role: missing: expected one of premise, headline, guard, because"),
         ("budget = {tokens = 1000}\n", "", "claim.budget: missing"),
         ('baseline = "baselines/grpo"\n', "", "claim.baseline: missing"),
     ],
@@ -219,7 +227,10 @@ warm = {method = "recorded"}
 baseline = "baselines/dqn_cartpole"
 budget = {env_steps = 100}
 settings = {evaluate.n = 2}
-check = [{metric = "evaluate/greedy:final", direction = "up"}]
+check = [
+  {role = "premise", metric = "evaluate/greedy:first", direction = "down", against = 90.0},
+  {role = "headline", metric = "evaluate/greedy:final", direction = "up", margin = 1.0},
+]
 """
 
 

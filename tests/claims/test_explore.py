@@ -84,20 +84,16 @@ def test_what_cannot_be_laid_or_does_nothing_is_refused() -> None:
     assert load("rlvr/lite_ppo").stages[-1]["collect"]["advantage"]["scale"] == "raw"
 
 
-def write(at: Path, method: str, bed: str, effect: float, *, old: bool = False) -> None:
-    check = {"metric": "evaluate/mean:area", "low": effect - 0.1, "high": effect + 0.1}
-    result = {"method": method, "verdict": "holds", "task": {"name": "chain"}}
-    if old:
-        result["checks"] = [{**check, "difference": effect}]
-    else:
-        result |= {"bed": bed, "headline": {**check, "effect": effect}, "checks": []}
+def write(at: Path, method: str, bed: str, effect: float) -> None:
+    head = {"metric": "evaluate/mean:area", "effect": effect, "low": effect - 0.1, "high": effect + 0.1}
+    result = {"method": method, "verdict": "holds", "task": {"name": "chain"}, "bed": bed, "headline": head}
     at.parent.mkdir(parents=True, exist_ok=True)
     at.write_text(json.dumps(result))
 
 
 def test_methods_by_beds(tmp_path: Path) -> None:
     write(tmp_path / "claims" / "rlvr" / "a.json", "rlvr/a", "beds/x", 0.25)
-    write(tmp_path / "claims" / "rlvr" / "b.json", "rlvr/b", "", -0.5, old=True)
+    write(tmp_path / "claims" / "rlvr" / "b.json", "rlvr/b", "", -0.5)
     write(tmp_path / "explore" / "beds/x" / "claims" / "rlvr" / "a.json", "rlvr/a", "beds/x", 0.75)  # the claim stands
     (tmp_path / "explore" / "mine" / "begun").mkdir(parents=True)
     (tmp_path / "explore" / "mine" / "begun" / "x.json").write_text("[]")  # a try without a result

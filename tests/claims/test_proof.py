@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims import proof
+from shuhari.claims import proof, runs
 from shuhari.claims.claim import Claim, read
+from shuhari.claims.measure import measure
 from shuhari.claims.pool import ClaimError
 from shuhari.claims.proof import Proof, prove, settle
-from shuhari.claims.result import compute_hashes, find_stale, list_quantities, make_result
+from shuhari.claims.result import compute_hashes, find_stale, list_quantities
 from shuhari.claims.runs import make, plan_runs
 from shuhari.claims.sources import is_older
 from shuhari.config import library
@@ -40,8 +41,9 @@ settings = {evaluate = {every = 5, n = 8}}
 smoke = {budget = {steps = 20}}
 baseline = {stage.slow = false, stage.rl.part.policy.optimiser.lr = 0.02}
 check = [
-  {metric = "evaluate/greedy:area", direction = "up"},
-  {metric = "reward/mean:last=5", direction = "up"},
+  {role = "headline", metric = "evaluate/greedy:area", direction = "up", margin = 0.1},
+  {role = "because", metric = "reward/mean:last=5", direction = "up", against = "baseline"},
+  {role = "premise", metric = "reward/mean:last=5", direction = "down", against = 1.0},
 ]
 """
 Measured = tuple[Claim, dict[str, Any], Path]
@@ -51,15 +53,17 @@ Measured = tuple[Claim, dict[str, Any], Path]
 def plain() -> Iterator[None]:
     """No processes; and every module is the method's own, so that no baseline is built."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(proof, "drive", drive)
+        for module in (proof, runs):
+            patch.setattr(module, "drive", drive)
         patch.setattr("shuhari.claims.result.list_common", frozenset)
         yield
 
 
-def drive(jobs: Any, *_: Any, **__: Any) -> None:
+def drive(jobs: Any, _workers: Any, _tell: Any, look: Any = lambda job: None, **_: Any) -> None:
     for job in jobs:
         if not job.done and job.make():
             raise ClaimError(job.name)
+        look(job)
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +71,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     root = tmp_path_factory.mktemp("claim").resolve()
     (root / "own.toml").write_text(RECIPE)
     claim = read(str(root / "own.toml"), smoke=True)
-    for job in plan_runs(claim, root):
-        assert job.make() == ""
-    quantities = list_quantities(claim)
-    result = make_result(claim, quantities, make(claim, quantities, root), None, compute_hashes(claim))
+    result = measure(claim, root)
     return claim, json.loads(json.dumps(result)), root
 
 
@@ -211,13 +212,9 @@ def test_what_fails_is_no_proof(measured: Measured, monkeypatch: pytest.MonkeyPa
 
 def test_simulations_are_computed_again(tmp_path: Path) -> None:
     (tmp_path / "double.py").write_text(DOUBLE)
-    table = (
-        'check = [{use = "simulated", by.use = "double.py:Double", metric = "twice", direction = "up", against = 0}]'
-    )
-    (tmp_path / "sim.toml").write_text(f'extends = "baselines/bandit"\n[claim]\nsays = "x"\nseeds = 5\n{table}\n')
+    (tmp_path / "sim.toml").write_text(SIMULATED)
     claim = read(str(tmp_path / "sim.toml"))
-    quantities = list_quantities(claim)
-    result = make_result(claim, quantities, make(claim, quantities, tmp_path), None, compute_hashes(claim))
+    result = measure(claim, tmp_path)
     assert result["checks"][0]["values"]["method"] == [2000.0, 2002.0, 2004.0, 2006.0, 2008.0]
     assert prove([(claim, result)], tmp_path) == [Proof(True, "", {}, 5)]
     result["checks"][0]["values"]["method"][1] = 7.0
@@ -225,6 +222,20 @@ def test_simulations_are_computed_again(tmp_path: Path) -> None:
         False, "check 0, seed 1001: simulated 7.0 then, 2002.0 now", {}, 5
     )
 
+
+SIMULATED = """extends = "baselines/bandit"
+[claim]
+says = "x"
+looks = [5]
+[[claim.check]]
+role = "headline"
+use = "simulated"
+by.use = "double.py:Double"
+metric = "twice"
+direction = "up"
+against = 0
+margin = 1
+"""
 
 DOUBLE = """from dataclasses import dataclass
 

@@ -15,8 +15,7 @@ from shuhari.claims.digest import compute_digest
 from shuhari.claims.looks import compute_levels, compute_mde
 from shuhari.claims.protocol import choose_card
 from shuhari.claims.result import find_modules, find_stale
-from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons, join_verdicts
-from shuhari.cli.verdicts import BEGIN, CHANCE
+from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons
 from shuhari.config.library import find_results, list_names, read_result
 from shuhari.config.overlay import format_path, look_up, walk_leaves
 from shuhari.config.recipe import load
@@ -24,6 +23,7 @@ from shuhari.config.settings import Settings
 
 CLAIMS = [name for name in list_names() if load(name).tree.get("claim")]
 RESULTS = [p.relative_to(find_results()).with_suffix("").as_posix() for p in sorted(find_results().rglob("*.json"))]
+BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which an untrained policy should
 
 
 @cache
@@ -58,7 +58,7 @@ def test_what_a_claim_sets_for_all_arms_is_overridden_by_no_method(name: str) ->
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_card_can_tell_what_premises_ask_of_it(name: str) -> None:
     claim = stated(name)
-    card = choose_card(claim, find_modules(claim)) if claim.looks else None
+    card = choose_card(claim, find_modules(claim))
     for i in claim.find_checks("premise") if card else ():
         check = claim.checks[i]
         if check.trains and card.arms.keys() >= {*check.arms}:
@@ -72,11 +72,7 @@ def test_a_result_is_of_the_claim_as_it_stands_or_says_that_it_is_not(name: str)
     assert found.get("stale") or find_stale(stated(name), found) == "", f"shuhari claim --prove {name}"
 
 
-OLDER = [name for name in RESULTS if "headline" not in (read_result(name) or {})]
-RULED = [name for name in RESULTS if name not in OLDER]
-
-
-@pytest.mark.parametrize("name", RULED)
+@pytest.mark.parametrize("name", RESULTS)
 def test_a_headline_follows_from_the_values(name: str) -> None:
     found = kept(name)
     effects = {i: again(c) for i, c in enumerate(found["checks"]) if "values" in c}
@@ -111,27 +107,6 @@ def again(check: dict[str, Any]) -> tuple[Rule, Effect]:
     theirs = check["values"].get(rule.against)
     against = [float(rule.against)] * len(ours) if theirs is None else numbers(theirs)
     return rule, rule.estimate(ours, against, check["level"])
-
-
-@pytest.mark.parametrize("name", OLDER)
-def test_a_verdict_follows_from_the_values(name: str) -> None:
-    found, verdicts = kept(name), []
-    for check in found["checks"]:
-        table = {k: check[k] for k in ("direction", "margin", "arm", "against", "factor")}
-        rule = Rule(**table, range=tuple(check.get("range", ())))
-        ours = numbers(check["values"][rule.arm])
-        fixed = not isinstance(rule.against, str)
-        theirs = [float(rule.against)] * len(ours) if fixed else numbers(check["values"][rule.against])
-        verdict, estimate, _ = rule.judge_values(ours, theirs)
-        assert verdict == check["verdict"], check
-        if estimate.n > 1:
-            scale = max(map(abs, [*ours, *theirs, 1e-9]))
-            told = [check[k] for k in ("difference", "low", "high")]
-            assert [estimate.value, estimate.low, estimate.high] == pytest.approx(
-                told, abs=1e-4 * scale
-            )  # of roundings
-        verdicts.append(verdict)
-    assert join_verdicts(map(Verdict, verdicts)) == found["verdict"] == found["history"][-1]["verdict"]
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -33,13 +33,14 @@ part.policy.optimiser.lr = 0.3
 says = "a larger step learns sooner"
 warm = "warm-up"
 budget = {steps = 40}
-seeds = 5
+looks = [5]
 settings = {evaluate = {every = 10}}
 smoke = {budget = {steps = 3}}
 baseline.stage.rl.part.policy.optimiser = {lr = 0.02, clip = 9.0}
 check = [
-  {metric = "evaluate/mean:area", direction = "up"},
-  {metric = "reward/mean:last=5", direction = "not lower"},
+  {role = "headline", metric = "evaluate/mean:area", direction = "up", margin = 0.01},
+  {role = "guard", metric = "reward/mean:last=5", direction = "not lower"},
+  {role = "premise", metric = "evaluate/mean:area", direction = "down", against = 2.0},
 ]
 """
 
@@ -76,7 +77,7 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
     assert ran([*cut, "--workers", "1"]) == 0
     a, b = (json.loads((tmp_path / f"out-{name}" / "claims" / "own.json").read_text()) for name in "ab")
     assert a["checks"] == b["checks"] and a["arms"]["method"]["curves"] == b["arms"]["method"]["curves"]
-    assert a["verdict"] == "holds" and [c["n"] for c in a["checks"]] == [5, 5]
+    assert a["verdict"] == "holds" and [c["n"] for c in a["checks"]] == [5, 5, 5]
     optimiser = "part.policy.optimiser"
     assert a["arms"]["baseline"]["changes"] == {f"{optimiser}.lr": 0.02, f"{optimiser}.clip": 9.0}
     assert (
@@ -134,10 +135,12 @@ def test_what_fails_twice_alike_fails_for_all(recipe: str, tmp_path: Path, capsy
 def test_results_that_are_broken_or_of_another_are_told_of(recipe: str, tmp_path: Path, capsys: Any) -> None:
     kept = tmp_path / "claims" / "own.json"
     kept.parent.mkdir()
-    kept.write_text('{"format": 1, "verdict": "holds"}')
+    kept.write_text('{"format": 2, "verdict": "holds"}')
     at = ["--out", str(tmp_path)]
-    assert ran(["claim", recipe, "--show", *at]) == 2 and "without says, checks" in capsys.readouterr().err
+    assert ran(["claim", recipe, "--show", *at]) == 2 and "without says, headline" in capsys.readouterr().err
     assert ran(["claim", recipe, "--stale", "--dry-run", *at]) == 0 and "without says" in capsys.readouterr().err
+    kept.write_text('{"format": 1, "verdict": "holds"}')
+    assert ran(["claim", recipe, "--show", *at]) == 2 and "format 1, not 2" in capsys.readouterr().err
     assert ran(["claim", recipe, "--stale", "--out", str(tmp_path / "none")]) == 0
     assert "not measured" in capsys.readouterr().out and not (tmp_path / "none").exists()
     assert ran(["claim", recipe, "--whole", *at]) == 2 and "of --prove" in capsys.readouterr().err
@@ -158,7 +161,7 @@ def test_a_run_that_diverges_is_evidence_without_a_value(recipe: str, tmp_path: 
     assert ran(["claim", recipe, *places, "--workers", "1"]) == 0
     found = json.loads((tmp_path / "out" / "claims" / "own.json").read_text())
     check = found["checks"][0]
-    assert found["verdict"] == "inconclusive" and check["why"] == "no value in 5 runs of one side and 0 of the other"
+    assert found["verdict"] == "open" and check["why"] == "no value in 5 runs of one side and 0 of the other"
     assert found["arms"]["method"]["diverged"] == found["seeds"] and check["values"]["method"] == [None] * 5
     assert [len(c["x"]) for c in found["arms"]["method"]["curves"]["reward/mean"]] == [3] * 5
 
@@ -166,13 +169,13 @@ def test_a_run_that_diverges_is_evidence_without_a_value(recipe: str, tmp_path: 
 def test_a_run_whose_filters_keep_nothing_is_evidence_without_a_value(recipe: str, tmp_path: Path) -> None:
     (tmp_path / "own_none.py").write_text(NOTHING)
     text = Path(recipe).read_text().replace("part.policy.optimiser.lr = 0.3", 'collect.no.use = "own_none.py:Nothing"')
-    Path(recipe).write_text(text)
+    Path(recipe).write_text(text.replace("baseline.", "baseline.stage.rl.collect.no = false\nbaseline."))
     places = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
     assert ran(["claim", recipe, *places, "--workers", "1"]) == 0
     found = json.loads((tmp_path / "out" / "claims" / "own.json").read_text())
     ended = list((tmp_path / "runs").glob("*/diverged.txt"))
-    assert found["arms"]["method"]["diverged"] == found["seeds"] and found["verdict"] == "inconclusive"
-    assert len(ended) == 10 and "20 rounds" in ended[0].read_text()
+    assert found["arms"]["method"]["diverged"] == found["seeds"] and found["verdict"] == "open"
+    assert len(ended) == 5 and "20 rounds" in ended[0].read_text()
 
 
 NOTHING = """from dataclasses import dataclass

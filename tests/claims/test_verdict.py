@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from shuhari.claims.verdict import Because, Effect, Headline, Rule, Verdict, join_reasons, join_verdicts
+from shuhari.claims.verdict import Because, Effect, Headline, Rule, Verdict, join_reasons
 from shuhari.stats import t_interval
 
 H, F, O = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN  # noqa: E741
 SPREAD = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])  # mean 0; half a 95 % interval is 0.982
+
+
+def rule(direction: str = "up", margin: float = 0.0, **more: Any) -> Rule:
+    """That of an ablation, or of a guard, which alone may go `not lower`."""
+    return Rule(direction, margin, role="because" if direction in ("up", "down") else "guard", **more)
+
+
+def judged(by: Rule, ours: Any, theirs: Any) -> tuple[Verdict, Effect]:
+    found = by.estimate(ours, theirs)
+    return by.judge(found), found
 
 
 @pytest.mark.parametrize("n", [2, 5, 8, 40])
@@ -50,73 +60,71 @@ def test_an_interval_leaves_nan_out_and_needs_two() -> None:
 )
 def test_the_table(direction: str, margin: float, effect: float, verdict: Verdict) -> None:
     theirs = np.arange(5.0)
-    assert Rule(direction, margin).judge_values(theirs + effect + SPREAD, theirs)[0] is verdict
+    assert judged(rule(direction, margin), theirs + effect + SPREAD, theirs)[0] is verdict
 
 
 def test_arms_that_do_the_same_show_nothing() -> None:
     same = [0.4] * 8
-    assert Rule("up").judge_values(same, same)[::2] == (O, "both sides are the same in every pair")
+    verdict, found = judged(rule("up"), same, same)
+    assert (verdict, found.why) == (O, "both sides are the same in every pair")
     nearly = [*same[:-1], same[-1] + 1]
-    why = f"both sides are the same in {len(same) - 1} of {len(same)} pairs"
-    for rule in (Rule("up"), Rule("down", factor=0.5)):
-        assert rule.judge_values(nearly, same)[::2] == (O, why)
-    assert Rule("not lower", 0.01).judge_values(same, same)[0] is H
-    assert Rule("up", against=0.4).judge_values(same, same)[0] is F  # a number is no arm: it was not reached
+    for one in (rule("up"), rule("down", factor=0.5)):
+        verdict, found = judged(one, nearly, same)
+        assert (verdict, found.why) == (O, "both sides are the same in 7 of 8 pairs")
+    assert judged(rule("not lower", 0.01), same, same)[0] is H
+    assert judged(rule("up", against=0.4), same, same)[0] is F  # a number is no arm: it was not reached
 
 
 def test_a_factor_scales_what_is_compared_with() -> None:
     theirs = np.full(5, 10.0)
-    verdict, found, _ = Rule("down", factor=0.8).judge_values(theirs * 0.7 + SPREAD / 10, theirs)
-    assert verdict is H and found.value == pytest.approx(-1.0)
+    verdict, found = judged(rule("down", factor=0.8), theirs * 0.7 + SPREAD / 10, theirs)
+    assert verdict is H and found.value == pytest.approx(1.0)  # as it is claimed: down
 
 
 def test_few_pairs_are_open_and_say_so() -> None:
-    verdict, found, why = Rule().judge_values([1, 2, 3, 4, math.nan], [0, 0, 0, 0, math.nan])
-    assert verdict is O and found.n == 4 and "4 of 5" in why
+    verdict, found = judged(rule(), [1, 2, 3, 4, math.nan], [0, 0, 0, 0, math.nan])
+    assert verdict is O and found.n == 4 and "4 of 5" in found.why
 
 
 def test_runs_without_a_value_on_one_side_alone_leave_it_open() -> None:
     """Those that are left may be the lucky ones."""
-    verdict, found, why = Rule("down").judge_values([5.0] * 5 + [math.nan] * 3, [10.0] * 8)
-    assert verdict is O and found.n == 5 and "3 runs" in why
+    verdict, found = judged(rule("down"), [5.0] * 5 + [math.nan] * 3, [10.0] * 8)
+    assert verdict is O and found.n == 5 and "3 runs" in found.why
 
 
 def test_equality_is_not_beyond_a_tolerance_of_nothing() -> None:
-    assert Rule("not lower").judge_values([1.0] * 8, [1.0] * 8)[0] is H
-    assert Rule("not higher").judge_values([1.0] * 8, [1.0] * 8)[0] is H
+    assert judged(rule("not lower"), [1.0] * 8, [1.0] * 8)[0] is H
+    assert judged(rule("not higher"), [1.0] * 8, [1.0] * 8)[0] is H
 
 
 def test_no_room_for_an_effect_tells_nothing_but_that_it_is_the_other_way() -> None:
-    rule, near = Rule("up", margin=0.02, range=(0.0, 1.0)), [0.99, 0.992, 0.988, 0.99, 0.99]
-    assert rule.judge_values([0.97, 1.0, 0.98, 0.93, 1.0], near)[::2] == (O, "baseline leaves 0.01 of the range")
-    assert rule.judge_values([0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is F
-    assert Rule("down", margin=0.02, range=(0.0, 1.0)).judge_values([0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is H
-    steps = Rule("down", margin=5, range=(0.0, 100.0))  # to reach something
-    assert steps.judge_values([1.0, 4, 2, 3, 2], [2.0, 4, 3, 2, 2])[::2] == (O, "baseline leaves 2.6 of the range")
+    up, near = rule("up", 0.02, range=(0.0, 1.0)), [0.99, 0.992, 0.988, 0.99, 0.99]
+    verdict, found = judged(up, [0.97, 1.0, 0.98, 0.93, 1.0], near)
+    assert (verdict, found.why) == (O, "baseline leaves 0.01 of the range")
+    assert judged(up, [0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is F
+    assert judged(rule("down", 0.02, range=(0.0, 1.0)), [0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is H
+    verdict, found = judged(rule("down", 5, range=(0.0, 100.0)), [1.0, 4, 2, 3, 2], [2.0, 4, 3, 2, 2])  # steps to reach
+    assert (verdict, found.why) == (O, "baseline leaves 2.6 of the range")
 
 
 def test_both_arms_at_an_end_tell_nothing() -> None:
-    rule = Rule("up", range=(0.0, 1.0))
-    assert rule.judge_values([1.0] * 5, [0.985] * 5)[0] is O
-    assert rule.judge_values([0.0] * 5, [0.01] * 5)[::2] == (O, "both arms sit at 0")
-    assert rule.judge_values([1.0] * 5, [0.9] * 5)[0] is H
-    assert Rule("up", against=0.5, range=(0.0, 1.0)).judge_values([1.0] * 5, [0.5] * 5)[0] is H  # a number sits nowhere
-
-
-@pytest.mark.parametrize(
-    ("of", "verdict"), [((H, H), H), ((H, O), O), ((H, F), F), ((O, F), F), ((O,), O)]
-)  # fmt: skip
-def test_several_checks(of: tuple[Verdict, ...], verdict: Verdict) -> None:
-    assert join_verdicts(of) is verdict
+    up = rule("up", range=(0.0, 1.0))
+    assert judged(up, [1.0] * 5, [0.985] * 5)[0] is O
+    verdict, found = judged(up, [0.0] * 5, [0.01] * 5)
+    assert (verdict, found.why) == (O, "both arms sit at 0")
+    assert judged(up, [1.0] * 5, [0.9] * 5)[0] is H
+    assert judged(rule("up", against=0.5, range=(0.0, 1.0)), [1.0] * 5, [0.5] * 5)[0] is H  # a number sits nowhere
 
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="did you mean 'up'"):
-        Rule("upp")
+        rule("upp")
     with pytest.raises(ValueError, match="margin is -1"):
-        Rule(margin=-1)
+        rule(margin=-1)
     with pytest.raises(ValueError, match="range is"):
-        Rule(range=(1.0, 0.0))
+        rule(range=(1.0, 0.0))
+    with pytest.raises(ValueError, match="no role 'becuase'; did you mean 'because'"):
+        Rule(role="becuase")
 
 
 def effect(low: float, high: float, why: str = "") -> Effect:
@@ -229,7 +237,7 @@ def test_an_ablation_says_no_where_it_is_as_good_or_better() -> None:
         ({"role": "guard"}, "expected 'not lower'"),
         ({"role": "because", "direction": "not lower"}, "expected 'up' or 'down'"),
         ({"role": "premise"}, "another arm than 'method'"),
-        ({"direction": "equal"}, "no role"),
+        ({"role": "", "direction": "equal"}, "no role"),
     ],
 )
 def test_mistakes_of_a_role_are_named(given: dict[str, Any], told: str) -> None:

@@ -33,6 +33,5 @@ def test_what_belongs_to_a_verdict_stands_behind_it(changed: Any, told: str, bes
 
 def test_what_is_older(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wording, "is_older", lambda hashes: True)
-    assert describe_verdict({"verdict": "holds", "hashes": {}}) == "holds (older rule)"
     assert describe_verdict(RULED, now=True) == "holds, small (earlier version of the code)"
     assert describe_verdict({**RULED, "stale": "its recipe"}, now=True) == "holds, small (stale)"

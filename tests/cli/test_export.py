@@ -33,7 +33,7 @@ def test_a_model_goes_out_and_how_to_load_it_is_said(shuhari, home: Path) -> Non
         (["s0", "out", "--dtype", "bf16"], "did you mean 'bfloat16'"),
         (["s0", "runs/s0/model"], "lies in the run"),
         (["s0", "runs"], "is not empty"),
-        (["s0", "runs", "--force"], "holds no model"),
+        (["s0", "runs", "--force"], "not written there by shuhari"),
     ],
 )
 def test_mistakes(shuhari, home: Path, argv: list[str], told: str) -> None:

@@ -19,6 +19,8 @@ def test_regrade(shuhari, home: Path) -> None:
     done = shuhari("regrade", "s0", "--reward", "graders.py:ones", "--steps", "2..", "--limit", 1)
     assert done.code == 0, done.err
     assert "9 groups of 3 steps, 2 to 4, 36 episodes, graded anew by ones (graders.py:ones)" in done.out
+    whole = json.loads(shuhari("regrade", "s0", "--reward", "graders.py:ones", "--steps", "2..", "--json").out)
+    assert f"change most ({whole['changed'] - 1} more change: --limit shows more):" in done.out
     assert "become mixed: add/" in done.out and "the run keeps some groups of a step" in done.err
     found = json.loads(shuhari("regrade", "s0", "--reward", "graders.py:ones", "--step", 4, "--json").out)
     assert found["steps"] == [4] and found["rewards"]["ones"]["new"]["ungraded"] == 0

@@ -103,8 +103,15 @@ def test_a_state_is_neither_saved_over_other_files_nor_in_the_middle_of_a_step(t
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     with open_session() as s:
-        with pytest.raises(FileExistsError, match="holds no state"):
-            s.save_state(tmp_path / "mine")
+        s.save_state(tmp_path / "state")
+        (tmp_path / "state" / "thesis.tex").write_text("also beside a state")
+        for name in ("mine", "state"):
+            with pytest.raises(FileExistsError, match=r"thesis\.tex"):
+                s.save_state(tmp_path / name)
+            assert (tmp_path / name / "thesis.tex").exists()
+        (tmp_path / "state" / "thesis.tex").unlink()
+        (tmp_path / "state" / "written.json").unlink()  # as before there were manifests
+        s.save_state(tmp_path / "state")
         s.forward_backward(next(Demos(size=2).draw(s.ctx)), [Term(Nll(), stream="ce")])
         with pytest.raises(RuntimeError, match="optim_step"):
             s.save_state(tmp_path / "new")

@@ -160,6 +160,28 @@ def test_one_that_raises_leaves_its_samples_ungraded_counted_and_shown(make: Mak
     assert ctx.problems == ["failed_graders (reward 'mine'): NameError: name 'lne' is not defined"]
 
 
+@pytest.mark.parametrize("number", ["1e308", "-1e19"])
+def test_one_that_overflows_leaves_that_sample_ungraded_counted_and_shown(make: Make, number: str) -> None:
+    """Of such numbers float32 knows no spread: the step would learn nothing, and say that it went well."""
+    ctx = context(lambda p, j: {"score": 1.0}, mine=make(f"def f(completions): return [{number}, 1.0]\n"))
+    ctx.task.grade = lambda problem, steps: {"score": 1.0}
+    out = asyncio.run(grade_group(group("a", "b"), ctx))
+    assert [t.steps[0].reward for t in out] == [{"score": 1.0}, {"score": 1.0, "mine": 1.0}]
+    assert ctx.ledger["failed_graders"] == 1
+    assert "(reward 'mine'): OverflowError: it gave 'mine' = " in ctx.problems[0] and "at most 1e+18" in ctx.problems[0]
+
+
+@pytest.mark.parametrize("kind", ["SystemExit(3)", "GeneratorExit()", "BaseException('odd')", "Own('mine')"])
+@pytest.mark.parametrize("form", ["def f", "async def f"])
+def test_one_that_raises_what_is_no_exception_is_counted_too(make: Make, kind: str, form: str) -> None:
+    code = f"class Own(BaseException): pass\n{form}(completions): raise {kind}\n"
+    ctx = context(lambda p, j: {"score": 1.0}, mine=make(code))
+    ctx.task.grade = lambda problem, steps: {"score": 1.0}
+    out = asyncio.run(grade_group(group("a", "b"), ctx))
+    assert [t.steps[0].reward for t in out] == [{"score": 1.0}] * 2 and ctx.ledger["failed_graders"] == 1
+    assert "exit(3)" in ctx.problems[0] if "Exit(3" in kind else kind.partition("(")[0] in ctx.problems[0]
+
+
 def test_one_that_hangs_leaves_its_samples_ungraded_counted_and_shown(make: Make) -> None:
     """Never 0, also where the function takes whatever goes wrong for a wrong answer."""
     reward = make(

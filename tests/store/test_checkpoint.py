@@ -119,8 +119,8 @@ def test_damage_is_named(tmp_path: Path, name: str, harm: Any) -> None:
 def test_a_newer_format_is_told(tmp_path: Path) -> None:
     checkpoint.write(tmp_path / "c", {"n": 1})
     file = tmp_path / "c" / "tree.json"
-    file.write_bytes(file.read_bytes().replace(b'"format":1', b'"format":2'))
-    with pytest.raises(CheckpointError, match="format 2; this version reads up to 1"):
+    file.write_bytes(file.read_bytes().replace(b'"format":2', b'"format":3'))
+    with pytest.raises(CheckpointError, match="format 3; this version reads up to 2"):
         checkpoint.read(tmp_path / "c")
 
 

@@ -26,12 +26,13 @@ from shuhari.store import (
     Run,
     Store,
     StoreError,
-    database,
     files,
     finding,
+    kept,
     list_runs,
     rollouts,
     rows,
+    schema,
 )
 
 
@@ -195,7 +196,7 @@ def test_ctrl_c_inside_a_commit(store: Store, monkeypatch: pytest.MonkeyPatch, w
             real(self, *args)
         raise KeyboardInterrupt
 
-    target, name = (database.checkpoint, "write") if where == "encode" else (Store, "_write_step")
+    target, name = (kept.checkpoint, "write") if where == "encode" else (Store, "_write_step")
     monkeypatch.setattr(target, name, interrupted)
     with pytest.raises(KeyboardInterrupt):
         commit(store, 1)
@@ -260,7 +261,7 @@ def test_a_run_of_the_first_format_is_read_as_it_is_and_written_in_this_one(tmp_
         read.rollouts(problem="b")
     with Store.open(run) as store:
         store.set(total=9)
-        assert store.get("format") == 5
+        assert store.get("format") == schema.FORMAT
         assert store._db.execute("select count(*) from meta where checksum is null").fetchone() == (0,)
         store.commit(5, metrics={"n": 8}, rollouts=[{"group": "b", "problem": "p"}])
     assert read.metrics()["n"] == [8]  # what no checkpoint holds is done again
@@ -313,8 +314,10 @@ def test_a_run_of_the_second_format_is_read_and_gone_on_with(tmp_path: Path) -> 
     run = tmp_path / "old"
     run.mkdir()
     old = OLD.replace("'1')", "'2')").replace("metrics text not null)", "metrics text not null, crc integer)")
-    old = old.replace("""'{"n":7}')""", """'{"n":7}', 5)""") + "insert into cursor values (1, 0, 'a', 'main', 1.5);"
-    (run / "checkpoints" / "a").mkdir(parents=True)
+    old = old.replace("""'{"n":7}')""", """'{"n":7}', 5)""")
+    old += "insert into cursor values (1, 0, 'step-00000000', 'main', 1.5);"
+    old += "insert into checkpoints values ('step-00000000', 0, 0, null);"
+    (run / "checkpoints" / "step-00000000").mkdir(parents=True)
     with sqlite3.connect(run / "run.sqlite") as db:
         db.executescript(old)
     db.close()
@@ -342,7 +345,7 @@ def test_rows_that_older_formats_left_without_a_checksum_get_one(tmp_path: Path)
         commit(again, 1)
         for table in rows.COLUMNS:
             assert again._db.execute(f"select count(*) from {table} where checksum is null").fetchone() == (0,)
-        assert len(Run(store.path).problems()) == 1 and Run(store.path).get("format") == 5
+        assert len(Run(store.path).problems()) == 1 and Run(store.path).get("format") == schema.FORMAT
 
 
 def test_problems_are_counted_for_ever_and_their_rollouts_found(store: Store) -> None:
@@ -382,12 +385,13 @@ def test_a_score_of_few_graded_chooses_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_and_left_alone(store: Store) -> None:
-    store.set(format=6)
+    newer = schema.FORMAT + 1
+    store.set(format=newer)
     store.close()
     for opening in (Store.open, Run):
-        with pytest.raises(StoreError, match="has format 6; this version reads up to 5: upgrade"):
+        with pytest.raises(StoreError, match=f"has format {newer}; this version reads up to {schema.FORMAT}: upgrade"):
             opening(store.path)
-    assert Store.open(store.path, format=6).get("format") == 6
+    assert Store.open(store.path, format=newer).get("format") == newer
 
 
 def test_killed_before_the_first_table(tmp_path: Path) -> None:

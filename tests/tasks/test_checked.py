@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ import pytest
 from gymnasium import spaces
 
 from shuhari.data import Problem
+from shuhari.engines.time_limit import EscapeError, Overdue
+from shuhari.rollouts.vector.lanes import Inline
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.checked import Checked
 from shuhari.tasks.gym import Gym
@@ -29,6 +33,10 @@ class Broken(gymnasium.Env[Any, Any]):
     seen: Any = None
     values: int = 5
     raises: str = ""
+    over: Any = False
+    late: Any = False
+    escapes: BaseException | None = None
+    hangs: float = 0.0  # seconds
     begin: Any = (FINE, {})
 
     def __post_init__(self) -> None:
@@ -45,7 +53,11 @@ class Broken(gymnasium.Env[Any, Any]):
             return FINE, 1.0, False, False, {}
         if self.raises:
             raise (ValueError if "values" in self.raises else ZeroDivisionError)(self.raises)
-        whole = FINE if self.seen is None else self.seen, self.reward, False, False, {}
+        if self.escapes is not None:
+            raise self.escapes
+        if self.hangs:
+            threading.Event().wait(self.hangs)
+        whole = FINE if self.seen is None else self.seen, self.reward, self.over, self.late, {}
         return whole[: self.values]
 
 
@@ -187,3 +199,64 @@ def test_an_environment_that_cannot_be_made_is_named(made: Any, message: str) ->
     finally:
         del gymnasium.registry["Own-v0"]
     assert "gym/Own-v0" in f"{error.value}{getattr(error.value, '__notes__', '')}"
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"over": "False"}, "terminated at step 3 of an episode is 'False': expected True or False"),
+        ({"late": None}, "truncated at step 3 of an episode is None: expected True or False"),
+        ({"over": 2}, "terminated at step 3 of an episode is 2"),
+        ({"over": [False]}, "terminated at step 3"),
+        ({"seen": np.array([0, np.inf], np.float32)}, "observation at step 3 of an episode holds an infinity"),
+        ({"seen": np.array([0, 1e300])}, "holds what float32 has not"),
+        ({"reward": 1e308}, r"its reward at step 3 of an episode is 1e\+308: expected .* of at most 1e\+18 in size"),
+        ({"reward": -1e19}, "at most"),
+        ({"reward": "1"}, "its reward at step 3 of an episode is '1': expected a finite number"),
+    ],
+)
+def test_what_would_be_trained_on_as_it_is_not_meant_is_told(how: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        third(**how)
+
+
+@pytest.mark.parametrize("over", [np.True_, 1, np.array(0), np.float32(1.0), False])
+def test_what_is_a_truth_value_is_taken(over: Any) -> None:
+    assert bool(third(over=over)[2]) == bool(over)
+
+
+def play_three(seconds: float, **how: Any) -> None:
+    """Three steps of two lanes."""
+    envs = Inline(lambda: Checked(Broken(**how), "gym/Broken-v0"), range(2), seconds)
+    seen, reward = np.zeros((2, 2), np.float32), np.zeros(2)
+    envs.start([0, 1], seen)
+    for _ in range(3):
+        envs.post(slice(0, 2), [0, 0], {})
+        envs.poll(slice(0, 2), seen, reward, {})
+
+
+ESCAPES = (SystemExit(3), GeneratorExit("x"), BaseException("odd"), asyncio.CancelledError())
+
+
+@pytest.mark.parametrize("error", ESCAPES, ids=lambda e: type(e).__name__)
+def test_what_would_end_the_run_without_a_word_is_an_error_of_its_step(error: BaseException) -> None:
+    told = r"called exit\(3\)" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+    with pytest.raises(EscapeError, match=f"it {told}") as caught:
+        play_three(60.0, escapes=error)
+    notes = "; ".join(caught.value.__notes__)
+    with pytest.raises(EscapeError, match=f"it {told}"):  # found as the task's environments are tried out
+        assert Gym("Broken-v0", kwargs={"escapes": error}).copies
+    assert "raised by step 3 of an episode of gym/Broken-v0" in notes and "in lane 0" in notes
+
+
+def test_a_step_that_hangs_is_ended_with_its_lane_named() -> None:
+    with pytest.raises(Overdue, match=r"the step of Broken in lane 0, .* has not returned within 0\.2 s"):
+        play_three(0.2, hangs=60.0)
+
+
+def test_a_close_that_hangs_or_exits_is_told_and_left(caplog: pytest.LogCaptureFixture) -> None:
+    envs = Inline(Gym("Broken-v0").make, range(2), 0.2)
+    for env, close in zip(envs.envs.values(), (lambda: threading.Event().wait(60), lambda: exit(4)), strict=True):
+        env.close = close  # type: ignore[method-assign]
+    envs.close()
+    assert "the close of Broken in lane 0" in caplog.text and "called exit(4)" in caplog.text

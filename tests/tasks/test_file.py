@@ -16,6 +16,7 @@ import pytest
 from shuhari.data import Problem, Step
 from shuhari.models.text.causal import Causal
 from shuhari.tasks.file import File, matches
+from shuhari.tasks.parquet import read_parquet
 from shuhari.tasks.rows import read
 
 
@@ -408,3 +409,63 @@ def test_parquet_that_stands_for_more_than_there_is_memory_for_is_refused(
         monkeypatch.setattr("shuhari.tasks.rows.measure_memory", lambda memory=memory: memory)
         with pytest.raises(ValueError, match=f"file/{file}: .*{told}"):
             File(str(file))
+
+
+def test_a_text_that_parquet_writes_once_for_many_rows_is_not_unpacked(tmp_path: Path) -> None:
+    """Rows are refused before they are made: the file is of thousands of bytes, its rows would be of 128 MB."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    long, file = "a" * 2_000_000, tmp_path / "d.parquet"
+    codes = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array([long]))
+    offsets = pa.array([0, 64], pa.int32())
+    for column in (codes, pa.array([long] * 64), pa.ListArray.from_arrays(offsets, codes)):
+        parquet.write_table(pa.table({"prompt": column}), file, compression="zstd")
+        assert file.stat().st_size < 20_000
+        usual, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+        pa.set_memory_pool(pool)
+        try:
+            with pytest.raises(ValueError, match="after row 0: more than this machine's memory"):
+                next(read_parquet(file, "f", 1 << 26))
+        finally:
+            pa.set_memory_pool(usual)
+        assert pool.max_memory() < 10 * len(long)
+    parquet.write_table(
+        pa.table({"prompt": [long] * 20}), file, compression="zstd", use_dictionary=False,
+        column_encoding={"prompt": "DELTA_BYTE_ARRAY"},
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="after row 3: more than this machine's memory"):
+        list(read_parquet(file, "f", 6_500_000))
+
+
+def test_all_encodings_of_parquet_are_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"prompt": f"p{i % 7}" * 9, "m": [{"role": "user", "content": f"{i}"}], "n": i, "raw": b"x", "t": None}
+        for i in range(700)
+    ]
+    file = tmp_path / "d.parquet"
+    table = pa.Table.from_pylist(rows)
+    ways: list[dict[str, Any]] = [
+        {"dictionary_pagesize_limit": 40}, {"use_dictionary": False}, {"row_group_size": 90},
+        {"use_dictionary": False, "column_encoding": {"prompt": "DELTA_BYTE_ARRAY"}},
+        {"use_dictionary": False, "column_encoding": {"raw": "DELTA_LENGTH_BYTE_ARRAY"}},
+    ]  # fmt: skip
+    for how in ways:
+        parquet.write_table(table, file, **how)
+        assert [row for _, row in read_parquet(file, "f", 1 << 30)] == rows
+    few = pa.table({"m": [["a", "b"]] * 300 + [[f"{i}" * 99] for i in range(100)]})
+    monkeypatch.setattr("shuhari.tasks.parquet.GROUP", 100)  # what pyarrow cannot read begins behind rows that it can
+    parquet.write_table(few, file, dictionary_pagesize_limit=500, data_page_size=100, write_batch_size=20)
+    assert [row for _, row in read_parquet(file, "f", 1 << 30)] == few.to_pylist()
+    parquet.write_table(
+        table, file, use_dictionary=False, column_encoding={"m.list.element.role": "DELTA_BYTE_ARRAY"}
+    )
+    with pytest.raises(ValueError, match=r"m\.list\.element\.role is a list of texts in the encoding DELTA"):
+        list(read_parquet(file, "f", 1 << 30))
+
+
+def test_many_numbers_in_one_row_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"prompt": ["p"], "n": [[0] * 1_000_000]}), tmp_path / "d.parquet")
+    assert (tmp_path / "d.parquet").stat().st_size < 10_000
+    with pytest.raises(ValueError, match=r"it says that it has values of 80\d+ bytes"):
+        list(read_parquet(tmp_path / "d.parquet", "f", 1 << 20))

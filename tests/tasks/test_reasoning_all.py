@@ -31,6 +31,7 @@ USABLE = [name for name, graded in GRADING.items() if graded.path != "refused"]
 SEVERAL = {"boxnet", "graph_color", "modulo_grid"}  # a changed answer may be right too, or nothing is there to change
 SLOW = {"futoshiki", "knight_swap", "puzzle24", "zebra_puzzles"}  # tenths of seconds for a problem
 SMALL: dict[str, dict[str, int]] = {"sokoban": {"max_w": 8, "max_h": 8, "max_boxes": 5}}  # else seconds for a problem
+SEPARATORS = ("|", ";", ", ", "\x08\x08", "\x00", "\u200b", "°", " & ", "~", "...", "_", " and ", "=", "->", "/", "\n#")
 CANARY = "pwned_by_an_answer"
 HOSTILE = (
     f"__import__('os').system('touch {CANARY}')",
@@ -154,6 +155,10 @@ def test_right_wrong_hostile(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert task.grade(problem, said(f" {truth}\n"))["score"] == 1.0
     for text in (f"{truth} or 13", f"13 or {truth}", f"junk {truth}", f"{truth} xyz"):  # a hedge, or junk around it
         assert task.grade(problem, said(text))["score"] == 0.0, text[:200]
+    twice = f"{truth}, {truth}", f"{truth}\n{truth}", truth + truth
+    for text in (*twice, *(t for m in SEPARATORS for t in (truth + m, f"{truth}{m}13", f"13{m}{truth}"))):
+        constant = name.endswith("_integration") and text == f"{truth}/13"  # a part of C
+        assert constant or task.grade(problem, said(text))["score"] == 0.0, text[:200]
     wrong = ["no idea", "-17.25", *([] if name in SEVERAL else [changed(truth)])]
     for text in wrong:
         assert task.grade(problem, said(text))["score"] == 0.0, text

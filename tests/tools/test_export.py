@@ -136,7 +136,7 @@ def test_a_controller_goes_as_its_state_and_what_it_is(tmp_path: Path) -> None:
     small = {"buffer.size": 64, "rollout.lanes": 2, "part.policy.minibatches": 2, "evaluate.n": 2}
     run = shuhari.train("baselines/ppo_cartpole", tmp_path / "run", steps=1, **small)
     done = export(run.path, tmp_path / "out")
-    assert done.kind == "controller" and set(done.files) == {"model.safetensors", "model.json"}
+    assert done.kind == "controller" and set(done.files) == {"model.safetensors", "model.json", "written.json"}
     weights = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
     own = shuhari.load(run.path).model.module.state_dict()
     assert weights.keys() == own.keys() and all(torch.equal(x, own[k]) for k, x in weights.items())
@@ -158,7 +158,7 @@ def test_nothing_is_overwritten_unless_it_is_a_model(home: Path, tmp_path: Path)
     out.mkdir()
     export(full, out, shard="10KB")  # empty
     before = theirs(out)
-    with pytest.raises(FileExistsError, match="out is not empty: choose another directory, or replace it with --force"):
+    with pytest.raises(FileExistsError, match="out is not empty: choose another directory, or replace an export"):
         export(f"{full}@1", out)
     assert torch.equal(theirs(out), before)
     export(f"{full}@1", out, force=True)
@@ -167,11 +167,39 @@ def test_nothing_is_overwritten_unless_it_is_a_model(home: Path, tmp_path: Path)
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").write_text("...")
-    with pytest.raises(FileExistsError, match="holds no model: --force replaces models only"):
+    with pytest.raises(FileExistsError, match=r"precious holds what was not written there by shuhari \('thesis.tex'\)"):
         export(full, precious, force=True)
     with pytest.raises(FileExistsError, match="is a file"):
         export(full, precious / "thesis.tex", force=True)
     assert (precious / "thesis.tex").read_text() == "..."
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_force_replaces_what_export_wrote_and_names_the_rest(home: Path, tmp_path: Path, listed: bool) -> None:
+    full, out = home / "full", tmp_path / "out"
+    export(full, out)
+    if not listed:  # as before exports had a list
+        (out / "written.json").unlink()
+    export(f"{full}@1", out, force=True)
+    (out / "src").mkdir()
+    (out / "src" / "main.py").write_text("...")
+    before = {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
+    with pytest.raises(FileExistsError, match=r"\('src/main.py'\): nothing was changed"):
+        export(full, out, force=True)
+    (out / "src" / "main.py").rename(tmp_path / "main.py")
+    (tmp_path / "link").symlink_to(out)
+    with pytest.raises(FileExistsError, match="is a link"):
+        export(full, tmp_path / "link", force=True)
+    assert {f: f.read_bytes() for f in out.rglob("*") if f.is_file()} == {f: x for f, x in before.items() if f.exists()}
+    assert torch.equal(theirs(out), ours(full, step=1))
+
+
+def test_a_project_with_a_config_json_is_no_model(home: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "thesis.tex"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(FileExistsError, match=r"thesis\.tex"):
+        export(home / "full", tmp_path, force=True)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["config.json", "thesis.tex"]
 
 
 def test_a_failure_leaves_what_was_there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

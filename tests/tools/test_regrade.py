@@ -74,7 +74,7 @@ def test_by_hand() -> None:
         "changed": 3, "lost": 1, "gained": 0,
     }  # fmt: skip
     changes = [(c["group"], c["episode"], c["old"], c["new"]) for c in found["changes"]]
-    assert changes == [("b", 0, 0, 3), ("a", 1, 0, 1)]
+    assert changes == [("b", 0, 0, 3), ("a", 1, 0, 1)] and found["changed"] == 5
 
 
 def test_the_same_grader_changes_nothing(home: Path) -> None:

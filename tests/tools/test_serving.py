@@ -19,9 +19,9 @@ from served import CONTEXT, TEXTS, ask, read_events, until, write_model
 from shuhari.api import load
 from shuhari.models.text.static import generate
 from shuhari.noise import CounterNoise, keys
-from shuhari.tools.serving import app as serving
 from shuhari.tools.serving.app import make_app
 from shuhari.tools.serving.asking import Ask, read_ask, read_body
+from shuhari.tools.serving.bodies import BODY
 from shuhari.tools.serving.chatting import read_messages
 from shuhari.tools.serving.guard import is_loopback
 from shuhari.tools.serving.refusals import Refused
@@ -392,7 +392,7 @@ def test_bodies_that_are_none_are_refused(app: Any, content: bytes, words: str) 
 
 
 def test_a_huge_body_and_a_form_are_refused(app: Any) -> None:
-    assert send(app, b" " * (serving.BODY + 1)).status_code == 413
+    assert send(app, b" " * (BODY + 1)).status_code == 413
     assert send(app, b"{}", **{"content-type": "text/plain"}).status_code == 415
 
 

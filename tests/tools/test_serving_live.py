@@ -23,6 +23,7 @@ import pytest
 import torch
 from served import TEXTS, write_model
 
+from listening import flooded, get
 from shuhari.api import load
 from shuhari.data import Sampling
 from shuhari.engines.local import Local
@@ -161,6 +162,13 @@ def test_a_client_that_goes_is_forgotten(server: Server) -> None:
                     await asyncio.sleep(0.05)
 
     asyncio.run(go())
+
+
+def test_2100_sockets_that_ask_nothing_keep_nobody_out(server: Server) -> None:
+    port = int(server.base.rpartition(":")[2].partition("/")[0])
+    with flooded(port):
+        assert get(port, "/health").status_code == 200 and get(port, "/v1/models").status_code == 401
+        assert get(port, "/v1/models", KEY).status_code == 200
 
 
 def test_a_signal_ends_it_cleanly_and_the_log_holds_no_key(server: Server) -> None:

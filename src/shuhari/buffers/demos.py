@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shuhari.batch import Batch
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import EMPTY
 from shuhari.pack import pack
@@ -41,7 +41,7 @@ class Demos:
     environment does not take.
     """
 
-    size: Length = 64
+    size: Size = 64
     draws: Count = 1
     split: str = "train"
     offset: Count = 1_000_000

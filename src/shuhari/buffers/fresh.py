@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from shuhari.batch import Batch
-from shuhari.bounds import Length, check
+from shuhari.bounds import Size, check
 from shuhari.events import Collected, Event
 from shuhari.join import cat
 from shuhari.pack import find_usable
@@ -31,7 +31,7 @@ class Fresh:
     episodes that ended in an error weigh 0.
     """
 
-    size: Length = 64
+    size: Size = 64
     unit: Literal["group", "decision"] = "group"
     stream: str = "rl"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"batches": [], "have": 0})

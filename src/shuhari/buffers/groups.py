@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.events import Collected, Event
 from shuhari.join import cat
@@ -38,7 +38,7 @@ class Groups:
     """
 
     size: Count = 32
-    capacity: Length = 512
+    capacity: Size = 512
     low: float = 0.0
     high: float = 1.0
     reward: str = "reward"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Count, Length, Share, ShareBelow1, check
+from shuhari.bounds import AtLeast0, Count, Seed, Share, ShareBelow1, Size, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import card_of, check_columns, digest, select_episodes
 from shuhari.data import Array, code, nearest
@@ -57,7 +57,7 @@ class Offline:
     """
 
     data: Recording
-    size: Length = 256
+    size: Size = 256
     draws: Count = 1
     by: str = ""
     power: float = 1.0
@@ -67,7 +67,7 @@ class Offline:
     gamma: Share = 1.0
     role: str = "policy"
     stream: str = "rl"
-    seed: Count = 0
+    seed: Seed = 0
     name: str = "offline"
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"at": 0, "order": 0, "told": False, "digest": ""}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from shuhari.batch import Batch
-from shuhari.bounds import Count, Length, Share, check
+from shuhari.bounds import Count, Share, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Request, code
@@ -43,7 +43,7 @@ class Picked:
     solutions.
     """
 
-    size: Length = 64
+    size: Size = 64
     split: str = "train"
     pool: Count = 0
     most: Count = 0

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from shuhari.batch import Batch
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import EMPTY, Problem, nearest
 from shuhari.pack import pack
@@ -34,7 +34,7 @@ class Preferences:
     without what its batch goes by, and for labels of batches of one problem.
     """
 
-    size: Length = 64
+    size: Size = 64
     draws: Count = 1
     split: str = "train"
     offset: Count = 0

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
-from shuhari.bounds import AtLeast0, Bounds, Coefficient, Count, Length, check
+from shuhari.bounds import AtLeast0, Bounds, Coefficient, Count, Size, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import order_episodes
 from shuhari.columns import missing_value
@@ -55,9 +55,9 @@ class Replay:
     TypeError for text, ValueError for more rows at once than the ring holds.
     """
 
-    capacity: Annotated[int, Bounds(2)] = 100_000
-    size: Length = 256
-    collect: Length = 1
+    capacity: Annotated[int, Bounds(2, most=10**8)] = 100_000
+    size: Size = 256
+    collect: Size = 1
     draws: Count = 1
     ratio: AtLeast0 = 0.0
     warmup: Count = 0

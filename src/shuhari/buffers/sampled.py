@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.buffers.groups import copy_rows
 from shuhari.data import Request, code
@@ -42,7 +42,7 @@ class Sampled:
     ValueError for a split without end and pool = 0. name: draws depend on it.
     """
 
-    size: Length = 32
+    size: Size = 32
     draws: Count = 1
     split: str = "train"
     pool: Count = 0

@@ -59,7 +59,7 @@ def ruled(check: Mapping[str, Any]) -> str:
 def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
     """How many of some results are expected to hold if no method had any effect, and what early stops do. Of those
     that claim an effect alone: one that claims none (`not lower`, `equal`) holds often where there is none."""
-    some = [r for r in results if r.get("headline", EMPTY).get("direction") in ("up", "down")]
+    some = [r for r in results if r["headline"]["direction"] in ("up", "down")]
     tries, share = sum(map(count_tries, some)), (1 - LEVEL) / 2
     text = f"If no method that claims an effect had any, {share * tries:.2g} of their {tries} tries would be expected"
     what = f"to hold all the same ({share:.1%} of each; a try is a protocol, with one version of the method's code,"
@@ -154,14 +154,13 @@ class Line:
 
 COLOURS = {Headline.HOLDS: "#1a7f37", Headline.COST: "#7a8b1a", Headline.SMALL: "#6cab7f", Headline.REVERSED: "#c0362c",
            Headline.BELOW: "#d98b2b", Headline.OPEN: "#6b7280", Headline.UNTESTED: "#b0b4ba"}  # fmt: skip
-OLD = "#9db4cf"  # by the older rule
 REACH, WIDE, HIGH, LEFT, RIGHT = 4.0, 980, 22, 190, 200  # margins to either side; pixels
 
 
 def draw(results: Iterable[Mapping[str, Any]]) -> str:
     """All effects and intervals on one axis, in margins: an SVG, the same for the same results."""
     lines = [line for r in results if (line := make_line(r))]
-    lines.sort(key=lambda line: (line.colour == OLD, -line.ends[0] if line.ends else REACH * 9, line.method))
+    lines.sort(key=lambda line: (-line.ends[0] if line.ends else REACH * 9, line.method))
     height, width = HIGH * (len(lines) + 3), WIDE - LEFT - RIGHT
 
     def at(margins: float) -> float:
@@ -191,21 +190,11 @@ def draw(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def make_line(result: Mapping[str, Any]) -> Line | None:
-    """The line of a result; of one by the older rule its first check that has a margin. None where it has none."""
-    if "headline" in result:
-        head, label = result["headline"], result["verdict"]
-        colour, value = COLOURS[Headline(label)], head.get("effect")
-        if not head["margin"]:
-            return None
-    else:
-        margins = [c for c in result["checks"] if c["margin"] and c["low"] is not None]
-        if not margins:
-            return None
-        head, label, colour = margins[0], f"{result['verdict']} (older rule)", OLD
-        value = head["difference"]
-    if head.get("low") is None:
-        return Line(result["method"], label, None, colour)
-    ends = (value / head["margin"], head["low"] / head["margin"], head["high"] / head["margin"])
-    if "headline" not in result and head["direction"] in ("down", "not higher"):
-        ends = (-ends[0], -ends[2], -ends[1])
-    return Line(result["method"], label, ends, colour)
+    """The line of a result; None if its headline has no margin."""
+    head, label = result["headline"], result["verdict"]
+    if not head["margin"]:
+        return None
+    ends = None
+    if head.get("low") is not None:
+        ends = (head["effect"] / head["margin"], head["low"] / head["margin"], head["high"] / head["margin"])
+    return Line(result["method"], label, ends, COLOURS[Headline(label)])

@@ -34,7 +34,7 @@ from shuhari.claims.digest import compute_digest
 from shuhari.claims.looks import compute_mde
 from shuhari.claims.quantities import Evidence, Metric, Quantity, read_values
 from shuhari.claims.sources import find_changed
-from shuhari.claims.verdict import Effect, Rule, Verdict
+from shuhari.claims.verdict import Effect, Verdict
 from shuhari.config.library import BEDS, find_cards
 from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
@@ -75,15 +75,15 @@ class Card:
         curves = self.arms[arm]["curves"]
         return [restore(s, {m: c[i] for m, c in curves.items()}, amount) for i, s in enumerate(self.table["seeds"])]
 
-    def measure_noise(self, quantity: Quantity, rule: Rule) -> np.ndarray:
-        """[S] paired differences of the baseline from its own redraw, in units of the rule (shares where it is of a
-        ratio); NaN where a run has no value."""
+    def measure_noise(self, quantity: Quantity, ratio: bool = False) -> np.ndarray:
+        """[S] paired differences of the baseline from its own redraw, with `ratio` in shares of the redraw's value; NaN
+        if a run has no value."""
         x, y = (np.array(read_values(quantity, self.read_runs(arm), arm, 0)) for arm in (BASELINE, REDRAW))
-        return (x - y) / np.abs(y) if rule.ratio else x - y
+        return (x - y) / np.abs(y) if ratio else x - y
 
-    def measure_spread(self, quantity: Quantity, rule: Rule) -> float:
+    def measure_spread(self, quantity: Quantity, ratio: bool = False) -> float:
         """The standard deviation of one pair's difference."""
-        there = self.measure_noise(quantity, rule)
+        there = self.measure_noise(quantity, ratio)
         there = there[np.isfinite(there)]
         return float(there.std(ddof=1)) if len(there) > 1 else math.nan
 
@@ -155,7 +155,7 @@ def plan(card: Card | None, check: Check, quantity: Quantity, looks: Sequence[in
     """The smallest effect that looks would find, by the noise that a card tells of; None where none tells."""
     if card is None or REDRAW not in card.arms or not check.trains:
         return None
-    return compute_mde(card.measure_spread(quantity, check.rule), looks, check.rule.direction)
+    return compute_mde(card.measure_spread(quantity, check.rule.ratio), looks, check.rule.direction)
 
 
 def read_start(check: Check, number: int) -> Quantity:

@@ -56,8 +56,7 @@ def read_checks(
     checks = tuple(_read_check(c, f"claim.check.{i}", budget) for i, c in enumerate(tables))
     if not checks:
         raise RecipeError("claim.check", "missing: expected a list of at least one table")
-    if any(check.rule.role for check in checks):
-        _check_roles(checks, premises)
+    _check_roles(checks, premises)
     return checks
 
 
@@ -69,9 +68,11 @@ def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] 
     for key in quantity:
         if key not in known:
             raise RecipeError(f"{where}.{key}", f"no key of such a check; {nearest(key, known)}")
+    if "role" not in rule:
+        raise RecipeError(f"{where}.role", f"missing: expected one of {', '.join(ROLES)}")
     if "direction" not in rule:
         raise RecipeError(f"{where}.direction", "missing: 'up', 'down', 'not lower', 'not higher' or 'equal'")
-    if rule.get("role") == "premise":
+    if rule["role"] == "premise":
         rule.setdefault("arm", BASELINE)
         if "against" not in rule:
             raise RecipeError(f"{where}.against", "missing: a number, 'start', or an arm")
@@ -85,11 +86,9 @@ def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] 
 
 
 def _check_roles(checks: Sequence[Check], premises: bool) -> None:
-    """One headline, at most one guard, a premise wherever runs decide; every check has a role."""
+    """One headline, at most one guard, a premise wherever runs decide."""
     count = {role: [c for c in checks if c.rule.role == role] for role in ROLES}
     for i, check in enumerate(checks):
-        if not check.rule.role:
-            raise RecipeError(f"claim.check.{i}.role", f"missing: expected {', '.join(ROLES)}, as of the others")
         if check.rule.against == START and check.rule.role != "premise":
             raise RecipeError(f"claim.check.{i}.against", "'start': only a premise is compared with it")
     for role, most in (("headline", 1), ("guard", 1)):

@@ -56,7 +56,6 @@ class Stated:
     check: tuple[Mapping[str, Any], ...] = ()
     says: str = ""
     baseline: str | Mapping[str, Any] | None = None
-    seeds: int | None = None
     looks: tuple[int, ...] = ()
     bed: str = ""
     warm: str | Mapping[str, Any] = ""
@@ -82,7 +81,7 @@ class Claim:
     warm: Mapping[str, Recipe]
     notes: tuple[str, ...]
     smoke: bool = False
-    looks: tuple[int, ...] = ()  # numbers of seeds; none by the older rule
+    looks: tuple[int, ...] = ()  # numbers of seeds; none of a card's
     bed: str = ""
     file: Path | None = None  # where its table stands
     files: tuple[Path, ...] = ()  # all that it is written in: those of its arms and its bed too
@@ -133,12 +132,11 @@ def read(reference: str, *, smoke: bool = False, bed: str = "") -> Claim:
     small = stated.smoke if smoke else EMPTY
     budget = _read_budget(small.get("budget", stated.budget))
     checks = read_checks(stated.check, budget)
-    roles, trains = any(check.rule.role for check in checks), any(check.trains for check in checks)
-    looks = _read_looks(stated, small, smoke, roles)
+    trains, looks = any(check.trains for check in checks), _read_looks(stated, small, smoke)
     bed = (bed or stated.bed or on) if on else ""
     named = bed or stated.bed  # whose card may tell of the baseline
     if trains:
-        within = roles and not stated.arms and all(check.within for check in checks)
+        within = not stated.arms and all(check.within for check in checks)
         for key, given in (("baseline", bed or stated.baseline), ("budget", budget)):
             if given is None and not (key == "baseline" and within):
                 raise RecipeError(f"claim.{key}", f"missing: {_MISSING[key]}")
@@ -157,24 +155,18 @@ def read(reference: str, *, smoke: bool = False, bed: str = "") -> Claim:
     first = 0 if smoke else FIRST
     seeds = tuple(range(first, first + looks[-1]))
     return Claim(
-        method, stated.says, arms, checks, seeds, budget, warm, stated.notes, smoke, looks if roles else (),
-        named,
+        method, stated.says, arms, checks, seeds, budget, warm, stated.notes, smoke, looks, named,
         find_file(reference),
         find_files([reference, *filter(None, (named, *(a.get("extends") for a in there.values())))]),
     )  # fmt: skip
 
 
-def _read_looks(stated: Stated, small: Mapping[str, Any], smoke: bool, roles: bool) -> tuple[int, ...]:
-    """How many seeds there are at each look; by the older rule one look at all."""
-    if roles and stated.seeds is not None:
-        raise RecipeError("claim.seeds", f"{stated.seeds}: checks with roles have looks = [{stated.seeds}]")
-    if not roles and stated.looks:
-        raise RecipeError("claim.looks", f"{list(stated.looks)}: only checks with roles have looks")
-    plain = (8 if stated.seeds is None else stated.seeds,)
-    found = (small.get("seeds", SMOKE_SEEDS),) if smoke else (stated.looks or LOOKS) if roles else plain
-    least = 2 if smoke else LEAST
+def _read_looks(stated: Stated, small: Mapping[str, Any], smoke: bool) -> tuple[int, ...]:
+    """How many seeds there are at each look."""
+    found = (small.get("seeds", SMOKE_SEEDS),) if smoke else stated.looks or LOOKS
+    where, least = ("claim.smoke.seeds", 2) if smoke else ("claim.looks", LEAST)
     for number in found:
-        Settings().check(Annotated[int, Bounds(least)], number, "claim.looks" if roles else "claim.seeds")
+        Settings().check(Annotated[int, Bounds(least)], number, where)
     try:
         compute_levels(found)
     except ValueError as error:

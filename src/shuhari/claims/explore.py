@@ -37,7 +37,7 @@ FOLDER = "explore"
 
 @dataclass(frozen=True)
 class Cell:
-    """What a result says of a method on a bed: the effect of its first check or headline, and its interval."""
+    """What a result says of a method on a bed: the effect of its headline, and its interval."""
 
     method: str
     bed: str
@@ -128,11 +128,10 @@ def read_cells(out: Path) -> Iterator[Cell]:
     """What the results under `out` say, claims first."""
     claims = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "claims").rglob("*.json"))]
     for i, result in enumerate([*claims, *read_every(out)]):
-        check = result.get("headline") or result["checks"][0]
-        effect = check.get("effect", check.get("difference"))
+        head = result["headline"]
         bed = result.get("bed") or f"task {result['task'].get('name', '-')}"
-        metric, low, high = name_quantity(check), check.get("low"), check.get("high")
-        yield Cell(result["method"], bed, metric, effect, low, high, result["verdict"], i >= len(claims))
+        effect, low, high = (head.get(key) for key in ("effect", "low", "high"))
+        yield Cell(result["method"], bed, name_quantity(head), effect, low, high, result["verdict"], i >= len(claims))
 
 
 def arrange(out: Path) -> list[tuple[str, ...]]:

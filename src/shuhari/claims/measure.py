@@ -1,4 +1,4 @@
-"""Measure a claim by roles: its premises first, then look by look, then the ablations if there is an effect to explain.
+"""Measure a claim: its premises first, then look by look, then the ablations if there is an effect to explain.
 
 So a claim whose bed lacks what the paper is about costs a few baselines, one with a clear effect the seeds of its first
 look, and ablations cost nothing where nothing holds.
@@ -100,12 +100,10 @@ def measure(
 ) -> dict[str, Any]:
     """The whole result of a claim, whose runs are made under `root`. `before`: the result that is there; beds: where
     cards lie; begun: where its try is written down before the method's first run. ClaimError, RecipeError."""
-    quantities, hashes = list_quantities(claim), compute_hashes(claim)  # which have no seeds where there are looks
+    quantities, hashes = list_quantities(claim), compute_hashes(claim)
     used = {**hashes["shared"], **hashes["modules"]}
     tries = Begun(begun, before)
     claim, card, protocol = prepare(claim, tries.last(), used, beds)
-    if protocol is None:
-        return make_result(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, hashes)
     alone = any(ability(q, "alone") for q in quantities)
     headline, reasons = Headline.UNTESTED, Because.UNASKED
     with Workers(1 if alone else workers or count_cores()) as team:
@@ -204,7 +202,7 @@ def _ablate(found: Findings, level: float) -> Because:
 
 
 def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: Protocol) -> dict[str, Any]:
-    """What a result by roles has beside that of the older rule."""
+    """What a result says of the checks: the verdict, each check by its role, and what all of it hangs on."""
     claim, number = found.claim, found.number
     untested = {**describe(claim.checks[number]), "verdict": headline.value}
     own = found.checks.get(number, untested)

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
+from shuhari.begin import SAFE, keep_out
 from shuhari.claims.sources import digest_core
 
 
@@ -77,10 +78,9 @@ class Workers:
     def start(self) -> ProcessPoolExecutor:
         """The processes; each imports all that a run may need."""
         if self._pool is None:
-            spawn = get_context("spawn")
-            self._pool = ProcessPoolExecutor(
-                self.count, mp_context=spawn, initializer=_begin, initargs=(digest_core(),)
-            )
+            spawn, known = get_context("spawn"), (digest_core(), os.environ.get(SAFE))
+            with keep_out():  # its locks have a process of their own
+                self._pool = ProcessPoolExecutor(self.count, mp_context=spawn, initializer=_begin, initargs=known)
         return self._pool
 
     def stop(self) -> None:
@@ -124,7 +124,8 @@ def drive(
                 for job in () if alike else _find_ready(left, flying):
                     if len(flying) < 2 * team.count:  # so that no worker waits, and a stop leaves little behind
                         left.remove(job)
-                        flying[pool.submit(_make, job)] = job
+                        with keep_out():  # a process begins as work comes in
+                            flying[pool.submit(_make, job)] = job
                 ended, _ = wait(flying, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job = flying.pop(future)
@@ -186,9 +187,11 @@ def _make(job: Work) -> str:
     return job.make()
 
 
-def _begin(core: str) -> None:
+def _begin(core: str, safe: str | None) -> None:
     from shuhari.registry import entries
 
+    if safe is None:
+        os.environ.pop(SAFE, None)  # it was for this process alone, and not for what it begins
     Thread(target=_follow, daemon=True).start()
     entries()
     if digest_core() != core:

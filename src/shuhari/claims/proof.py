@@ -127,7 +127,7 @@ def prove(
     if depth not in DEPTHS:
         raise ValueError(f"depth is {depth!r}: {nearest(depth, DEPTHS)}")
     root = root.resolve()
-    claims = [(claim.with_seeds(result["seeds"]) if claim.looks else claim, result) for claim, result in claims]
+    claims = [(claim.with_seeds(result["seeds"]), result) for claim, result in claims]
     replays = [_plan_replays(claim, result, root, depth) for claim, result in claims]
     jobs: dict[Path, Work] = {}
     for replay in [r for each in replays for r in each.values() if not isinstance(r, str)]:

@@ -72,12 +72,10 @@ def find_protocol(
 
 def prepare(
     claim: Claim, before: Mapping[str, Any] | None, used: Mapping[str, str], beds: Path | None = None
-) -> tuple[Claim, Card | None, Protocol | None]:
+) -> tuple[Claim, Card | None, Protocol]:
     """(a claim on the seeds of its try, the card of its bed, its protocol), as they are when it is measured; a smoke
-    needs no card, and the older rule neither. RecipeError where the card is out of date, or where neither the claim nor
-    a card has an arm that a premise is about. beds: where cards lie."""
-    if not claim.looks:
-        return claim, None, None
+    needs no card. RecipeError if the card is out of date, or if neither the claim nor a card has an arm that a premise
+    is about. beds: where cards lie."""
     card = None if claim.smoke else choose_card(claim, used, beds)
     protocol = find_protocol(claim, card, before, used)
     seeds = claim.seeds if claim.smoke else range(protocol.first, protocol.first + len(claim.seeds))
@@ -132,7 +130,8 @@ def find_first_seed(before: Mapping[str, Any] | None) -> int:
 
 
 def _read_seeds(entry: Mapping[str, Any]) -> Sequence[int]:
-    """The first and the last seed of a line of the history; the older rule's all began at FIRST."""
+    """The first and the last seed of a line of the history; one of before there were tries has no `used`, and began at
+    FIRST."""
     used: Sequence[int] = entry.get("used", (FIRST, FIRST + int(entry["seeds"]) - 1))
     return used
 

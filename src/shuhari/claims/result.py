@@ -20,16 +20,16 @@ from shuhari.claims.arms import METHOD
 from shuhari.claims.checks import Check
 from shuhari.claims.claim import Claim
 from shuhari.claims.digest import compute_digest
-from shuhari.claims.quantities import Evidence, Quantity, Simulated, read_values
+from shuhari.claims.quantities import Evidence, Quantity, Simulated
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import digest_core, digest_modules, find_changed, list_common
 from shuhari.claims.tries import file_of
-from shuhari.claims.verdict import Verdict, join_verdicts
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.store.files import replace_file, translate_errors
 
-WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "history")
+WHOLE = ("verdict", "says", "headline", "kind", "premise", "guard", "because", "mde", "exploratory", "checks", "start",
+         "chance", "arms", "hashes", "history")  # fmt: skip
 
 
 def read_kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
@@ -40,20 +40,6 @@ def read_kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
         where = (at or library.find_results()) / f"{name}.json"
         raise RecipeError("", f"{where} is no result of a claim (without {', '.join(gone)}): move it away")
     return found
-
-
-def judge_checks(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
-    """One entry a check: the values of both sides by seed, the difference with its interval, and the verdict."""
-    out = []
-    for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
-        rule = check.rule
-        sides = {side: read_values(quantity, find_runs(claim, i, side, made), side, i) for side in rule.sides}
-        verdict, found, why = rule.judge_values(*rule.pick_sides(sides))
-        entry: dict[str, Any] = {**describe(check), "verdict": verdict.value}
-        entry |= {"difference": round_to(found.value), "low": round_to(found.low), "high": round_to(found.high)}
-        entry |= {"n": found.n, "values": {side: [round_to(v) for v in vs] for side, vs in sides.items()}}
-        out.append({**entry, **({"why": why} if why else {})})
-    return out
 
 
 def find_runs(claim: Claim, check: int, arm: str, made: Made) -> list[Evidence]:
@@ -67,35 +53,32 @@ def make_result(
     made: Made,
     before: Mapping[str, Any] | None,
     hashed: Mapping[str, Any],
-    ruled: Mapping[str, Any] | None = None,
+    ruled: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The whole result. `before` is the one that stood there, whose place in `history` it takes; `hashed`: the `hashes`
-    of the claim when its runs began; `ruled`: what was found by roles, where checks have them."""
-    if ruled is None:
-        checks = judge_checks(claim, quantities, made)
-        ruled = {"verdict": join_verdicts(Verdict(c["verdict"]) for c in checks).value, "checks": checks}
-    checks = ruled["checks"]
+    of the claim when its runs began; `ruled`: what was found by the roles of its checks."""
     metrics = list(dict.fromkeys(n for q in quantities for n in ability(q, "names")))
+    fixed = ruled["protocol"]
     now = {
         "date": date.today().isoformat(),
         "verdict": ruled["verdict"],
-        "checks": [{k: v for k, v in c.items() if k != "values"} for c in checks],
+        "checks": [{k: v for k, v in c.items() if k != "values"} for c in ruled["checks"]],
         "seeds": len(claim.seeds),
         "budget": dict([claim.budget]) if claim.budget else None,
         "core": hashed["core"],
         "recipes": hashed["recipes"],
         "says": claim.says,
+        "protocol": fixed["hash"],
+        "try": fixed["tries"],
+        "commit": fixed["commit"],
+        "used": [claim.seeds[0], claim.seeds[-1]] if claim.seeds else [],
+        "premise": ruled["premise"]["failing"],
     }
-    if claim.looks:
-        used = [claim.seeds[0], claim.seeds[-1]] if claim.seeds else []
-        fixed, failing = ruled["protocol"], ruled["premise"]["failing"]
-        now |= {"protocol": fixed["hash"], "try": fixed["tries"], "commit": fixed["commit"]}
-        now |= {"used": used, "premise": failing}
     history = list((before or {}).get("history", []))
     if history and {**history[-1], "date": ""} == {**now, "date": ""}:  # the same runs, read again
         now = history.pop()
     return {
-        "format": library.RESULT if claim.looks else library.OLDER,
+        "format": library.RESULT,
         "method": claim.name,
         "smoke": claim.smoke,
         **ruled,
@@ -130,10 +113,10 @@ def compute_hashes(claim: Claim) -> dict[str, Any]:
 
 def _describe_stated(claim: Claim) -> dict[str, Any]:
     checks = [describe(c) for c in claim.checks]
-    seeds = {"looks": list(claim.looks), "bed": claim.bed} if claim.looks else {"seeds": list(claim.seeds)}
+    words = {"says": claim.says, "notes": list(claim.notes)}
     return {
         "recipes": {name: compute_digest(recipe) for name, recipe in claim.recipes.items()},
-        "claim": {"checks": checks, "says": claim.says, "notes": list(claim.notes), **seeds},
+        "claim": {"checks": checks, **words, "looks": list(claim.looks), "bed": claim.bed},
     }
 
 
@@ -234,9 +217,9 @@ def list_points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
 
 
 def describe(check: Check) -> dict[str, Any]:
-    """What a check is about and its rule, as JSON; without what a plain one has not."""
+    """What a check is about and its rule, as JSON."""
     rule = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(check.rule).items() if v != ()}
-    return {**check.quantity, **{k: v for k, v in rule.items() if k not in ("role", "ratio") or v}}
+    return {**check.quantity, **{k: v for k, v in rule.items() if k != "ratio" or v}}
 
 
 def _to_plain(value: Any) -> Any:

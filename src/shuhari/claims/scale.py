@@ -72,7 +72,7 @@ class Sized:
 def by_size(claimed: Iterable[Mapping[str, Any]], elsewhere: Iterable[Mapping[str, Any]]) -> dict[str, list[Sized]]:
     """Methods that were measured on their own bed and on others by the same headline and margin: their results, the
     claim's own first, then by the number of weights."""
-    own = {result["method"]: result for result in claimed if "headline" in result}
+    own = {result["method"]: result for result in claimed}
     others: dict[str, list[Sized]] = {}
     for result in elsewhere:
         if result["method"] in own and _asked(result) == _asked(own[result["method"]]):

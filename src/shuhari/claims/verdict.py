@@ -2,15 +2,15 @@
 
 Four roles of a check: `premise` (of bed and baseline alone), `headline` (the paper's number against the paper's
 baseline, whose verdict is the claim's), `guard` (what may not be lost for it), `because` (ablations: whether the
-paper's reason is the reason). Checks without a role follow the older rule: `Rule.judge_values`, `join_verdicts`. To
-*judge* is to get a verdict from numbers by a rule, to *join* is to make one verdict of several. Axes: `S` seeds.
+paper's reason is the reason). To *judge* is to get a verdict from numbers by a rule, to *join* is to make one verdict
+of several. Axes: `S` seeds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from shuhari.bounds import Bounds, check
 from shuhari.data import Array, nearest
-from shuhari.stats import Estimate, t_interval
+from shuhari.stats import t_interval
 
 DIRECTIONS = ("up", "down", "not lower", "not higher", "equal")
 ROLES = ("premise", "headline", "guard", "because")
@@ -27,15 +27,15 @@ NEAR = 0.02  # of its range: a metric that both arms hold this close to an end c
 
 
 class Verdict(StrEnum):
-    """Of one check; of a claim by the older rule."""
+    """Of a premise, a guard or an ablation."""
 
     HOLDS = "holds"
-    FAILS = "does not hold"
-    OPEN = "inconclusive"
+    FAILS = "fails"
+    OPEN = "open"
 
 
 class Headline(StrEnum):
-    """Of a claim whose checks have roles."""
+    """Of a headline, and so of its claim."""
 
     HOLDS = "holds"
     COST = "holds at a cost"  # and the guard fails
@@ -75,15 +75,15 @@ class Effect:
 class Rule:
     """A rule for the difference of `arm`'s value and `factor` times that of `against` (an arm, or a number).
 
-    direction `up` or `down`: holds where the whole 95 % interval lies on that side of 0; otherwise does not hold where
-    all of it falls short of `margin` (>= 0), the smallest effect that is worth claiming. `not lower`, `not higher`:
-    holds where it lies on the right side of the tolerance `margin`, does not hold where it lies beyond. Else
-    inconclusive. range: the ends of the values; where both arms sit at the same one, or `against` leaves no room for an
-    effect of `margin`, nothing can be told (but that the effect is the other way).
+    role: what the check is for, one of ROLES. direction `up` or `down`: holds if the whole interval lies on that side
+    of 0, of a premise beyond `margin`; otherwise fails if all of it falls short of `margin` (>= 0), the smallest effect
+    that is worth claiming. `not lower`, `not higher`: holds if it lies on the right side of the tolerance `margin`,
+    fails if it lies beyond. `equal`: holds if it lies within `margin` on both sides, fails if it lies outside. Else
+    open. A headline has more verdicts: `judge_headline`.
 
-    With a `role` intervals are those of looks, and `equal` holds where one lies within `margin` on both sides; the
-    margin of a premise is part of it: `up` by more than that. ratio: differences and the margin are shares of the value
-    of `against`; where that is 0 in a pair nothing can be told, for those that are left are not all.
+    range: the ends of the values; if both arms sit at the same one, or `against` leaves no room for an effect of
+    `margin`, nothing can be told (but that the effect is the other way). ratio: differences and the margin are shares
+    of the value of `against`; if that is 0 in any pair the verdict is open, for dropping pairs would bias it.
     """
 
     direction: str = "up"
@@ -92,7 +92,7 @@ class Rule:
     against: str | float = "baseline"
     factor: float = 1.0
     range: tuple[float, ...] = ()
-    role: str = ""
+    role: str = field(kw_only=True)
     ratio: bool = False
 
     def __post_init__(self) -> None:
@@ -104,10 +104,6 @@ class Rule:
             raise ValueError(f"arm {self.arm!r} is compared with itself")
         if self.range and (len(self.range) != 2 or not self.range[0] < self.range[1]):
             raise ValueError(f"range is {list(self.range)}: expected [least, most]")
-        if self.role or self.ratio or self.direction == "equal":
-            self._check_role()
-
-    def _check_role(self) -> None:
         if self.role not in ROLES:
             raise ValueError(f"no role {self.role!r}; {nearest(self.role, ROLES)}")
         one_sided = self.direction in ("up", "down")
@@ -186,16 +182,6 @@ class Rule:
             return Headline.REVERSED
         return Headline.BELOW if effect.high <= self.margin and detectable <= self.margin else Headline.OPEN
 
-    def judge_values(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, Estimate, str]:
-        """By the older rule: (verdict, difference, why it is open where the interval alone does not show it) of values
-        [S] paired by seed. A pair with a NaN is left out; where one side has more of them than the other, the verdict
-        is open."""
-        found = self.estimate(ours, theirs)
-        value, low, high = found.value, found.low, found.high
-        if self.direction in ("down", "not higher"):
-            value, low, high = 0.0 - value, 0.0 - high, 0.0 - low  # as the values are, not as it is claimed
-        return self.judge(found), Estimate(value, low, high, found.n), found.why
-
     def _explain_stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
         """Why two arms cannot differ, if they cannot; `high`: the largest effect that there may be."""
         if not isinstance(self.against, str):
@@ -227,11 +213,3 @@ def join_reasons(verdicts: Iterable[Verdict]) -> Because:
     if Verdict.FAILS in found:
         return Because.NOT
     return Because.UNASKED if not found else Because.BY if found == {Verdict.HOLDS} else Because.OPEN
-
-
-def join_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of several checks: all hold, or one does not hold, or it is open."""
-    found = set(verdicts)
-    if Verdict.FAILS in found:
-        return Verdict.FAILS
-    return Verdict.HOLDS if found == {Verdict.HOLDS} else Verdict.OPEN

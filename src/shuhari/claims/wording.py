@@ -9,7 +9,6 @@ from typing import Any
 
 from shuhari.claims.sources import is_older
 from shuhari.claims.verdict import HELD, Because
-from shuhari.data import EMPTY
 
 EARLIER = "earlier version of the code"  # what a result was measured on, where the library has changed since
 
@@ -20,15 +19,13 @@ def describe_verdict(result: Mapping[str, Any], *, because: bool = True, now: bo
     because: with what ablations say of the paper's reason (not where that has a column of its own). now: whether the
     library has changed since, `EARLIER`, which a page that is written once cannot say. stale: why, where the result
     itself does not say it yet."""
-    ruled, marks = "headline" in result, list[str]()
-    if ruled:
-        reason = result.get("because", Because.UNASKED)
-        marks += ["its guard open"] * (result["verdict"] in HELD and result.get("guard") == "open")
-        if because and reason != Because.UNASKED:
-            marks.append("the reason open" if reason == Because.OPEN else str(reason))
-        marks += [f"premise: {why}" for why in result.get("premise", EMPTY).get("failing", ())] if because else []
-        marks += [result["kind"]] if result.get("kind", "trained") != "trained" and because else []
-    marks += ["older rule"] * (not ruled) + ["exploratory"] * bool(result.get("exploratory"))
+    reason = result["because"]
+    marks = ["its guard open"] * (result["verdict"] in HELD and result["guard"] == "open")
+    if because and reason != Because.UNASKED:
+        marks.append("the reason open" if reason == Because.OPEN else str(reason))
+    marks += [f"premise: {why}" for why in result["premise"]["failing"]] if because else []
+    marks += [result["kind"]] if result["kind"] != "trained" and because else []
+    marks += ["exploratory"] * bool(result["exploratory"])
     if stale or result.get("stale"):
         marks.append("stale")
     elif now and is_older(result["hashes"]):

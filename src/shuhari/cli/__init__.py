@@ -7,11 +7,12 @@ Exit codes: 0 done, 1 the run failed, or nothing was found of what was asked for
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from shuhari import registry
 from shuhari.cli import (
     boarding,
     catalogue,
@@ -28,6 +29,7 @@ from shuhari.cli import (
     serving,
     training,
 )
+from shuhari.cli.text import describe_error, note, printable_log, say
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 REFUSED: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")  # typer's, or click's
@@ -67,7 +69,7 @@ def _show_version(asked: bool) -> None:
     if asked:
         from shuhari import __version__
 
-        typer.echo(f"shuhari {__version__}")
+        say(f"shuhari {__version__}")
         raise typer.Exit
 
 
@@ -85,20 +87,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit with one of the codes above."""
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
+    told = _tell_code()
+    registry.HEARS.append(told)
     try:
-        code = app([a for a in given if a != "--debug"], prog_name="shuhari", standalone_mode=False)
+        with printable_log():
+            code = app([a for a in given if a != "--debug"], prog_name="shuhari", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else DONE)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("stopped", err=True)
+        note("stopped")
         sys.exit(STOPPED)
     except REFUSED as error:
         sys.exit(refuse(error))
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # of a user's code it may be one that is no `Exception`
         if debug:
-            import traceback
+            from traceback import format_exception
 
-            traceback.print_exception(error)
+            note("".join(format_exception(error)).rstrip("\n"))
         sys.exit(explain(error, debug=debug))
+    finally:
+        registry.HEARS.remove(told)
+
+
+def _tell_code() -> Callable[[str], None]:
+    """What says, once a file, whose code is about to run."""
+    known = set[str]()
+
+    def tell(file: str) -> None:
+        if file not in known:
+            known.add(file)
+            note(f"running {file}, as the recipe names it")
+
+    return tell
 
 
 def refuse(error: Any) -> int:
@@ -108,9 +129,9 @@ def refuse(error: Any) -> int:
         error.show()
         return int(error.exit_code)
     told = message.removeprefix("Invalid value: ").removeprefix("Invalid value for ")
-    typer.echo(f"error: {told}", err=True)
+    note(f"error: {told}")
     if ctx is not None:
-        typer.echo(f"({ctx.command_path} --help shows what it takes)", err=True)
+        note(f"({ctx.command_path} --help shows what it takes)")
     return int(error.exit_code)
 
 
@@ -127,9 +148,8 @@ def _reword(error: Any, message: str) -> str:
     return message.replace(first["msg"], f"{first['input']}: expected {wanted}")
 
 
-def explain(error: Exception, *, debug: bool = False) -> int:
+def explain(error: BaseException, *, debug: bool = False) -> int:
     """Say what went wrong, without a traceback; the exit code that it deserves."""
-    from shuhari.cli.text import describe_error
     from shuhari.config.overlay import RecipeError
     from shuhari.data import StalledError
     from shuhari.store.directory import NoRunError
@@ -139,7 +159,7 @@ def explain(error: Exception, *, debug: bool = False) -> int:
     message = describe_error(error)
     if isinstance(error, OSError) and error.errno in FULL:
         clear, message = True, f"{f'{error.filename}: ' if error.filename else ''}the disk is full: free some space"
-    typer.echo(f"error: {message}" if clear else f"error: {type(error).__name__}: {message}", err=True)
+    note(f"error: {message}" if clear else f"error: {type(error).__name__}: {message}")
     if not debug and not isinstance(error, RecipeError) and (not clear or error.__cause__ is not None):
-        typer.echo("(--debug shows where it happened)", err=True)
+        note("(--debug shows where it happened)")
     return MISTAKE if isinstance(error, RecipeError | NoRunError | LockedError | ImportError) else FAILED

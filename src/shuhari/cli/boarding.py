@@ -29,8 +29,8 @@ def board(
 ) -> None:
     """Look at runs, rollouts and claims in a browser. Nothing is loaded from elsewhere.
 
-    It listens at 127.0.0.1 unless told otherwise. The address that it prints holds a token: changes need it, and
-    beyond loopback everything does. Ctrl-C ends it.
+    It listens at 127.0.0.1 unless told otherwise. The address that it prints holds a token, unless it is
+    that of --key-env: changes need it, and beyond loopback everything does. Ctrl-C ends it.
 
     Example: shuhari board --port 6060
     """
@@ -43,7 +43,6 @@ def board(
     import os
     import secrets
     from threading import Thread
-    from urllib.parse import quote
 
     from shuhari.tools.serving.running import check_installed, listen, read_key, serve
 
@@ -64,9 +63,10 @@ def board(
         why = f"{host}:{port}: {error.strerror or error}; 0 takes any that is free"
         raise typer.BadParameter(why, param_hint="--port") from None
     name = f"[{host}]" if ":" in host else host
-    address = f"http://{name}:{at.getsockname()[1]}/#token={quote(key, safe='')}"
+    behind = f" (behind it #token= and what {key_env} holds)" if key_env else f"#token={key}"  # no key in a log
+    address = f"http://{name}:{at.getsockname()[1]}/{behind}"
     local = is_loopback(host) and not require_token
-    serve(make_app(root, key, local=local), at, lambda: say(f"the board of {root}/: {address}"), grace=1)
+    serve(make_app(root, key, local=local), at, lambda: say(f"the board of {root}/: {address}"), grace=1, key=key)
 
 
 def read_page(page: str, root: Path) -> object:

@@ -92,9 +92,9 @@ def _say_method(method: Any, verdict: str | None) -> None:
     from textwrap import fill
 
     head = f"{method.name}: {verdict}" if verdict else method.name
-    say(fill(make_printable(head), 80, subsequent_indent=" " * 8, break_on_hyphens=False))
+    say(fill(head, 80, subsequent_indent=" " * 8, break_on_hyphens=False))
     about = method.summary if method.problem is None else f"({method.problem})"
-    say(fill(make_printable(about), 80, initial_indent="    ", subsequent_indent="    "))
+    say(fill(about, 80, initial_indent="    ", subsequent_indent="    "))
 
 
 def _describe_verdict(method: Any) -> str | None:

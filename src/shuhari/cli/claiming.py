@@ -17,7 +17,7 @@ import typer
 from shuhari.cli import exploring, keeping, verdicts
 from shuhari.cli.exploring import check_bed
 from shuhari.cli.options import check_together
-from shuhari.cli.text import note, print_json, say
+from shuhari.cli.text import make_console, make_printable, note, print_json, say
 
 if TYPE_CHECKING:
     from shuhari.claims.pool import Progress
@@ -209,16 +209,18 @@ def _end_by_sigterm() -> Iterator[None]:
 @contextmanager
 def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
     """Shows the progress of a claim: a bar on a terminal, a line now and then elsewhere."""
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    console = Console(stderr=True)
+    console = make_console(err=True)
     if console.is_terminal:
-        columns = (TextColumn(name), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        texts = (TextColumn(text, markup=False) for text in ("{task.fields[name]}", "{task.description}"))
+        columns = (next(texts), BarColumn(), next(texts), TimeElapsedColumn())
         with Bar(*columns, TimeRemainingColumn(), console=console) as bar:
-            task = bar.add_task("", total=1.0)
-            yield lambda p: bar.update(task, completed=p.share, description=f"{p.done}/{p.total} {p.now}")
+            task = bar.add_task("", total=1.0, name=make_printable(name))
+            yield lambda p: bar.update(
+                task, completed=p.share, description=make_printable(f"{p.done}/{p.total} {p.now}")
+            )
         return
     last = [-QUIET, time.monotonic(), 0.0]  # last line at, began at, the share that was there before
 

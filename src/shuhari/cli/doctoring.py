@@ -31,7 +31,8 @@ def doctor(
 
     With --cluster, say what each node of a Ray cluster has, and where its versions differ from those here.
 
-    Of a run every row and every checkpoint is read and held to its checksum. Nothing is changed without --repair.
+    Of a run every row, every set of rows and every checkpoint is read and held to its checksum, also while the run is
+    written. Nothing is changed without --repair.
 
     Example: shuhari doctor runs/quickstart-s0
     """
@@ -67,10 +68,14 @@ def _examine(name: str, repair: bool, json: bool) -> None:
             print_table(("checkpoint", ""), rows)
         for fault in report.faults:
             say(f"damaged: {make_printable(fault, 500)}")
+        if report.running:
+            say("it is being written by another process, up to the step that it had when it was looked at")
+        for line in report.notes:
+            say(line)
         for line in done:
             say(line)
         if not report.faults:
-            say("all of it is as it was written")
+            say(f"all of it {'that can be told ' * bool(report.notes)}is as it was written")
         elif not done and not report.repairable:
             say(_explain_lost(report))
         elif not done:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shuhari.cli.diagnosing import describe_finding
-from shuhari.cli.text import format_number, make_printable, note, say
+from shuhari.cli.text import format_number, make_console, make_printable, make_text, note, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -21,12 +21,10 @@ class Live:
     report every step until the stage ends."""
 
     def __init__(self, recipe: Recipe, path: Path) -> None:
-        from rich.console import Console
-
         from shuhari.diagnosis import Watch
 
         self.watch = Watch()
-        self.console = Console()
+        self.console = make_console()
         self.eta = Eta(recipe.stages)
         self.path = path
         self.title = f"{recipe.name}  seed {recipe.seed}  {path}"
@@ -105,14 +103,11 @@ class Live:
     def _make_table(self, cells: Mapping[str, str]) -> Any:
         from rich.panel import Panel
         from rich.table import Table
-        from rich.text import Text
 
-        grid = Table.grid(padding=(0, 2))
-        for name in cells:
-            grid.add_column(name)
-        grid.add_row(*(Text(name, style="dim") for name in cells))
-        grid.add_row(*(Text(value, style="bold") for value in cells.values()))
-        return Panel(grid, title=Text(self.title), title_align="left", expand=False)
+        grid = Table.grid(*([""] * len(cells)), padding=(0, 2))
+        grid.add_row(*(make_text(name, "dim") for name in cells))
+        grid.add_row(*(make_text(value, "bold") for value in cells.values()))
+        return Panel(grid, title=make_text(self.title), title_align="left", expand=False)
 
 
 class Eta:

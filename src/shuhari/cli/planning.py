@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuhari.cli.options import check_together
-from shuhari.cli.text import make_printable, note, print_json, print_table, say
+from shuhari.cli.text import note, print_json, print_table, say
 from shuhari.data import nearest
 
 if TYPE_CHECKING:
@@ -266,4 +266,4 @@ def _compare_published(json: bool) -> None:
     head = ("setting", "speeds by", "s a step, planned", "published", "speed-up, planned", "published", "error")
     print_table(head, rows)
     for source, assumed in dict.fromkeys((c.source, c.assumed) for c in CASES):
-        say(f"{make_printable(source)}; assumed: {make_printable(assumed)}")
+        say(f"{source}; assumed: {assumed}")

@@ -11,7 +11,7 @@ import typer
 from shuhari.cli.diagnosing import say_findings
 from shuhari.cli.options import check_together
 from shuhari.cli.rollouts import save_samples, save_video, show_rollouts
-from shuhari.cli.text import NOTHING, describe, make_printable, note, print_json, print_table, say
+from shuhari.cli.text import NOTHING, describe, make_printable, note, print_csv, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LINES = 12  # of a table of steps on a screen
@@ -46,10 +46,7 @@ def show(
 
     Example: shuhari show latest --rollouts
     """
-    import sys
-
     from shuhari.store import Run, resolve
-    from shuhari.tools.plot import write_csv
 
     check_together(ctx, READS)
     if json and csv:
@@ -71,7 +68,7 @@ def show(
         return
     columns = opened.metrics()
     if csv:
-        write_csv(columns, sys.stdout)
+        print_csv(columns)
     elif json:
         facts = {"path": path, "status": opened.status, "step": opened.step, "summary": opened.summary}
         print_json({**facts, "recipe": opened.recipe, "metrics": columns, "events": opened.events()})
@@ -103,7 +100,7 @@ def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -
     from shuhari.tools.plot import choose_curves
 
     recipe, summary = run.recipe, run.summary or {}
-    task = make_printable(name_tasks(recipe))
+    task = name_tasks(recipe)
     name = f"{recipe.get('name', '')}{f' on {task}' if task else ''}"
     say(f"{path}: {name}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")
     if run.status == "failed":

@@ -120,7 +120,8 @@ def _say_regraded(found: Mapping[str, Any]) -> None:
             named = ", ".join(f"{make_printable(g['group'], SHORT)} (step {g['step']})" for g in groups[:LISTED])
             say(f"{len(groups)} {become}: {named}{', ...' if groups[LISTED:] else ''}")
     if found["changes"]:
-        say("episodes that change most:")
+        left = found["changed"] - len(found["changes"])
+        say(f"episodes that change most{f' ({left:,} more change: --limit shows more)' if left else ''}:")
     for c in found["changes"]:
         grades = " ".join(f"{n}={_arrow(*pair)}" for n, pair in c["rewards"].items())
         at = f"step {c['step']} {make_printable(c['group'], SHORT)} episode {c['episode']}"

@@ -35,7 +35,7 @@ def show_rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
         problem = entry["problem"]
         what = "group" if len(entry["episodes"]) > 1 else "episode"
         reward = "" if entry["score"] is None else f", reward {format_number(entry['score'])}"
-        say(f"--- {entry['why']} {what} of step {entry['step']}: {make_printable(problem['id'])}{reward}")
+        say(f"--- {entry['why']} {what} of step {entry['step']}: {problem['id']}{reward}")
         for name in ("prompt", "answer"):
             if problem[name] is not None:
                 say(f"{name}: {make_printable(str(problem[name]), 2000)}")

@@ -66,6 +66,7 @@ def serve(
                 make_app(worker, served, local=is_loopback(host), key=key),
                 at,
                 lambda: say(f"{served}: {opened.origin}, at http://{shown}:{where}/v1{', with a key' * bool(key)}"),
+                key=key,
             )
         finally:
             worker.close()

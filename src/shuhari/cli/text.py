@@ -1,9 +1,15 @@
-"""Printing for the commands. rich is imported when something is printed; text of models is shown, never obeyed."""
+"""Printing for the commands: all that reaches the terminal goes through here, and is made printable, as names and texts
+of a run may be anybody's. rich is imported when something is printed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -16,36 +22,79 @@ NOTHING = 1  # exit code where nothing was found of what was asked for by name, 
 
 def say(text: str = "") -> None:
     """Print a line to stdout."""
-    typer.echo(text)
+    typer.echo(make_printable(text))
 
 
 def note(text: str) -> None:
     """Print a line to stderr."""
-    typer.echo(text, err=True)
+    typer.echo(make_printable(text), err=True)
 
 
 def print_json(value: Any) -> None:
     """A value as JSON; what JSON has not is written as text, NaN as null."""
-    say(json.dumps(to_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False))
+    text = json.dumps(to_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False)
+    say(_ODD.sub(lambda found: _spell(found[0]), text))
+
+
+_ODD = re.compile(r"[^\n -~]")  # what may have to be spelled out
+
+
+def _spell(c: str) -> str:
+    """A character of a JSON text as it is, or as JSON spells it out."""
+    return c if c.isprintable() else json.dumps(c)[1:-1]
+
+
+def print_csv(columns: Mapping[str, Sequence[Any]]) -> None:
+    """Columns as CSV to stdout; `write_csv` makes them printable."""
+    from shuhari.tools.plot import write_csv
+
+    write_csv(columns, sys.stdout)
+
+
+def make_console(*, err: bool = False) -> Any:
+    """rich's console; what it shows of a run is made by `make_text`."""
+    from rich.console import Console
+
+    return Console(stderr=err)
+
+
+def make_text(text: str, style: str = "") -> Any:
+    """A text as rich shows it: printable, and without markup."""
+    from rich.text import Text
+
+    return Text(make_printable(text), style=style)
+
+
+@contextmanager
+def printable_log() -> Iterator[None]:
+    """While inside, what nobody but the terminal hears of logging, and warnings, are printable too."""
+    last, write = logging.lastResort, warnings.formatwarning
+    assert last is not None
+    form = last.format
+    last.format = lambda record: make_printable(form(record))  # type: ignore[method-assign]
+    warnings.formatwarning = lambda *given: make_printable(write(*given))
+    try:
+        yield
+    finally:
+        last.format = form  # type: ignore[method-assign]
+        warnings.formatwarning = write
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """A table; cells are plain text, and a column without any is left out. In a pipe it is as wide as needed."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
-    cells = [[make_printable(format_number(cell)) for cell in row] for row in rows]
+    cells = [[format_number(cell) for cell in row] for row in rows]
     used = [i for i in range(len(columns)) if not cells or any(row[i] not in ("", "-") for row in cells)]
-    console = Console()
+    console = make_console()
     if not console.is_terminal:
-        console = Console(width=100_000)
-    shown = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+        console.width = 100_000
+    shown = Table(box=box.SIMPLE_HEAD, title=make_text(title) if title else None, title_justify="left", pad_edge=False)
     for i in used:
-        shown.add_column(columns[i], overflow="fold")
+        shown.add_column(make_text(columns[i]), overflow="fold")
     for row in cells:
-        shown.add_row(*(Text(row[i]) for i in used))
+        shown.add_row(*(make_text(row[i]) for i in used))
     console.print(shown)
 
 
@@ -75,9 +124,13 @@ def describe(card: Mapping[str, Any]) -> str:
 def describe_error(error: BaseException) -> str:
     """The message of an error, with its notes (whose environment, which step) and the line of the user's own code that
     raised it."""
-    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    message = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    if isinstance(error, MemoryError):  # which Python and numpy mostly tell without a word
+        message = f"there is not enough memory{f': {message}' if message else ''}; expected a smaller model, buffer or "
+        message += "micro_batch, or a higher limit (ulimit -v says which one there is)"
+    message = message or f"{type(error).__name__}, without a word"
     about = [*vars(error).get("__notes__", ()), *_find_own_line(error)]
-    return f"{message} ({', '.join(about)})" if about else str(message)
+    return f"{message} ({', '.join(about)})" if about else message
 
 
 def _find_own_line(error: BaseException) -> list[str]:

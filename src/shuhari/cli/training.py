@@ -19,7 +19,7 @@ import typer
 
 from shuhari.cli.diagnosing import say_findings
 from shuhari.cli.reading import show_profile
-from shuhari.cli.text import describe, describe_error, format_number, make_printable, note, print_table, say
+from shuhari.cli.text import describe, describe_error, format_number, note, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -294,7 +294,7 @@ def show_closing(path: Path) -> None:
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
     if (score := _find_last(columns, ("regret",) if rows else ())) is not None:
-        say(f"last {make_printable(score[0])}: {format_number(score[1])}")
+        say(f"last {score[0]}: {format_number(score[1])}")
     say_findings(columns, run.recipe, path)
     picture = path / "curves.png"
     try:

@@ -13,7 +13,6 @@ from shuhari.cli.text import format_number, note, print_json, print_table, say
 
 WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than",
          "equal": "as"}  # fmt: skip
-BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which an untrained policy should
 
 
 def show_plan(one: Any, root: Path, out: Path) -> None:
@@ -49,19 +48,17 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
             "is not known beforehand")  # fmt: skip
     else:
         say(f"{most}{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {looks}{warm}")
-    if protocol is not None:
-        kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
-        say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {one.seeds[0]}")
-        for line in _describe_expected(one, quantities, card, before):
-            say(line)
+    kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
+    say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {one.seeds[0]}")
+    for line in _describe_expected(one, quantities, card, before):
+        say(line)
     if one.arms:
         print_table(("arm", "what differs from the method"), [
             (name, ", ".join(describe_differences(find_differences(one, name))) or "-") for name in one.arms
         ])  # fmt: skip
-    print_table(("role", "check", "claimed", "margin")[not one.looks :], [
+    print_table(("role", "check", "claimed", "margin"), [
         (c.rule.role, name_quantity(c.quantity),
-         f"{c.rule.arm} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}", c.rule.margin,
-         )[not one.looks :]
+         f"{c.rule.arm} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}", c.rule.margin)
         for c in one.checks
     ])  # fmt: skip
 
@@ -116,10 +113,23 @@ def show(result: Mapping[str, Any]) -> None:
     say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else describe_verdict(result)}")
     if result["says"]:
         say(result["says"])
-    if "headline" in result:
-        _show_ruled(result)
-    else:
-        _show_older(result)
+    rows = []
+    for check in result["checks"]:
+        interval = (
+            f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check.get("low") is not None else "-"
+        )
+        level = f"{check['level']:.1%}" if "level" in check else "-"
+        why = f" ({check['why']})" if check.get("why") else ""
+        rows.append((
+            check["role"], _describe_check(check), check["direction"], check["margin"], check.get("effect"), interval,
+            level, check.get("n"), check["verdict"] + why,
+        ))  # fmt: skip
+    print_table(("role", "what", "claimed", "margin", "effect", "interval", "level", "pairs", "verdict"), rows)
+    effects = {k: v for k, v in result["mde"].items() if v is not None}
+    if effects:
+        say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in effects.items())}; margin {result['headline']['margin']:g}")
+    for why in result["exploratory"]:
+        say(f"exploratory: {why}")
 
 
 def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
@@ -167,52 +177,8 @@ def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _show_ruled(result: Mapping[str, Any]) -> None:
-    rows = []
-    for check in result["checks"]:
-        interval = (
-            f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check.get("low") is not None else "-"
-        )
-        level = f"{check['level']:.1%}" if "level" in check else "-"
-        why = f" ({check['why']})" if check.get("why") else ""
-        rows.append((
-            check["role"], _describe_check(check), check["direction"], check["margin"], check.get("effect"), interval,
-            level, check.get("n"), check["verdict"] + why,
-        ))  # fmt: skip
-    print_table(("role", "what", "claimed", "margin", "effect", "interval", "level", "pairs", "verdict"), rows)
-    effects = {k: v for k, v in result["mde"].items() if v is not None}
-    if effects:
-        say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in effects.items())}; margin {result['headline']['margin']:g}")
-    for why in result["exploratory"]:
-        say(f"exploratory: {why}")
-
-
 def _describe_check(check: Mapping[str, Any]) -> str:
     from shuhari.claims.checks import name_quantity
     from shuhari.claims.result import format_factor
 
     return f"{name_quantity(check)}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
-
-
-def _show_older(result: Mapping[str, Any]) -> None:
-    from shuhari.claims.checks import name_quantity
-    from shuhari.claims.result import format_factor, mean
-
-    began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
-    if chance is not None and began is not None and not (BEGIN[0] <= began <= BEGIN[1] and chance < CHANCE):
-        scores = f"the warm start scores {began:.0%}, an untrained policy {chance:.0%}"
-        note(f"{scores}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
-    rows = []
-    for check in result["checks"]:
-        means = {arm: mean(values) for arm, values in check["values"].items()}
-        against = check["against"] if isinstance(check["against"], str) else None
-        other = means.get(against) if against else check["against"]
-        interval = (
-            f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check["low"] is not None else "-"
-        )
-        rows.append((
-            name_quantity(check), check["direction"], f"{check['arm']} {format_number(means[check['arm']])}",
-            f"{format_factor(check['factor'])}{against or 'number'} {format_number(other)}", check["difference"],
-            interval, check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
-        ))  # fmt: skip
-    print_table(("what", "claimed", "arm", "against", "difference", "95 % interval", "verdict"), rows)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shuhari.bounds import Length, hints, wrong
+from shuhari.bounds import Group, hints, wrong
 from shuhari.config.imitation import describe_imitation
 from shuhari.config.overlay import USE, RecipeError, format_path, read_budgets
 from shuhari.config.settings import Settings
@@ -44,13 +44,8 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
     the dotted key of the mistake."""
     if isinstance(table, Components):
         return table
-    seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
-    spend = read_budgets(table)
-    made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps="steps" in spend or not spend, whole=True)
-    name = str(table.get("name", "main"))
-    if "task" not in table:
-        raise RecipeError("task", "missing: a recipe needs [task] with a name, or extends = \"baselines/grpo\"")
-    task = made.make_task(table["task"])
+    spend, name = read_budgets(table), str(table.get("name", "main"))
+    made, task = _make_task(table, shared, in_steps="steps" in spend or not spend)
     rollout, n, sampling = _make_rollout(made, table.get("rollout", EMPTY))
     vector = is_vector(rollout)
     table = {**table, **{k: _replace_max_new(table[k], sampling.max_new) for k in LONGEST if k in table}}
@@ -109,6 +104,27 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         distributed=made.make(Distributed, table.get("distributed", EMPTY), "distributed", "[distributed]"),
         defaults=made.defaults,
     )
+
+
+def build_models(tables: Iterable[Mapping[str, Any]]) -> list[tuple[Task, dict[str, Role]]]:
+    """(task, models by role) of each stage, and nothing else of a recipe: no grader is loaded, no tool, no learner."""
+    shared: dict[str, Any] = {}
+    found = []
+    for table in tables:
+        made, task = _make_task(table, shared)
+        found.append((task, _make_roles(made, table.get("models", EMPTY), str(table.get("name", "main")))))
+    return found
+
+
+def _make_task(
+    table: Mapping[str, Any], shared: dict[str, Any] | None, in_steps: bool = True
+) -> tuple[Settings, Task]:
+    """(what makes the components of a stage, its task)."""
+    seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
+    made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps=in_steps, whole=True)
+    if "task" not in table:
+        raise RecipeError("task", "missing: a recipe needs [task] with a name, or extends = \"baselines/grpo\"")
+    return made, made.make_task(table["task"])
 
 
 def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[str, Transform]) -> None:
@@ -185,7 +201,7 @@ def _replace_max_new(value: Any, max_new: int) -> Any:
 
 
 def _make_rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampling]:
-    n = made.check(Length, table.get("n", 1), "rollout.n")
+    n = made.check(Group, table.get("n", 1), "rollout.n")
     sampling = made.make(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
     rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
     rollout = made.make_component("rollout", rest, "rollout", USE["rollout"])

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.resources.abc import Traversable
-from importlib.util import find_spec
 from pathlib import Path as File
 from typing import Any
 
@@ -18,7 +17,7 @@ from shuhari.config.library import find_recipe, list_names, read_table
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
 from shuhari.plugins import PluginError
-from shuhari.registry import hold, search_in
+from shuhari.registry import find_module, hold, search_in
 from shuhari.store.files import read_file
 
 NAMED_BY_CONTENT = re.compile(r"file/dataset-[0-9a-f]{12}\.jsonl")
@@ -30,6 +29,7 @@ MODULES = "modules"  # in that folder: copies of modules under their own names, 
 def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
     """(name, table) of a recipe and of what it extends, youngest first."""
     seen: dict[str, str] = {}
+    placed = set[str]()
     here: File | None = None
     while reference:
         name, source = _find(reference, here)
@@ -41,8 +41,7 @@ def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
         here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
         if here is not None:
             _anchor(table, here)
-            _use_copies(table, here)
-            _let_import(table, here)
+            _let_import(table, here, placed, _use_copies(table, here))
             _let_read(table, here)
             for key in ("on", "extends"):
                 if isinstance(other := table.get(key), str) and other.endswith(".toml"):
@@ -151,14 +150,15 @@ def find_named(text: str) -> File | None:
         return None
 
 
-def _use_copies(table: Tree, run: File) -> None:
+def _use_copies(table: Tree, run: File) -> set[str]:
     """In the recipe of a run, name the copies that it keeps of files that are not there (any more, or on this
-    machine). A module is named as before, and found among the copies where it is not elsewhere."""
-    kept = _read_kept(run)
+    machine). A module is named as before: returned are those that are to be found among the copies, as they are not
+    elsewhere."""
+    kept, modules = _read_kept(run), set[str]()
     for holder, key, text in list(_walk_texts(table)):
         copy, digest = kept.get(text, ("", ""))
         module = split_module(text) if not copy or File(copy).suffix == ".py" else ""
-        if not copy or (_can_import(module) if module else find_named(text) is not None):
+        if not copy or (_is_there(module) if module else find_named(text) is not None):
             continue
         place = (run / NEEDS / MODULES / f"{module.replace('.', '/')}.py" if module else run / NEEDS / copy).resolve()
         if place.exists():
@@ -166,9 +166,10 @@ def _use_copies(table: Tree, run: File) -> None:
                 message = f"{text!r} is not there, and its copy {place} is not what was kept (its content has changed)"
                 raise RecipeError("", f"{message}: put back the one or the other")
             if module:
-                search_in((run / NEEDS / MODULES).resolve())
+                modules.add(module)
             else:
                 holder[key] = _name_copy(text, place)
+    return modules
 
 
 def _read_kept(run: File) -> dict[str, tuple[str, str]]:
@@ -218,26 +219,26 @@ def split_module(text: str) -> str:
     return module if all(map(str.isidentifier, module.split("."))) else ""
 
 
-def _can_import(module: str) -> bool:
-    """Whether a module is found, in the current folder too, which is searched once an environment is made."""
-    search_in(File.cwd())
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError, AttributeError):
-        return False
+def _is_there(module: str) -> bool:
+    """Whether a module will be found, in the current folder too, which is searched once it is loaded."""
+    return find_module(module, [str(File.cwd())]) is not None
 
 
-def _let_import(table: Tree, folder: File) -> None:
-    """Let the module of a task `gym/module:id` be imported from beside the recipe.
+def _let_import(table: Tree, folder: File, placed: set[str], copies: Collection[str]) -> None:
+    """Let the module of a task (`gym/module:id`) be found beside the recipe, or among the copies of a run, once it is
+    loaded: nothing is imported here. `placed`: the modules that a younger recipe has named already.
 
-    Gymnasium imports it by that name whenever an environment is made: later, by whoever needs one, and in workers,
-    which are given this process's `sys.path`. So no context around a piece of work would do, and a name with the folder
-    in it would be another task, with other draws, on each machine."""
+    Gymnasium imports it by that name whenever an environment is made: later, by whoever needs one, and in workers. So
+    where it lies is noted by its name (`registry.search_in`); a name with the folder in it would be another task, with
+    other draws, on each machine."""
     for _, key, text in _walk_texts(table):
-        if key == "name" and text.startswith("gym/") and ":" in text:
-            module = text[4:].partition(":")[0]
-            if (folder / f"{module.replace('.', '/')}.py").is_file():
-                search_in(folder.resolve())
+        module = split_module(text) if key == "name" else ""
+        if module and module not in placed:
+            placed.add(module)
+            path = module.replace(".", "/")
+            there = (folder / f"{path}.py").is_file() or (folder / path / "__init__.py").is_file()
+            found = [folder.resolve()] if there else []
+            search_in(module, [*found, *([(folder / NEEDS / MODULES).resolve()] if module in copies else [])])
 
 
 def _let_read(table: Tree, folder: File) -> None:

@@ -42,7 +42,6 @@ TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
     "slow collection": "the learner waits for rollouts",
 }
 RESULT = 2  # the format of results of claims
-OLDER = 1  # of those by the older rule, which are still read
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def read_result(name: str, at: File | None = None) -> dict[str, Any] | None:
     path = (at or find_results()) / f"{name}.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        if found is not None and found["format"] not in (OLDER, RESULT):
+        if found is not None and found["format"] != RESULT:
             raise ValueError(f"format {found['format']!r}, not {RESULT}")
     except (ValueError, TypeError, KeyError) as error:
         raise RecipeError("", f"{path} is no result of a claim ({error}): move it away") from None

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path as File
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Count, Length, Positive, bare, wrong
+from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, bare, wrong
 from shuhari.config.files import find_file, name_originals, name_stages, read_chain
 from shuhari.config.laid import lay_methods, settle, spread
 from shuhari.config.library import FORMAT, Method, list_methods, list_names
@@ -50,8 +50,10 @@ __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_difference
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
 _SCALARS: dict[str, Any] = {
     **dict.fromkeys(("name", "summary", "alone", "block"), str),
-    **dict.fromkeys(("seed", "threads", "micro_batch"), Count),
-    **dict.fromkeys(BUDGETS, Length),
+    "seed": Seed,
+    "threads": Processes,
+    "micro_batch": Count,
+    **dict.fromkeys(BUDGETS, Budget),
     "seconds": Positive,
     "format": Annotated[int, Bounds(1, FORMAT)],
     "repeat": Length,

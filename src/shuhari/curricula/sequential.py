@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.bounds import Count, check
+from shuhari.bounds import Count, Seed, check
 from shuhari.data import Array, Request
 from shuhari.noise import keys
 from shuhari.ports import Ctx
@@ -30,7 +30,7 @@ class Sequential:
     split: str = "train"
     shuffle: bool = True
     pool: Count = 0
-    seed: Count = 0
+    seed: Seed = 0
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
     stamps = ()
 

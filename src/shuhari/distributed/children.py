@@ -6,22 +6,24 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
+from shuhari.begin import build_command, send_places
+
 
 def open_process(module: str, log: Path, stdin: int) -> tuple[subprocess.Popen[bytes], Connection]:
-    """`python -m MODULE LINK`, and our end of the link. What it prints is in `log`; Ctrl-C is ours alone. `stdin` as
-    `subprocess` has it."""
+    """A process that runs a module of ours, whose first argument is the number of its link, and our end of the link.
+    What it prints is in `log`; Ctrl-C is ours alone. `stdin` as `subprocess` has it."""
     link, there = Pipe()
-    command = [sys.executable, "-P", "-m", module, str(there.fileno())]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
     with there, log.open("wb") as out:
-        made = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=subprocess.STDOUT, pass_fds=(there.fileno(),),
-                                env=env, start_new_session=True)  # fmt: skip
+        made = subprocess.Popen(
+            build_command(module, link=there.fileno()), stdin=stdin, stdout=out, stderr=subprocess.STDOUT,
+            pass_fds=(there.fileno(),), start_new_session=True,
+        )  # fmt: skip
+    send_places(link)
     return made, link
 
 

@@ -116,6 +116,7 @@ def main(number: int) -> None:
     given = unpack(link.recv_bytes())
     from shuhari.distributed.rays import Rays
 
+    os.chdir(given["folder"])  # Ray's workers would import from the current folder before all others
     try:
         server.yard = Rays(given["workers"], given["address"], given["folder"])
     except Exception as error:

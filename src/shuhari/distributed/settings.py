@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Processes, SomeProcesses, check
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")  # layouts that can be in shards
 
@@ -20,9 +20,9 @@ class Distributed:
     a GPU of its own. shard: the model that is trained lies in shards over the learners, which are then further
     processes beside this one; this one keeps a copy of the weights, to sample and score with."""
 
-    workers: Count = 0
+    workers: Processes = 0
     address: str = ""
-    learners: Length = 1
+    learners: SomeProcesses = 1
     shard: bool = False
 
     def __post_init__(self) -> None:

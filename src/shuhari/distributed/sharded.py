@@ -37,6 +37,7 @@ from shuhari.learners.parts import Part
 from shuhari.learners.pieces import Meters, Pieces, scatter
 from shuhari.models.text import layouts, pretrained
 from shuhari.models.text.causal import Causal
+from shuhari.models.text.clean import checked_copy, forget
 from shuhari.models.text.folder import check_config, check_tokenizer
 from shuhari.models.text.trunk import Trunk
 from shuhari.needs import packs
@@ -85,11 +86,13 @@ class Sharded:
         check_mesh(mesh)
         check_config(path)
         check_tokenizer(path)
-        config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, local_files_only=True)
-        lm = make_sharded(config, mesh, dtype, compute)
-        if (path / "generation_config.json").is_file():
-            lm.generation_config = GenerationConfig.from_pretrained(str(path), local_files_only=True)
-        hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False, local_files_only=True)
+        with checked_copy(path) as copied:
+            config = AutoConfig.from_pretrained(str(copied), trust_remote_code=False, local_files_only=True)
+            lm = make_sharded(config, mesh, dtype, compute)
+            if (copied / "generation_config.json").is_file():
+                lm.generation_config = GenerationConfig.from_pretrained(str(copied), local_files_only=True)
+            hf = AutoTokenizer.from_pretrained(str(copied), trust_remote_code=False, local_files_only=True)
+            forget(copied, path, lm, hf)
         text = pretrained._tokenizer(hf, lm, path)
         made = cls(make_model(lm, text, context, recompute, str(path)), mesh, part)
         made._read(Weights(path) if weights is None else Shards(weights), "" if weights is None else "weights/")

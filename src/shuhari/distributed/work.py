@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shuhari.begin import look_there
 from shuhari.distributed.messages import pack, unpack, write_error
 from shuhari.distributed.player import Player
 from shuhari.loop.outside import compute_digests
@@ -28,7 +28,7 @@ class Work:
         """Make the components of the run: {pid, node} or {error}."""
         given = unpack(message)
         try:
-            _see(given["folder"], given["path"])
+            _see(given["folder"], given["places"])
             _check_outside(given["outside"])
             self.player = Player(given["name"], given["tree"], given["held"], given["threads"])
         except Exception as error:
@@ -84,11 +84,11 @@ class Work:
         return b""
 
 
-def _see(folder: str, path: Sequence[str]) -> None:
+def _see(folder: str, places: Mapping[str, Any]) -> None:
     """Import and open what the run would: from its folder, and where it looks."""
     if Path(folder).is_dir():
         os.chdir(folder)
-    sys.path[:] = [p for p in dict.fromkeys((*path, *sys.path)) if p]
+    look_there(places)
 
 
 def _check_outside(outside: Mapping[str, Sequence[str]]) -> None:

@@ -30,6 +30,7 @@ from shuhari.data import Array, Sampling, copy_with
 from shuhari.engines.local import Local
 from shuhari.engines.outside import Outside, Piece, Said, explain_refusal
 from shuhari.models.text.pretrained import Outline
+from shuhari.models.text.tokenizers import Template
 from shuhari.needs import Trace, role_model
 from shuhari.ports import ability
 from shuhari.registry import register
@@ -239,7 +240,7 @@ class OpenAI:
             return int(match[1])
         model = role_model(self.outside.models, self.role)
         try:
-            ids = model.encode(token)
+            ids = model.encode(Template(token))
         except ValueError:
             return -1
         return int(ids[0]) if len(ids) == 1 and token and model.decode(np.asarray(ids)) == token else -1

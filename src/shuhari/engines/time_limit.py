@@ -6,6 +6,9 @@ be interrupted, so from one (a notebook) the function is called in a thread of i
 is over. A function that swallows every interruption, or switches its timer off, and never returns ends the process
 (`watchdog`). Left out: libraries in C that look at no signal (what they compute ends, and is late then); limits on
 memory; functions that mean harm.
+
+`guard` is what stands around a call of a user's code that is awaited by nobody, such as an environment's step;
+`contained` around any: what would end the whole run (`exit()`) is an error of that call, like any other.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from types import FrameType
@@ -35,16 +38,82 @@ class Overdue(TimeoutError):
     """A call that has not returned within its limit; an error of its own timeouts is another."""
 
 
+class EscapeError(RuntimeError):
+    """A user's code has raised what ends more than its call, such as SystemExit."""
+
+
 class _Interruption(BaseException):
     """Raised inside of the function: no `except Exception` of its own takes it for a wrong answer."""
+
+
+@contextmanager
+def contained(*, awaited: bool = True) -> Iterator[None]:
+    """While a user's code runs inside: EscapeError, with its notes, for what is no `Exception` and was raised by that
+    code, not by who ends the run (Ctrl-C; where something is `awaited` inside, a task that is cancelled and a coroutine
+    that is closed)."""
+    task = _find_task()
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, _Interruption):
+        raise
+    except BaseException as error:
+        if awaited and ends_the_call(error, task):
+            raise
+        what = f"called exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {_name(error)}"
+        escaped = EscapeError(f"it {what}, which ends nothing here but the call")
+        for told in vars(error).get("__notes__", ()):
+            escaped.add_note(told)
+        raise escaped from error
+
+
+@contextmanager
+def guard(what: Callable[[], str], seconds: float | None) -> Iterator[None]:
+    """`contained`, and Overdue, with `what` it was in words, where it has not returned within `seconds` (None, 0: as
+    long as it likes; so it may too in any thread but the main one, as what is made in one thread need not run in
+    another)."""
+    limit = seconds if seconds and threading.current_thread() is threading.main_thread() else None
+    try:
+        with nullcontext() if limit is None else _interrupted(limit), contained(awaited=False):
+            yield
+    except Overdue:
+        if limit is None:
+            raise
+        raise Overdue(f"{what()} has not returned within {limit:g} s") from None
+
+
+def ends_the_call(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether it came from outside, where the task of the call is cancelled or its coroutine closed, and was not raised
+    by the user's code itself."""
+    if isinstance(error, asyncio.CancelledError):
+        return task is None or task.cancelling() > 0
+    if isinstance(error, GeneratorExit):  # what is closed runs in no task, or in another's
+        return task is None or task is not _find_task()
+    return False
+
+
+def _find_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
+
+
+def _name(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 async def call_within(seconds: float | None, call: Callable[[], Any]) -> Any:
     """What a function returns, awaited where it is a coroutine; None: without a limit.
 
-    Raises Overdue after so many seconds by the clock (also where time is virtual); ContractError where a function that
+    Raises Overdue after so many seconds by the clock (also where time is virtual); EscapeError for `exit()` and the
+    like; ContractError where a function that
     cannot be interrupted has hung once more than GIVEN_UP times.
     """
+    with contained():
+        return await _call_within(seconds, call)
+
+
+async def _call_within(seconds: float | None, call: Callable[[], Any]) -> Any:
     if seconds is None:
         given = call()
         return await given if inspect.isawaitable(given) else given

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from shuhari.bounds import AtLeast0, Count, Length, Seconds, check
+from shuhari.bounds import AtLeast0, Count, Length, Processes, Seconds, check
 from shuhari.data import EMPTY, Array, Sampling
 from shuhari.engines.local import Local
 from shuhari.engines.outside import Outside, Piece, Said, explain_refusal
@@ -69,7 +69,7 @@ class Vllm:
     role: str = "policy"
     max_model_len: Count = 0
     memory: AtLeast0 = 1.0
-    threads: Count = 0
+    threads: Processes = 0
     slots: Length = 256
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     more: Mapping[str, Any] = field(default_factory=lambda: EMPTY)

@@ -11,11 +11,12 @@ import torch
 from shuhari.batch import Batch
 from shuhari.data import ContractError, Request, StalledError, Trajectory, copy_with, nearest
 from shuhari.engines.clock import run_together
+from shuhari.engines.time_limit import contained
 from shuhari.measure import Meter
 from shuhari.pack import pack
 from shuhari.ports import REPLAYING, Reward, Rollout, Task, ability
 from shuhari.profile import span, spanned, stretches, work
-from shuhari.tasks.contract import explain_grade
+from shuhari.tasks.contract import explain_grade, find_overflow
 
 if TYPE_CHECKING:
     from shuhari.loop.asks import LoopCtx
@@ -128,7 +129,8 @@ async def collect_group(request: Request, rollout: Rollout, ctx: LoopCtx) -> lis
     if ctx.crew is not None and (graded := await ctx.crew.play(request, rollout, ctx)) is not None:
         return list(graded)
     try:
-        found = await rollout.group(request, ctx)
+        with contained():
+            found = await rollout.group(request, ctx)
     except (MemoryError, FloatingPointError, ContractError):
         raise
     except Exception as error:
@@ -169,7 +171,8 @@ def is_any_silent(trajectories: Iterable[Trajectory]) -> bool:
 async def _by_reward(group: Sequence[Trajectory], name: str, ctx: LoopCtx) -> list[Trajectory]:
     reward, leaves = ctx.rewards[name], [len(t.paths()) for t in group]
     try:
-        grades = list(await stretches("grade", reward.grade(group, ctx)))
+        with contained():
+            grades = list(await stretches("grade", reward.grade(group, ctx)))
     except ContractError:
         raise
     except Exception as error:
@@ -180,6 +183,7 @@ async def _by_reward(group: Sequence[Trajectory], name: str, ctx: LoopCtx) -> li
     for grade in grades:
         if wrong := explain_grade(grade):
             raise ContractError(f"{type(reward).__name__}.grade (reward {name!r}) {wrong}")
+    grades = [_without_overflow(grade, ctx, f"reward {name!r}") for grade in grades]
     ends = list(accumulate(leaves))
     return [t.graded(grades[end - n : end], by=name) for t, n, end in zip(group, leaves, ends, strict=True)]
 
@@ -194,10 +198,19 @@ def _by_task(t: Trajectory, ctx: LoopCtx) -> Trajectory:
 def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: LoopCtx) -> Mapping[str, Any] | None:
     problem = trajectory.request.problem
     try:
-        grade = ctx.task.grade(problem, [trajectory.steps[i] for i in path])
+        with contained(awaited=False):
+            grade = ctx.task.grade(problem, [trajectory.steps[i] for i in path])
     except Exception as error:
         ctx.record_failure("failed_graders", error, f"task {problem.task!r}")
         return None
     if wrong := explain_grade(grade, own=True):
         raise ContractError(f"{type(ctx.task).__name__}.grade (problem {problem.id!r}) {wrong}")
+    return _without_overflow(grade, ctx, f"task {problem.task!r}")
+
+
+def _without_overflow(grade: Mapping[str, Any] | None, ctx: LoopCtx, whose: str) -> Mapping[str, Any] | None:
+    """A grade that can be learnt from; None for one that overflows, which is its grader's failure: counted, shown."""
+    if wrong := find_overflow(grade):
+        ctx.record_failure("failed_graders", OverflowError(f"it {wrong}"), whose)
+        return None
     return grade

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shuhari import registry
 from shuhari.abilities import ability
+from shuhari.begin import list_places
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
@@ -58,5 +58,5 @@ def describe_run(recipe: Recipe, stages: Sequence[Components], ctx: Context, wor
     threads = min(ctx.threads, max(1, (os.cpu_count() or 1) // workers))
     tree = {k: v for k, v in recipe.tree.items() if k not in ("distributed", "claim", "paper")}
     return {"name": recipe.name, "tree": tree, "held": held, "threads": threads, "folder": os.getcwd(),
-            "path": [str(p) for p in sys.path],
+            "places": list_places(),
             "outside": {name: (str(path.resolve()), digests[name]) for name, path in outside.items()}}  # fmt: skip

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from shuhari.config.build import build_models
 from shuhari.config.recipe import Recipe, RecipeError, load
+from shuhari.data import EMPTY
+from shuhari.loop import state
 from shuhari.loop.outside import describe_changed, find_outside
 from shuhari.loop.resume import restore
+from shuhari.loop.roles import cast_roles, load_weights
 from shuhari.loop.run import Run, open_run
+from shuhari.ports import Task
 from shuhari.store import Run as Stored
 from shuhari.store import StoreError
 from shuhari.store.schema import FILE
@@ -32,6 +38,27 @@ def open_checkpoint(path: Path, step: int | None = None, recipe: Recipe | None =
         yield opened
 
 
+def open_models(path: Path, step: int | None = None) -> tuple[dict[str, Any], Task]:
+    """(models by role, the task of the stage at hand) of the run at `path` as of `step` (None: its last checkpoint).
+    Of the code that its recipe names, tasks and models alone are loaded: no grader, no tool. Raises as
+    `open_checkpoint`."""
+    recipe = read_recipe(path)
+    tree = Stored(path).load(step)
+    if tree is None:
+        raise StoreError(f"{path} has no checkpoint yet: train it first")
+    tables = recipe.stages[: tree["progress"]["stage"] + 1]
+    models, shared, found = dict[str, Any](), set[str](), build_models(tables)
+    for task, roles in found:
+        cast_roles(roles, models, task, recipe.seed, EMPTY, shared, sources=False)
+    load_weights(models, tree["models"])
+    made = {str(t["name"]): {"models": {r: role.model for r, role in roles.items() if role.model is not None}}
+            for t, (_, roles) in zip(tables, found, strict=True)}  # fmt: skip
+    mine = tuple(f"{stage}/models/" for stage in made)
+    state.remember(made, {at: x for at, x in tree["components"].items() if at.startswith(mine)})
+    _warn(path, find_outside(recipe))
+    return models, found[-1][0]
+
+
 def read_recipe(path: Path, recipe: Recipe | None = None) -> Recipe:
     """The recipe of the run at `path`, or `recipe`, if that has been read already, as one process plays it. RecipeError
     for a study."""
@@ -43,7 +70,10 @@ def read_recipe(path: Path, recipe: Recipe | None = None) -> Recipe:
 
 def warn_of_changes(path: Path, opened: Run) -> None:
     """Say in the log which files of data or code are not those that the run at `path` was made with."""
-    outside = find_outside(opened.recipe, opened.progress.stages)
+    _warn(path, find_outside(opened.recipe, opened.progress.stages))
+
+
+def _warn(path: Path, outside: Mapping[str, Path]) -> None:
     used = ", and what is there now is used"
     if changed := describe_changed(Stored(path).get("outside") or {}, outside, used):
         logging.getLogger("shuhari").warning("%s: %s", path, changed)

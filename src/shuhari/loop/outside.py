@@ -9,10 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
-import sysconfig
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from shuhari.config.files import MODULES, NEEDS, find_named, split_module
 from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe
 from shuhari.loop import state
+from shuhari.registry import find_module, is_installed, list_beside
 from shuhari.store import Store
 from shuhari.store.files import translate_errors
 
@@ -54,22 +53,16 @@ def _find_module(name: str) -> Path | None:
 
 def _find_import(module: str) -> Path | None:
     """The file that a module is imported from; None where there is none, and of what is installed."""
-    with suppress(ImportError, ValueError, AttributeError):
-        spec = find_spec(module) if module else None
-        return None if spec is None or not spec.origin or _is_installed(spec.origin) else Path(spec.origin)
-    return None
+    beside = list_beside().get(module.partition(".")[0], [])
+    spec = find_module(module, [str(Path.cwd()), *beside]) if module else None
+    return None if spec is None or not spec.origin or is_installed(spec.origin) else Path(spec.origin)
 
 
 def _find_source(kind: type) -> Path | None:
     with suppress(TypeError, OSError):
         file = None if kind.__module__.split(".")[0] == "shuhari" else inspect.getsourcefile(kind)
-        return None if file is None or _is_installed(file) else Path(file).resolve()
+        return None if file is None or is_installed(file) else Path(file).resolve()
     return None
-
-
-def _is_installed(file: str) -> bool:
-    places = (sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return not Path(file).is_file() or any(Path(file).resolve().is_relative_to(p) for p in places if p)
 
 
 def compute_digests(outside: Mapping[str, Path]) -> dict[str, str]:

@@ -39,10 +39,12 @@ from shuhari.needs import role_model
 from shuhari.ports import Transform, is_vector
 from shuhari.rollouts.episode import Episode
 from shuhari.store import checkpoint
+from shuhari.store.folders import find_old, refuse_foreign, replace_folder
 from shuhari.tasks.prompts import Prompts, to_problem
 from shuhari.transforms import apply
 
 DEFAULT = Sampling()
+WRITTEN = ("tree.json", "tensors.safetensors", "tensors-*-of-*.safetensors")  # of a state
 
 
 class Session:
@@ -131,8 +133,8 @@ class Session:
         return info
 
     def save_state(self, path: str | Path) -> Path:
-        """Write weights, optimiser and all memory as the directory `path`, in the place of what is there; the path.
-        RuntimeError between `forward_backward` and `optim_step`."""
+        """Write weights, optimiser and all memory as the directory `path`, in the place of a state that is there; the
+        path. FileExistsError where it holds anything else, RuntimeError between `forward_backward` and `optim_step`."""
         if any(g is not None for g in self._grads):
             raise RuntimeError("save_state with a gradient that optim_step has not taken: call it first")
         ctx, path = self.ctx, Path(path)
@@ -146,17 +148,13 @@ class Session:
             "names": sorted(ctx.reward_names),
             "made": self.made,
         }
-        if path.exists() and not (path / "tree.json").exists():
-            raise FileExistsError(f"{path} is there and holds no state: expected a new path, or one of save_state")
+        refuse_foreign(path, WRITTEN)
         path.parent.mkdir(parents=True, exist_ok=True)
-        new, old = path.with_name(f".new-{path.name}"), _free_path(path)
-        shutil.rmtree(new, ignore_errors=True)
+        new = path.with_name(f".new-{path.name}")
+        refuse_foreign(new, WRITTEN)
+        shutil.rmtree(new, ignore_errors=True)  # of a call that was killed
         checkpoint.write(new, tree)
-        if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
-        new.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
+        replace_folder(path, new, WRITTEN)
         return path
 
     # ---------------------------------------------------------------- beside them
@@ -164,9 +162,9 @@ class Session:
     def load_state(self, path: str | Path) -> None:
         """Go on where `save_state` was: the same calls then give the same bits. The session has to be made alike."""
         path, ctx = Path(path), self.ctx
-        if not any((p / "tree.json").is_file() for p in (path, _free_path(path))):
+        if not any((p / "tree.json").is_file() for p in (path, find_old(path))):
             raise FileNotFoundError(f"{path}: no state there: expected a folder that save_state has written")
-        tree = checkpoint.read(_free_path(path) if not path.exists() and _free_path(path).exists() else path)
+        tree = checkpoint.read(find_old(path) if not path.exists() and find_old(path).exists() else path)
         load_weights(ctx.models, tree["models"])
         state.remember(self._parts(), tree["memory"])
         n = tree["counts"]
@@ -300,10 +298,6 @@ def session(
     except BaseException:
         ctx.close()
         raise
-
-
-def _free_path(path: Path) -> Path:
-    return path.with_name(f".old-{path.name}")
 
 
 class _Done:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Length, check
+from shuhari.bounds import AtLeast0, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.mlp import Activation, Mlp
@@ -146,7 +146,7 @@ class CategoricalPolicy:
     observations go through the running moments of what was collected. `norm`,
     `see`: as in `value`."""
 
-    hidden: tuple[Length, ...] = (64, 64)
+    hidden: tuple[Width, ...] = (64, 64)
     activation: Activation = "tanh"
     orthogonal: bool = True
     gain: AtLeast0 = 0.01

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Bounds, Length, Positive, check
+from shuhari.bounds import AtLeast0, Bounds, Length, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.denoising import Chain, Steps, denoise
@@ -85,10 +85,10 @@ class ChainPolicy:
     discretisation: Length = 20
     single: bool = False
     bound: AtLeast0 = 0.0
-    hidden: tuple[Length, ...] = (64, 64)
+    hidden: tuple[Width, ...] = (64, 64)
     spread: tuple[Length, ...] = (16,)
     activation: Activation = "silu"
-    time: Annotated[int, Bounds(2)] = 8
+    time: Annotated[int, Bounds(2, most=10**8)] = 8
     normalise: bool = False
     see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="chain", init=False)

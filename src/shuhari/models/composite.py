@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Length, Positive, check
+from shuhari.bounds import AtLeast0, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.deterministic import Clipped
@@ -68,7 +68,7 @@ class Residual:
     with `learned` a parameter that begins there. `info`: `base` [B, 1, A]. normalise: as in `deterministic`."""
 
     base: str = "base"
-    hidden: tuple[Length, ...] = (256, 256)
+    hidden: tuple[Width, ...] = (256, 256)
     activation: Activation = "relu"
     scale: AtLeast0 = 0.1
     noise: Positive = 0.05
@@ -178,7 +178,7 @@ class Gated:
     `expert` [B], who decided. Gradients run into the experts that a part trains."""
 
     experts: tuple[str, ...] = ()
-    hidden: tuple[Length, ...] = (64, 64)
+    hidden: tuple[Width, ...] = (64, 64)
     activation: Activation = "tanh"
     normalise: bool = False
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)

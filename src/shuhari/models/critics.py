@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Length, Positive, check
+from shuhari.bounds import AtLeast0, Length, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.mlp import Activation, Ensemble, Mlp
@@ -126,7 +126,7 @@ class ValueCritic:
     the parts of a Dict of observations that are seen (none named: all). bins: the value is the mean of a distribution
     over these, which a loss of cross-entropy fits."""
 
-    hidden: tuple[Length, ...] = (64, 64)
+    hidden: tuple[Width, ...] = (64, 64)
     activation: Activation = "tanh"
     orthogonal: bool = True
     gain: AtLeast0 = 1.0
@@ -168,7 +168,7 @@ class DiscreteQ:
     What an `action_mask` forbids is worth -1e9 and never done. normalise, returns, norm, see, bins: as in `value`.
     quantiles: the value is the mean of these of the return, which a loss of quantiles fits; ValueError beside bins."""
 
-    hidden: tuple[Length, ...] = (64, 64)
+    hidden: tuple[Width, ...] = (64, 64)
     activation: Activation = "relu"
     normalise: bool = False
     returns: bool = False
@@ -268,7 +268,7 @@ class ContinuousQ:
     environment takes them). `value()` is [B, 1, n]. normalise, returns, norm, see, bins: as in `value`."""
 
     n: Length = 2
-    hidden: tuple[Length, ...] = (256, 256)
+    hidden: tuple[Width, ...] = (256, 256)
     activation: Activation = "relu"
     normalise: bool = False
     returns: bool = False

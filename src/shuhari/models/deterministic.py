@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.bounds import Bounds, Length, check
+from shuhari.bounds import Bounds, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.gaussian import normal_log_prob
@@ -79,7 +79,7 @@ class DeterministicPolicy:
     not under `greedy`. `normalise`: observations go through the running moments of what was collected. `norm`,
     `see`: as in `value`."""
 
-    hidden: tuple[Length, ...] = (256, 256)
+    hidden: tuple[Width, ...] = (256, 256)
     activation: Activation = "relu"
     noise: Annotated[float, Bounds(0, open="low", hint="greedy sampling has none")] = 0.1
     normalise: bool = False

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.bounds import Length, check
+from shuhari.bounds import Length, Width, check
 from shuhari.models.mlp import Activation, Ensemble
 from shuhari.models.spaces import box, spaces_of
 from shuhari.ports import Task
@@ -42,7 +42,7 @@ class Dynamics:
     variances, as in the code of Voelcker et al. 2022."""
 
     n: Length = 5
-    hidden: tuple[Length, ...] = (200, 200)
+    hidden: tuple[Width, ...] = (200, 200)
     activation: Activation = "silu"
     module: nn.Module = field(init=False, repr=False)
 

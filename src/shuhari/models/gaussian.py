@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Length, check
+from shuhari.bounds import AtLeast0, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.mlp import Activation, Mlp
@@ -160,7 +160,7 @@ class GaussianPolicy:
     observations go through the running moments of what was collected. `norm`,
     `see`: as in `value`."""
 
-    hidden: tuple[Length, ...] = (64, 64)
+    hidden: tuple[Width, ...] = (64, 64)
     activation: Activation = "tanh"
     orthogonal: bool = True
     gain: AtLeast0 = 0.01
@@ -226,7 +226,7 @@ class SquashedPolicy:
     [`low`, `high`]. `normalise`: observations go through the running moments of what was collected. `norm`,
     `see`: as in `value`."""
 
-    hidden: tuple[Length, ...] = (256, 256)
+    hidden: tuple[Width, ...] = (256, 256)
     activation: Activation = "relu"
     low: float = -20.0
     high: float = 2.0

@@ -27,7 +27,7 @@ class Bins:
 
     low: float
     high: float
-    n: Annotated[int, Bounds(2)] = 51
+    n: Annotated[int, Bounds(2, most=10**8)] = 51
     sigma: AtLeast0 = 0.75
 
     def __post_init__(self) -> None:

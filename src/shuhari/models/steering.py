@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from shuhari.abilities import ability, find_missing
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Length, Positive, check
+from shuhari.bounds import AtLeast0, Length, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.composite import Others
@@ -52,7 +52,7 @@ class Steered:
 
     base: str = "base"
     bound: Positive = 1.5
-    hidden: tuple[Length, ...] = (256, 256)
+    hidden: tuple[Width, ...] = (256, 256)
     activation: Activation = "relu"
     normalise: bool = False
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)

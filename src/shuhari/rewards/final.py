@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from shuhari.tasks.separators import CHOICE, stands_alone
+
 # what an answer may not say unless the truth does: name -> how it is written
 MARKS = {
     "relation": re.compile(
@@ -17,16 +19,40 @@ MARKS = {
     "plus or minus": re.compile(r"±|∓|\\(?:pm|mp)(?![a-zA-Z])"),
     "percent": re.compile(r"\\?%|\\percent|\bper ?cent\b", re.IGNORECASE),
     "line break": re.compile(r"\\\\|\\newline|\\cr(?![a-zA-Z])|\\(?=\d)"),
-    "choice": re.compile(r"\b(?:or|maybe|perhaps|possibly|either)\b|\\(?:vee|lor)(?![a-zA-Z])", re.IGNORECASE),
+    "choice": CHOICE,
+    "angle": re.compile(r"°|\\(?:circ|degree|textdegree)(?![a-zA-Z])"),
+    "dots": re.compile(r"\.\.|…|\\[lcd]?dots(?![a-zA-Z])"),
+    "index": re.compile(r"[0-9]\}?\s?_"),  # of a number
 }  # fmt: skip
-NAME = re.compile(r"\s*\\?[a-zA-Z]+(?:_\{?\w+\}?)?(?:\s*\(\s*[\w,\s]*\))?\s*")  # x, a_1, f(x), \theta
+NAME = re.compile(r"\s*\\?[a-zA-Z]+(?:_\{?\w+\}?)?(?:\s*\([\w,\s]*\))?\s*")  # x, a_1, f(x), \theta
 _MATHS = re.compile(  # of a bounded length: one that is opened and never closed is not looked for to the end
-    r"\$\$(.{1,2000}?)\$\$|(?<!\\)\$(.{1,2000}?)(?<!\\)\$|\\\((.{1,2000}?)\\\)|\\\[(.{1,2000}?)\\\]", re.DOTALL
+    r"\$\$(.{1,2000}?)\$\$|(?<!\\)\$(.{1,2000}?)(?<!\\)\$|\\\(((?:(?!\\\().){1,2000}?)\\\)|"
+    r"\\\[((?:(?!\\\[).){1,2000}?)\\\]", re.DOTALL
 )
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*\\?%?|[-+]?\.\d+")
+_PLAIN = re.compile(  # what math-verify reads; it skips all else, so that 12#13 and 12–13 would be 12
+    r"[a-zA-Z0-9\s+\-*/^_=.,:!()\[\]{}\\$%<>≤≥≠≈≡∼±∓∪∩∈∅°…|'\u0391-\u03c9]"
+)
+_WRITTEN = str.maketrans({"·": " \\cdot ", "⋅": " \\cdot ", "∗": " \\cdot ", "×": " \\times ", "÷": " \\div ", "−": "-",
+                          "∕": "/", "π": " \\pi ", "∞": " \\infty ", "~": " "})  # fmt: skip
+_COMMAND = re.compile(r"\\([a-zA-Z]+|.)", re.DOTALL)
+_COMMANDS = frozenset(
+    "frac dfrac tfrac cfrac sqrt cdot times div left right big Big bigl bigr Bigl Bigr infty log ln exp lg sin cos "
+    "tan cot  sec csc arcsin arccos arctan sinh cosh tanh text textbf textit mathrm mathbf mathbb mathcal mbox "
+    "operatorname cup cap  in setminus emptyset varnothing begin end binom dbinom choose overline bar vec hat sum "
+    "prod int lim max min gcd lcm mod  pmod bmod pi displaystyle quad qquad boxed alpha beta gamma delta epsilon "
+    "varepsilon zeta eta theta vartheta kappa  lambda mu nu xi rho sigma tau phi varphi chi psi omega Gamma Delta "
+    "Theta Lambda Xi Pi Sigma Phi Psi Omega lfloor rfloor  lceil rceil langle rangle vert lvert rvert dots ldots "
+    "cdots circ degree le ge lt gt ne leq geq neq leqslant geqslant "
+    "approx sim simeq equiv cong not pm mp percent prime mid lor vee newline cr".split()
+) | frozenset("{},;:! %$\\")
+_TEXT = re.compile(r"\\(?:text\w*|mathrm|mbox|operatorname)\s?\{([^{}]*)\}")
+_OPEN, _CLOSED = re.compile(r"[*/^_:+\-=\\]$"), re.compile(r"^[*/^_:,;=]")  # a formula that is not whole
+_UNIT = "€£¥¢$"  # around a number it is no other answer
 _WORD = re.compile(  # of a language, and no function or constant
     r"(?<!\\)\b(?!(?:sqrt|cbrt|abs|exp|log|ln|inf|infinity|pi|theta|alpha|beta|a?(?:sin|cos|tan|cot|sec|csc)h?)\b)"
-    r"(?:[a-zA-Z]{3,}|is|it|or|so|to|of|in|by)\b|\\text"
+    r"(?:[a-zA-Z]{3,}|is|it|or|so|to|of|in|by)\b|\\text|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+    r"|[\u00c0-\u024f\u0400-\u05ff\u0620-\u064a\u0900-\u0fff]{3,}"
 )
 _END = re.compile(r"[.!?;]\s|\n")
 LONGEST, DEPTH = 500, 32  # characters of a text that may be one formula; brackets in each other
@@ -36,7 +62,8 @@ def find_final(text: str, truth: str) -> list[str]:
     """The formulas that must each equal `truth`: the sides of the last equation, or the last formula. Empty where the
     answer says something that the truth does not (`MARKS`), or where there is none."""
     formula, around = _locate(text.strip())
-    if not formula.strip() or _measure_depth(formula) > DEPTH:
+    formula = _trim(formula)
+    if not formula or _measure_depth(formula) > DEPTH or not _is_whole(formula, truth):
         return []
     for name, mark in MARKS.items():
         if not mark.search(truth) and (mark.search(formula) or (name == "choice" and mark.search(around))):
@@ -59,8 +86,37 @@ def write_formula(truth: str) -> str:
 
 def write_latex(formula: str) -> str:
     """Powers, products and percent signs as code and text write them, in LaTeX; dollar signs left out."""
-    plain = re.sub(r"(?<!\\)\$", "", formula.strip()).replace("**", "^").replace("*", " \\cdot ")
+    plain = re.sub(r"(?<!\\)\$", "", " ".join(formula.split())).replace("**", "^").replace("*", " \\cdot ")
     return re.sub(r"(?<!\\)%", r"\\%", re.sub(r"(?<![\\a-zA-Z])pi\b", r"\\pi", plain))
+
+
+def _trim(formula: str) -> str:
+    """Without the full stop that ends a sentence, and signs of currencies around it."""
+    plain = formula.translate(_WRITTEN).strip().strip(_UNIT).strip()
+    return plain[:-1].rstrip() if plain.endswith(".") and not plain.endswith("..") else plain
+
+
+def _is_whole(formula: str, truth: str) -> bool:
+    """Whether a formula is one, of signs and commands that are known or that the truth has too."""
+    if set(_PLAIN.sub("", formula)) - set(truth) or not stands_alone(formula, truth):
+        return False
+    if {m[1] for m in _COMMAND.finditer(formula)} - _COMMANDS - {m[1] for m in _COMMAND.finditer(truth)}:
+        return False
+    if any(not c.isalpha() and c not in " .-" for m in _TEXT.finditer(formula) for c in m[1]) and "\\text" not in truth:
+        return False
+    if any(c in formula and c not in truth for c in "|'") or _OPEN.search(formula) or _CLOSED.search(formula):
+        return False
+    return _is_closed(formula) or not _is_closed(truth)
+
+
+def _is_closed(formula: str) -> bool:
+    """Whether as many brackets close as open, whatever their kind: an interval may be half open."""
+    depth = 0
+    for char in formula:
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _locate(text: str) -> tuple[str, str]:

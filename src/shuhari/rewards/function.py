@@ -15,7 +15,7 @@ from typing import Any
 from shuhari import registry
 from shuhari.bounds import Seconds, check
 from shuhari.data import ContractError, Trajectory, nearest
-from shuhari.engines.time_limit import Overdue, call_within
+from shuhari.engines.time_limit import EscapeError, Overdue, call_within
 from shuhari.ports import Ctx, ability
 from shuhari.registry import register
 from shuhari.tasks.source import answer_text
@@ -102,8 +102,8 @@ class Function:
         except Overdue:
             limit = f"{self.timeout:g} s ([reward.{self.name}] timeout)"
             raise Overdue(f"{self} has not returned within {limit}") from None
-        except SystemExit as error:  # it ends nothing here but itself
-            raise RuntimeError(f"{self} called exit({error.code!r})") from None
+        except EscapeError as error:
+            raise EscapeError(f"{self}: {error}") from None
         for i, number in zip(played, self._check_numbers(given, len(played)), strict=True):
             grades[i] = None if number is None else {self.name: number}
         return grades

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Length, Positive, Seconds, check
+from shuhari.bounds import Bounds, Positive, Seconds, SomeProcesses, check
 from shuhari.data import Trajectory
 from shuhari.events import Committed, Event
 from shuhari.models.text.child import ChildError, Pool
@@ -59,10 +59,10 @@ class Maths:
 
     name: str = "maths"
     timeout: Seconds = 30.0
-    memory: Annotated[int, Bounds(256)] = 2048
+    memory: Annotated[int, Bounds(256, most=2**24)] = 2048
     cpu: Positive = 1.0
     total: Positive = 20.0
-    judges: Length = 2
+    judges: SomeProcesses = 2
 
     @property
     def stamps(self) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ have, functions with `*args` or `**kwargs`.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import re
@@ -19,7 +18,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from shuhari.engines.time_limit import Overdue, call_within
+from shuhari.engines.time_limit import EscapeError, Overdue, call_within
 
 SECTION = re.compile(r"^(?:args|arguments|parameters|params|returns?|yields?|raises|examples?|notes?):\s*$", re.I)
 GOOGLE = re.compile(r"^(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)$")
@@ -90,29 +89,15 @@ class FunctionTool:
     async def answer(self, arguments: Any, seconds: float | None = None) -> str:
         """What the function returns, as text: JSON, where it is no text already. Raises ToolError where it takes no
         such arguments, raises, takes more than so many seconds, or returns what is neither text nor JSON."""
-        values, task = self.read(arguments), asyncio.current_task()
+        values = self.read(arguments)
         try:
             given = await call_within(seconds, lambda: self.call(**values))
             return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, allow_nan=False)
         except Overdue:
             raise ToolError(f"{self.name}: no answer within {seconds:g} s") from None
-        except (Exception, SystemExit, asyncio.CancelledError, GeneratorExit) as error:
-            if _ends_the_call(error, task):
-                raise
+        except Exception as escaped:
+            error = escaped.__cause__ or escaped if isinstance(escaped, EscapeError) else escaped
             raise ToolError(f"{type(error).__name__}: {_say(error)}") from error
-
-
-def _ends_the_call(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether it came from outside, where the task of the call is cancelled or its coroutine closed, and was not raised
-    by the tool itself."""
-    if isinstance(error, asyncio.CancelledError):
-        return task is None or task.cancelling() > 0
-    if isinstance(error, GeneratorExit):  # what is closed runs in no task, or in another's
-        try:
-            return task is None or asyncio.current_task() is not task
-        except RuntimeError:
-            return True
-    return False
 
 
 def _say(error: BaseException) -> str:

@@ -16,6 +16,7 @@ import torch
 
 from shuhari.abilities import find_missing
 from shuhari.data import Array, ContractError, Payload, Request, Status, Step, Trajectory, Whole, copy_with, is_tokens
+from shuhari.engines.time_limit import contained, guard
 from shuhari.needs import Trace, decisions, role_model
 from shuhari.ports import Ctx, Window, ability, is_text
 from shuhari.profile import waited
@@ -66,8 +67,10 @@ class Playing:
         if lack := find_missing(self.env, "reset", "step"):
             raise ContractError(f"{type(self.env).__name__} is no environment: it has no {' and no '.join(lack)}")
         try:
-            first = self.env.reset(self.request.problem)
-            first = await first if inspect.isawaitable(first) else first
+            with guard(lambda: self._name("reset"), self.timeout):
+                first = self.env.reset(self.request.problem)
+            with contained():
+                first = await first if inspect.isawaitable(first) else first
         except Exception as error:
             self._note_place(error, "the reset")
             raise
@@ -106,10 +109,12 @@ class Playing:
         self._keep(self.context, trace, decided=decided, role=role)
         self.moves += 1
         try:
-            answer = self.env.step(self._to_environment(trace))
+            with guard(lambda: self._name("step"), self.timeout):
+                answer = self.env.step(self._to_environment(trace))
             if inspect.isawaitable(answer):
                 async with asyncio.timeout(self.timeout or None):  # `wait_for` of Python 3.11 may lose a cancellation
-                    answer = await waited(answer)
+                    with contained():
+                        answer = await waited(answer)
             self._require(explain_step(answer, text=is_tokens(self.context)), "step")
             observation, reward, self.status = answer
             reply = self._see(trace.action, observation)
@@ -125,6 +130,9 @@ class Playing:
         step = self.steps[-1]
         info = {**step.info, "observation": reply} if reply else step.info
         self.steps[-1] = self._add_reported(copy_with(step, reward=dict(reward), info=info))
+
+    def _name(self, call: str) -> str:
+        return f"the {call} of {type(self.env).__name__} ([rollout] timeout)"
 
     def _note_place(self, error: Exception, place: str) -> None:
         """Note on an error of the environment's own where it was raised, unless it says so."""

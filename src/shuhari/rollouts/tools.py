@@ -20,6 +20,7 @@ from typing import Any
 from shuhari import registry
 from shuhari.bounds import Length, Seconds, check
 from shuhari.data import ContractError, Payload, Problem, Request, Status, is_tokens, nearest
+from shuhari.models.text.tokenizers import Template
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -158,8 +159,8 @@ class Calling:
         shown = [text if good else f"error: {text}" for good, text in told]
         cut = [t if len(t) <= self.of.longest else f"{t[: self.of.longest]}..." for t in shown]
         answers = "\n".join(f"<tool_response>\n{t}\n</tool_response>" for t in cut)
-        shown_as = f"{between}{answers}{after}".encode("utf-8", "replace").decode()  # no half of a pair of surrogates
-        ids: Any = self.ctx.encode(shown_as, self.role)
+        said = answers.encode("utf-8", "replace").decode()  # no half of a pair of surrogates
+        ids: Any = self.ctx.encode(Template(between, said, after), self.role)
         return ids[1:] if int(ids[0]) == self.last else ids
 
     async def _answer(self, said: str) -> tuple[bool, str]:

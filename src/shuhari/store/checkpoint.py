@@ -20,14 +20,15 @@ from safetensors import SafetensorError
 
 from shuhari.store import codec
 from shuhari.store import tensors as tensor_files
-from shuhari.store.files import CheckpointError, read_file, remove, sync_directory, write_file
+from shuhari.store.files import CheckpointError, DamageError, read_file, remove, sync_directory, write_file
+from shuhari.store.names import join_block
 from shuhari.store.ring import RingFiles
 
-FORMAT = 1
+FORMAT = 2  # 1: the checksum of `tree.json` was that of its tree alone
 LIMIT = 4 * 2**30  # bytes of tensors a file; one tensor that is larger has a file of its own
 # `tensors`: bytes and crc32 of each file, in order
 _HEAD = re.compile(
-    rb'{"format":(\d+),"tensors":(\[\d+,\d+(?:,\d+,\d+)*\]),"rings":(\[.*?\]),"crc32":(\d+),"tree":', re.DOTALL
+    rb'({"format":(\d+),"tensors":(\[\d+,\d+(?:,\d+,\d+)*\]),"rings":(\[.*?\])),"crc32":(\d+),"tree":', re.DOTALL
 )
 
 
@@ -57,8 +58,9 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
         text = codec.to_json(value)
         listed = json.dumps(sorted(blocks), separators=(",", ":"))
         sums = json.dumps(written, separators=(",", ":"))
-        head = f'{{"format":{FORMAT},"tensors":{sums},"rings":{listed},"crc32":{zlib.crc32(text)},"tree":'
-        write_file(temporary / "tree.json", [head.encode(), text, b"}\n"])
+        head = f'{{"format":{FORMAT},"tensors":{sums},"rings":{listed}'.encode()
+        crc = zlib.crc32(text, zlib.crc32(head))
+        write_file(temporary / "tree.json", [head, f',"crc32":{crc},"tree":'.encode(), text, b"}\n"])
         sync_directory(temporary)
         os.rename(temporary, path)
     except BaseException:
@@ -70,7 +72,7 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
 
 def read(path: Path, rings: RingFiles | None = None) -> Any:
     """The tree of a checkpoint; CheckpointError names the file that is missing or damaged, and how."""
-    sums, _, text = _read_document(path)
+    sums, blocks, text = _read_document(path)
     file, tensors = path, dict[str, Any]()
     try:
         for name, size, crc in zip(_name_files(len(sums) // 2), sums[::2], sums[1::2], strict=True):
@@ -79,7 +81,17 @@ def read(path: Path, rings: RingFiles | None = None) -> Any:
             if _compute_crc(file) != crc:
                 raise CheckpointError(f"{file}: its content is not what was written (checksum)")
             tensors |= tensor_files.read(file)
-        return codec.decode(codec.from_json(text), tensors, ring=None if rings is None else rings.load)
+        used = set[str]()
+
+        def load_ring(manifest: Any) -> codec.Ring:
+            assert rings is not None
+            used.update(file for _, file, _ in manifest["files"])
+            return rings.load(manifest)
+
+        tree = codec.decode(codec.from_json(text, codec.TREE), tensors, ring=None if rings is None else load_ring)
+        if rings is not None and used != set(blocks):
+            raise CheckpointError(f"{path / 'tree.json'}: the blocks that it lists are not those that it is made of")
+        return tree
     except FileNotFoundError:
         raise CheckpointError(f"{file}: the file is missing") from None
     except CheckpointError:
@@ -97,7 +109,7 @@ def find_fault(path: Path, rings: Path | None = None) -> str:
         sums, blocks, _ = _read_document(path)
         for name, size in zip(_name_files(len(sums) // 2), sums[::2], strict=True):
             _check_size(path / name, size)
-        missing = next((b for b in blocks if rings is not None and not (rings / b).is_file()), None)
+        missing = next((b for b in blocks if rings is not None and not join_block(rings, b).is_file()), None)
     except FileNotFoundError as error:
         return f"{error.filename}: the file is missing"
     except (CheckpointError, OSError, ValueError) as error:
@@ -130,16 +142,18 @@ def _read_document(path: Path) -> tuple[list[int], list[str], bytes]:
     head = _HEAD.match(data)
     if head is None or not data.endswith(b"}\n"):
         raise CheckpointError(f"{file}: not a checkpoint's JSON, or cut short ({len(data)} bytes)")
-    if int(head[1]) > FORMAT:
-        raise CheckpointError(f"{file}: format {int(head[1])}; this version reads up to {FORMAT}: upgrade shuhari")
+    if (format := int(head[2])) > FORMAT:
+        raise CheckpointError(f"{file}: format {format}; this version reads up to {FORMAT}: upgrade shuhari")
     text = data[head.end() : -2]
-    if zlib.crc32(text) != int(head[4]):
+    if zlib.crc32(text, zlib.crc32(head[1]) if format > 1 else 0) != int(head[5]):
         raise CheckpointError(f"{file}: its content is not what was written (checksum)")
     try:
-        sums, blocks = json.loads(head[2]), json.loads(head[3])
-    except ValueError as error:
+        sums, blocks = json.loads(head[3]), json.loads(head[4])
+        for block in blocks:
+            join_block(path, block)
+    except (ValueError, RecursionError, DamageError) as error:
         raise CheckpointError(f"{file}: {error}") from error
-    if len(sums) % 2 or not all(isinstance(b, str) for b in blocks):
+    if len(sums) % 2:
         raise CheckpointError(f"{file}: its list of files is not what was written")
     return sums, blocks, text
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from shuhari.store import sizes
 from shuhari.store import tensors as files
 from shuhari.store.decode import CodecError, Reader, from_tree, refuse_errors
 from shuhari.store.encode import WIRE, Writer, to_tree
@@ -25,6 +26,7 @@ __all__ = ["WIRE", "CodecError", "Ring", "decode", "dumps", "encode", "from_tree
 
 _MAGIC = b"shuhari1"
 _JSON_LIMIT = 2**28
+TREE = 2**26  # elements of the JSON of a checkpoint
 
 
 def encode(tree: Any, *, ring: Callable[[str, Ring], Any] | None = None) -> tuple[Any, dict[str, Tensor]]:
@@ -51,8 +53,9 @@ def dumps(tree: Any) -> bytes:
     return b"".join([head, *files.pack(tensors)]) if tensors else head
 
 
-def loads(data: bytes, limit: int = 2**30) -> Any:
-    """The tree of `dumps`; CodecError where the bytes are none, or are more than `limit`."""
+def loads(data: bytes, limit: int = 2**30, elements: int = TREE) -> Any:
+    """The tree of `dumps`; CodecError where the bytes are none, or are more than `limit`, or their JSON has more
+    `elements`."""
     if len(data) > limit:
         raise CodecError(f"{len(data)} bytes: expected at most {limit}")
     if data[:8] != _MAGIC or len(data) < 16:
@@ -61,9 +64,14 @@ def loads(data: bytes, limit: int = 2**30) -> Any:
     if end > min(len(data), _JSON_LIMIT):
         raise CodecError(f"the JSON is said to end at byte {end}, of {len(data)} (and {_JSON_LIMIT} allowed)")
     with refuse_errors():
-        value = from_json(data[16:end])
+        value = from_json(data[16:end], elements)
         tensors = files.unpack(data[end:]) if len(data) > end else {}
         return decode(value, tensors)
+
+
+def count_elements(data: bytes) -> int:
+    """How many elements the JSON of `dumps` has."""
+    return sizes.count_elements(data[16 : 16 + int.from_bytes(data[8:16], "little")])
 
 
 def to_json(value: Any) -> bytes:
@@ -71,9 +79,12 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-def from_json(text: bytes) -> Any:
-    """The JSON of `to_json`; CodecError for numbers that are not finite."""
-    return json.loads(text, parse_constant=_refuse_constant)
+def from_json(text: bytes, elements: int = TREE) -> Any:
+    """The JSON of `to_json`; CodecError for numbers that are not finite, and for more than so many elements."""
+    try:
+        return sizes.read_json(text, elements, parse_constant=_refuse_constant)
+    except sizes.SizeError as error:
+        raise CodecError(str(error)) from None
 
 
 def _refuse_constant(text: str) -> Any:

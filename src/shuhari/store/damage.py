@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sqlite3
 import tomllib
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shuhari.store import finding, schema
+from shuhari.store import finding, schema, sets
 from shuhari.store.directory import NoRunError, explain_place
-from shuhari.store.files import DamageError, Lock, NewerError, StoreError, read_file, translate_errors
+from shuhari.store.files import DamageError, Lock, NewerError, StoreError, is_locked, read_file, translate_errors
 from shuhari.store.layout import find_odd, hint_at, refuse_odd
-from shuhari.store.rows import COLUMNS, find_file, read_cursor, read_fact, read_rows
+from shuhari.store.names import join_checkpoint, list_folders, read_name
+from shuhari.store.rows import COLUMNS, COUNTED, find_file, list_columns, read_cursor, read_fact, read_rows, sum_rows
 
-_STEP = re.compile(r"step-(\d{8,})(?:\.(\d+))?", re.ASCII)
+_LOOKS = 4  # how often what may have vanished in a run that is being written is looked at again
+_UNCOUNTED = "it was written before sets of rows had checksums: rows that are gone cannot be told, until it goes on"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Found:
 class Report:
     """What `inspect_run` has found. rows: whole ones of each table, up to the first that is damaged; last: the last
     step that has a row; faults: what is damaged, one sentence each; files: the names of those that are, beside the
-    database and the checkpoints; odd: the names of what is no file, or no folder, where the library has one."""
+    database and the checkpoints; odd: the names of what is no file, or no folder, where the library has one; notes:
+    what cannot be told, and is no damage; running: whether a process was writing the run meanwhile."""
 
     path: Path
     rows: dict[str, int] = field(default_factory=dict)
@@ -49,6 +51,8 @@ class Report:
     checkpoints: list[Found] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    running: bool = False
 
     @property
     def repairable(self) -> bool:
@@ -61,7 +65,7 @@ class Report:
     def goal(self) -> Found | None:
         """The checkpoint that the run goes on from once it is repaired: the newest whole one, but for a single one
         behind the last row, which a kill has left: the one before costs a few steps, this one would cost their rows."""
-        whole = sorted((c for c in self.checkpoints if not c.fault), key=lambda c: _read_name(c.name))
+        whole = sorted((c for c in self.checkpoints if not c.fault), key=lambda c: read_name(c.name))
         newer = [c for c in self.checkpoints if not c.named and c.step > self.last]
         if len(newer) == 1 and len(whole) > 1 and whole[-1] == newer[0]:
             return whole[-2]
@@ -69,37 +73,62 @@ class Report:
 
 
 def inspect_run(run: Path) -> Report:
-    """Read all of a run that has a checksum, checkpoints too. StoreError where `run` is none, or of a newer version."""
-    report = Report(run)
-    there = list_folders(run)
-    if not (run / schema.FILE).exists() and not there:
+    """Read all of a run that has a checksum, checkpoints too; also while it is written, when files come and go: then
+    what has vanished, or is not there yet, is looked at again, and a fault is one that stays. StoreError where `run` is
+    none, or of a newer version."""
+    report, others = _look(run)
+    for _ in range(_LOOKS):
+        if not (others and report.running):
+            break
+        before = others
+        report, now = _look(run)
+        others = [fault for fault in now if fault in before]
+    report.faults += others
+    if report.running:
+        told = "\n".join(others)
+        report.files = [name for name in report.files if str(run / name) in told]
+        report.checkpoints = [c for c in report.checkpoints if c.fault in told]
+    return report
+
+
+def _look(run: Path) -> tuple[Report, list[str]]:
+    """(what is found, with the faults of the database; those of other files, which may pass while a run is written)."""
+    report, others = Report(run, running=is_locked(run)), list[str]()
+    if not (run / schema.FILE).exists() and not list_folders(run):
         raise NoRunError(explain_place(run))
-    named, text, complete = set[str](), None, False
+    named, text, complete = dict[str, int](), None, False
     odd = find_odd(run)
     report.odd, report.faults = list(odd), list(odd.values())
     try:
         _refuse_gone(run)
         with translate_errors(f"read {run}"), closing(schema.connect(run, limit=math.inf)) as db:
-            report.faults += find_faults(db, report.rows)
+            db.execute("begin")  # one state of the run for all that is read, though it is being written
+            report.faults += find_faults(db, report.rows, {})
             with suppress(StoreError, sqlite3.Error):
-                named = {name for _, name, *_ in read_rows(db, "checkpoints")}
                 text, complete = read_fact(db, "recipe"), bool(read_fact(db, "complete"))
             with suppress(sqlite3.Error):
                 report.last = int(db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
+            report.notes += [_UNCOUNTED] if sets.read_format(db) in range(1, sets.FORMAT) else []
+            db.execute("rollback")
             with suppress(StoreError, sqlite3.Error):
-                report.faults += [fault] if (fault := find_disagreement(run, db)) else []
+                named = {name: step for step, name, *_ in read_rows(db, "checkpoints")}
+                others += [fault] if (fault := find_disagreement(run, db)) else []
     except NewerError:
         raise
     except StoreError as error:
         report.faults += [error.what] if error.what not in report.faults else []
-    report.checkpoints = [_look_at(run, name, step, name in named) for name, step in there]
-    report.faults += [f"a checkpoint of step {c.step} is damaged: {c.fault}"
-                      for c in report.checkpoints if c.fault and c.named]  # fmt: skip
+    report.checkpoints = [_look_at(run, name, step, name in named) for name, step in list_folders(run)]
+    others += [f"a checkpoint of step {c.step} is damaged: {c.fault}"
+               for c in report.checkpoints if c.fault and c.named]  # fmt: skip
+    gone = sorted(named.keys() - {c.name for c in report.checkpoints})
+    others += [f"a checkpoint of step {named[name]} is gone: {run / 'checkpoints'} has no {name}"
+               for name in gone if not others and "checkpoints" not in odd]  # fmt: skip
     for name, fault in (("recipe.toml", _check_recipe(run, text)), ("summary.json", _check_summary(run, complete))):
         if fault and name not in odd:
             report.files.append(name)
-            report.faults.append(f"{run / name}: {fault}")
-    return report
+            others.append(f"{run / name}: {fault}")
+    report.running |= is_locked(run)
+    return report, others
 
 
 def _check_recipe(run: Path, stored: object) -> str:
@@ -124,16 +153,19 @@ def _check_summary(run: Path, complete: bool) -> str:
     return "" if isinstance(found, dict) else f"a {type(found).__name__}: expected an object"
 
 
-def check(run: Path, db: sqlite3.Connection) -> None:
-    """DamageError where a run should not be gone on with, as rows are damaged or the checkpoints are not its own."""
-    fault = find_disagreement(run, db) or next(iter(find_faults(db, {})), "")
+def check(run: Path, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+    """The sums of the tables of a run, as `sets` has them; DamageError where it should not be gone on with, as rows are
+    damaged or the checkpoints are not its own."""
+    sums = dict[str, tuple[int, int]]()
+    fault = find_disagreement(run, db) or next(iter(find_faults(db, {}, sums)), "")
     if fault:
         raise DamageError(fault, hint_at(run))
+    return sums
 
 
-def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
+def find_faults(db: sqlite3.Connection, count: dict[str, int], sums: dict[str, tuple[int, int]]) -> list[str]:
     """What is wrong with the database and with rows of it, the first of each table, and whether what finds groups is
-    missing some; `count` gets the whole rows of each table."""
+    missing some; `count` gets the whole rows of each table, `sums` what it is as a set, where all rows are whole."""
     found = []
     try:
         (answer,) = db.execute("pragma integrity_check(1)").fetchone()
@@ -141,17 +173,32 @@ def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
     except sqlite3.DatabaseError as error:
         found.append(f"the database is damaged (SQLite says {str(error)!r})")
     for table in COLUMNS:
-        count[table] = 0
         try:
-            for _ in read_rows(db, table):
-                count[table] += 1
+            sums[table] = sum_rows(db, table, count)
         except StoreError as error:
             found.append(error.what)
         except sqlite3.DatabaseError as error:
             found.append(f"the table {table} cannot be read to its end (SQLite says {str(error)!r})")
     with suppress(sqlite3.DatabaseError):  # told above
         found += [f"{find_file(db)}: {fault}"] if (fault := finding.find_fault(db)) else []
+    with suppress(sqlite3.DatabaseError, StoreError):  # told above
+        found += [f"{find_file(db)}: {fault}" for fault in _compare_sets(db, sums)]
     return found
+
+
+def _compare_sets(db: sqlite3.Connection, sums: dict[str, tuple[int, int]]) -> list[str]:
+    """How tables are not the sets of rows that were written; nothing of a run of before they were counted."""
+    if not list_columns(db, "meta") or (format := sets.read_format(db)) in range(1, sets.FORMAT):
+        return []
+    if not format:
+        return ["the fact format is missing"]
+    try:
+        written = sets.read_sums(read_fact(db, sets.FACT))
+    except ValueError as error:
+        return [f"the fact {sets.FACT} is damaged, or missing ({error})"]
+    there = (int(step) for (step,) in db.execute("select step from steps order by step"))
+    explained = (sets.explain(t, sums[t], written.get(t, (0, 0)), there) for t in COUNTED if t in sums)
+    return [fault for fault in explained if fault]
 
 
 def find_disagreement(run: Path, db: sqlite3.Connection) -> str:
@@ -160,7 +207,11 @@ def find_disagreement(run: Path, db: sqlite3.Connection) -> str:
     at = -1 if cursor is None else cursor["step"]
     named = {name for _, name, *_ in read_rows(db, "checkpoints")}
     newer = [step for name, step in there if step > at and name not in named]
-    if cursor is not None and not (run / "checkpoints" / cursor["checkpoint"]).is_dir():
+    if cursor is None and named:
+        return f"{run}: {schema.FILE} names checkpoints, and says not which of them was stored last: its cursor is gone"
+    if cursor is not None and cursor["checkpoint"] not in named:
+        return f"{run}: {schema.FILE} says that step {at} was stored last, and does not name its checkpoint"
+    if cursor is not None and not join_checkpoint(run / "checkpoints", cursor["checkpoint"]).is_dir():
         steps = f"; there are those of steps {', '.join(str(s) for _, s in there)}" if there else ""
         return f"{run}: {schema.FILE} says that step {at} was stored last, whose checkpoint is gone{steps}"
     if len(newer) > 1:
@@ -188,20 +239,6 @@ def _refuse_gone(run: Path) -> None:
         rest = f"though checkpoints of steps {there} are there" if there else "though its log is there"
         hint = f"`shuhari doctor {run}` says what can be saved; nothing was changed (to start anew, choose another "
         raise DamageError(f"{file} {what}, {rest}", f"{hint}folder with --run)")
-
-
-def list_folders(run: Path) -> list[tuple[str, int]]:
-    """(name, step) of the checkpoints on disk, oldest first, whether whole or not."""
-    folder = run / "checkpoints"
-    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-    return [(name, _read_name(name)[0]) for name in sorted(filter(_STEP.fullmatch, names), key=_read_name)]
-
-
-def _read_name(name: str) -> tuple[int, int]:
-    """(step, which of that step)."""
-    found = _STEP.fullmatch(name)
-    assert found is not None
-    return int(found[1]), int(found[2] or 0)
 
 
 def _look_at(run: Path, name: str, step: int, named: bool) -> Found:

@@ -8,17 +8,15 @@ A run that is there is only read until something is written: what refuses to res
 from __future__ import annotations
 
 import math
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from shuhari.store import checkpoint, rollouts, schema
+from shuhari.store import rollouts, schema, sets
 from shuhari.store.damage import check, refuse_lost
 from shuhari.store.files import (
     Lock,
@@ -26,27 +24,14 @@ from shuhari.store.files import (
     Trail,
     Watch,
     make_run_folder,
-    remove,
     replace_file,
     sync_directory,
     translate_errors,
 )
+from shuhari.store.kept import Checkpoint, Kept
+from shuhari.store.linked import claim, is_linked
 from shuhari.store.restore import load_tree
-from shuhari.store.ring import RingFiles
 from shuhari.store.rows import DERIVED, read_cursor, read_fact, read_rows, write_rows
-
-UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkpoint
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that is there. `score`: the metric that decides which is best, where its step had it."""
-
-    name: str
-    step: int
-    pinned: bool
-    score: float | None
-    blocks: frozenset[str]
 
 
 class Store:
@@ -57,18 +42,18 @@ class Store:
     """
 
     def __init__(self, path: Path, lock: Lock, keep: int, best: str | None, format: int) -> None:
-        self.path, self.keep, self.best = path, keep, best
+        self.path = path
         self.cursor: dict[str, Any] | None = None
         self.step = -1
         self.seconds = 0.0
         self.first: list[Callable[[], None]] = []  # called when something is first written into a run that was there
         self._saved = -math.inf  # when the last checkpoint was done
         self._lock, self._format = lock, format
+        self._sums: sets.Sums | None = None  # of the tables as they were read
         self._watch: Watch | None = None  # from the first that is written on
         self._trail: Trail | None = None  # of a run that is new
-        self._checkpoints = path / "checkpoints"
-        self._rings = RingFiles(self._checkpoints / "rings")
-        self._kept: list[Checkpoint] = []
+        self._linked: Lock | None = None  # of the folder behind a link in the place of the checkpoints
+        self._kept = Kept(path / "checkpoints", keep, best)
         self._db: sqlite3.Connection
 
     @classmethod
@@ -107,7 +92,7 @@ class Store:
         CheckpointError names what is damaged and what is left to start from."""
         if self.cursor is None and step is None:
             return None
-        return load_tree(self.path, self._db, self._rings, step)
+        return load_tree(self.path, self._db, self._kept.rings, step)
 
     def commit(
         self,
@@ -135,18 +120,16 @@ class Store:
         started = time.perf_counter()
         new: Checkpoint | None = None
         with self._writing(f"commit step {step} of {self.path}"):
-            kept = self._kept
+            kept = self._kept.all
             try:
                 if tree is not None:
-                    new = self._write_checkpoint(step, tree, metrics, pin)
-                    kept = self._select_kept([*self._kept, new])
+                    new = self._kept.write(step, tree, metrics, pin)
+                    kept = self._kept.choose(new)
                 self._write_step(step, stage, wall, metrics, rollouts, events, problems, new, kept)
                 self.step = step
                 if new is not None:
-                    self._rings.settle(keep=True)
                     self.cursor = {"step": step, "checkpoint": new.name, "stage": stage, "wall": wall}
-                    self._kept, there = kept, self._kept
-                    self._remove(there, kept)
+                    self._kept.settle(kept)
                     self._saved = time.perf_counter()
                     self.seconds = self._saved - started
             except BaseException:
@@ -159,7 +142,7 @@ class Store:
 
     def set(self, **values: Any) -> None:
         """Facts about the whole run, as JSON: `total` (steps), `complete`, versions."""
-        with self._writing(f"write to {self.path}"):
+        with self._writing(f"write to {self.path}"), schema.change(self._db):
             write_rows(self._db, "meta", [(key, schema.to_text(value, key)) for key, value in values.items()])
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -174,7 +157,7 @@ class Store:
 
     def note(self, kind: str, data: Any) -> None:
         """An event outside of a step, at the last that is stored."""
-        with self._writing(f"write to {self.path}"):
+        with self._writing(f"write to {self.path}"), schema.change(self._db):
             write_rows(self._db, "events", [_make_event(self.step, kind, data)])
 
     def write_text(self, name: str, text: str) -> None:
@@ -194,9 +177,12 @@ class Store:
         if error is not None and self._trail is not None and self.step < 0:
             files = (*schema.FILES, Lock.NAME, "recipe.toml", "data.json")
             needs = sorted((self.path / "needs").rglob("*"), reverse=True)
-            own = [self._rings.root, self._checkpoints, *needs, *(self.path / n for n in (*files, "needs"))]
+            folders = [] if is_linked(self.path) else [self._kept.rings.root, self._kept.folder]
+            own = [*folders, *needs, *(self.path / n for n in (*files, "needs"))]
             self._trail.remove(own)
         self._trail = None
+        if self._linked is not None:
+            self._linked.release()
         self._lock.release()
 
     def __enter__(self) -> Store:
@@ -206,24 +192,6 @@ class Store:
         self.close(error)
 
     # ------------------------------------------------------------------ inside a commit
-
-    def _write_checkpoint(self, step: int, tree: Any, metrics: Mapping[str, Any], pin: bool) -> Checkpoint:
-        name, again = f"step-{step:08d}", 0
-        while (self._checkpoints / name).exists():  # the same step once more: never write over what is named
-            again += 1
-            name = f"step-{step:08d}.{again}"
-        blocks = checkpoint.write(self._checkpoints / name, tree, self._rings)
-        score, place = metrics.get(self.best or ""), (self.best or "").rpartition("/")[0]
-        if metrics.get(f"{place}/ungraded", 0) > UNGRADED or f"{place}/episodes" in metrics:
-            score = None  # of those alone that something graded; of a few episodes, of which the best is the luckiest
-        number = None if score is None or score != score else float(score)
-        return Checkpoint(name, step, pin, number, frozenset(blocks))
-
-    def _select_kept(self, there: list[Checkpoint]) -> list[Checkpoint]:
-        scored = [k for k in there if k.score is not None]
-        best = max(scored, key=lambda k: k.score or 0.0).name if scored else None  # the first of equals
-        last = {k.name for k in there[-self.keep :]}
-        return [k for k in there if k.pinned or k.name in last or k.name == best]
 
     def _write_step(
         self,
@@ -238,23 +206,22 @@ class Store:
         kept: list[Checkpoint],
     ) -> None:
         text = schema.to_text(dict(metrics), "metrics")
-        payloads = [(g, rollouts.make_row(step, g)) for g in groups]
+        payloads = rollouts.make_rows(step, groups)
         facts = [_make_event(step, kind, data) for kind, data in events]
         counts = [(step, *row) for row in problems]
         db = self._db
         if new is not None:
             db.execute("pragma synchronous = full")
-        db.execute("begin immediate")
-        rollouts.write(db, step, payloads, again=step == self.step)
-        for table, rows in (("steps", [(step, stage, wall, text)]), ("events", facts), ("problems", counts)):
-            write_rows(db, table, rows)
-        if new is not None:
-            write_rows(db, "checkpoints", [(step, new.name, new.pinned, new.score)])
-            gone = {k.name for k in self._kept} - {k.name for k in kept}
-            db.executemany("delete from checkpoints where name = ?", [(name,) for name in gone])
-            db.execute("delete from cursor")
-            write_rows(db, "cursor", [(step, new.name, stage, wall)])
-        db.execute("commit")
+        with schema.change(db):
+            rollouts.write(db, step, payloads, again=step == self.step)
+            for table, rows in (("steps", [(step, stage, wall, text)]), ("events", facts), ("problems", counts)):
+                write_rows(db, table, rows)
+            if new is not None:
+                write_rows(db, "checkpoints", [(step, new.name, new.pinned, new.score)])
+                gone = {k.name for k in self._kept.all} - {k.name for k in kept}
+                db.executemany("delete from checkpoints where name = ?", [(name,) for name in gone])
+                db.execute("delete from cursor")
+                write_rows(db, "cursor", [(step, new.name, stage, wall)])
         if new is not None:
             db.execute("pragma synchronous = normal")
 
@@ -265,17 +232,9 @@ class Store:
                 self._db.execute("rollback")
             self._db.execute("pragma synchronous = normal")
             before, self.cursor = self.cursor, read_cursor(self._db)
-            self._rings.settle(keep=self.cursor != before)
+            self._kept.rings.settle(keep=self.cursor != before)
             self.step = self._read_last_step()
-            self._drop_files()
-
-    def _remove(self, there: list[Checkpoint], kept: list[Checkpoint]) -> None:
-        names, blocks = {k.name for k in kept}, frozenset[str]().union(*(k.blocks for k in kept))
-        gone = [k for k in there if k.name not in names]
-        with suppress(OSError):  # what stays behind goes at the next opening
-            for k in gone:
-                shutil.rmtree(self._checkpoints / k.name, ignore_errors=True)
-            self._rings.delete({b for k in gone for b in k.blocks} - blocks)
+            self._kept.read(self._db)
 
     # ------------------------------------------------------------------ on opening, and before the first write
 
@@ -283,21 +242,22 @@ class Store:
         """Open what is there for reading: nothing of it is changed, but by SQLite beside the database."""
         refuse_lost(self.path)
         self._db = schema.connect(self.path, self._format, math.inf)
-        check(self.path, self._db)
+        self._sums = check(self.path, self._db)
         self.cursor = read_cursor(self._db)
         self.step = -1 if self.cursor is None else self.cursor["step"]
 
     def _begin(self) -> None:
         """Open for writing, and drop what is newer than the cursor."""
-        self._checkpoints.mkdir(exist_ok=True)  # there may be none before the first
-        db = schema.create(self.path, self._format)
+        self._kept.folder.mkdir(exist_ok=True)  # there may be none before the first
+        db = schema.create(self.path, self._format, self._sums)
         with suppress(AttributeError):
             self._db.close()
         self._db = db
         self._lock.sign()
+        self._linked = self._linked or claim(self.path, db)
         self._drop_newer()
         log = self.path / f"{schema.FILE}-wal"  # SQLite makes it, and lets go of it when the last connection closes
-        self._watch = Watch([self.path / schema.FILE, self._lock.path, self._checkpoints, *[log] * log.exists()])
+        self._watch = Watch([self.path / schema.FILE, self._lock.path, self._kept.folder, *[log] * log.exists()])
         while self.first:
             self.first.pop(0)()
 
@@ -316,32 +276,12 @@ class Store:
     def _drop_newer(self) -> None:
         self.cursor = read_cursor(self._db)
         after = -1 if self.cursor is None else self.cursor["step"]
-        self._db.execute("begin immediate")
-        for table in ("steps", "rollouts", *DERIVED, "events", "problems", "checkpoints"):
-            self._db.execute(f"delete from {table} where step > ?", (after,))
-        self._db.execute("delete from meta where key = 'failed'")
-        self._db.execute("commit")
+        with schema.change(self._db):
+            for table in ("steps", "rollouts", *DERIVED, "events", "problems", "checkpoints"):
+                self._db.execute(f"delete from {table} where step > ?", (after,))
+            self._db.execute("delete from meta where key = 'failed'")
         self.step = after
-        self._drop_files()
-
-    def _drop_files(self) -> None:
-        known = {k.name: k.blocks for k in self._kept}
-        self._kept, damaged = [], False
-        for step, name, pinned, score in list(read_rows(self._db, "checkpoints", "order by rowid")):
-            blocks = known.get(name)
-            if blocks is None:
-                blocks, folder = frozenset(), self._checkpoints / name
-                if checkpoint.find_fault(folder, self._rings.root):
-                    damaged = True  # told when it is loaded; until then no block is removed that it may need
-                else:
-                    blocks = frozenset(checkpoint.list_blocks(folder))
-            self._kept.append(Checkpoint(name, step, bool(pinned), score, blocks))
-        names = {k.name for k in self._kept}
-        for entry in self._checkpoints.iterdir():
-            if entry.name not in names and entry.name.startswith(("step-", ".tmp-")):
-                remove(entry)
-        if not damaged:
-            self._rings.sweep({b for k in self._kept for b in k.blocks})
+        self._kept.read(self._db)
 
 
 def _make_event(step: int, kind: str, data: Any) -> tuple[Any, ...]:

@@ -93,6 +93,7 @@ class Reader:
 
     def __init__(self, tensors: Mapping[str, Tensor], ring: Callable[[Any], Ring] | None) -> None:
         self.tensors, self.ring = tensors, ring
+        self.left = sum(x.nbytes for x in tensors.values())  # bytes that may be copied out of tensors: each once
 
     def read(self, x: Any, depth: int) -> Any:
         if type(x) is list:
@@ -135,7 +136,7 @@ class Reader:
         if name == "complex":
             return torch.view_as_complex(self.tensors[value])
         if name == "blob":
-            return self.tensors[value].numpy().tobytes()
+            return self._read_blob(value)
         if name == "scalar":
             return np.frombuffer(base64.b64decode(value[1], validate=True), _check_dtype(value[0]))[0]
         if name == "float":
@@ -151,6 +152,13 @@ class Reader:
         if name == "Blocks" and self.ring is not None:
             return self.ring(value)
         raise CodecError(f"the tag {tag!r}; {nearest(name, ['array', 'tensor', 'tuple', *WIRE])}")
+
+    def _read_blob(self, name: Any) -> bytes:
+        x = self.tensors[name]
+        self.left -= x.nbytes
+        if self.left < 0:
+            raise CodecError(f"the bytes of the tensor {name!r:.40} are named again and again: expected once")
+        return x.numpy().tobytes()
 
     def _read_mapping(self, value: Any, depth: int) -> dict[str, Any]:
         out = self.read(value, depth)

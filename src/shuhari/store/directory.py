@@ -17,6 +17,7 @@ from typing import Any, Unpack
 from shuhari.data import nearest
 from shuhari.store import finding, schema
 from shuhari.store.files import CheckpointError, StoreError, is_locked, read_file, translate_errors
+from shuhari.store.names import join_checkpoint, read_name
 from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
 
 NEWEST = 8  # runs that a message names
@@ -224,9 +225,10 @@ class Run:
         from shuhari.store.checkpoint import find_fault
 
         with self._open() as db:
-            rows = list(read_rows(db, "checkpoints", "order by step, rowid"))
+            rows = sorted(read_rows(db, "checkpoints"), key=lambda row: read_name(row[1]))
         at = self.path / "checkpoints"
-        return [{"step": s, "score": score} for s, name, _, score in rows if not find_fault(at / name, at / "rings")]
+        whole = (row for row in rows if not find_fault(join_checkpoint(at, row[1]), at / "rings"))
+        return [{"step": step, "score": score} for step, _, _, score in whole]
 
     def find_step(self, step: str) -> int | None:
         """The step of a checkpoint that is kept: of its number, or of `best` (the first of equals); None of "", the

@@ -24,6 +24,7 @@ from shuhari.store.rows import COLUMNS, describe_damage, limit_time, list_column
 
 _SILENT = ("group", "why", "decisions", "pieces")  # of a group, what nobody looks for by its words
 _COVERED = ("step", "score", "status", "worst", "best", "length", "replies")  # what questions filter by
+FORMAT = 5  # of a run, from which on it has these tables
 ORDERS = ("score", "worst", "best", "length", "step")
 TABLES = """
 create table if not exists groups (

@@ -1,14 +1,16 @@
 """What stands in a run's folder, and of which kind: files of the library are plain files, its folders folders.
 
 Anything else in the place of one (a named pipe, which waits for ever; a folder, which no file can replace) would be met
-at the end of a run, so it is looked for at its start. What others have put there is nobody's business here.
+at the end of a run, so it is looked for at its start. Links lead out of the folder, so what is removed behind one could
+be anybody's: one in the place of `checkpoints` is looked into (`linked`), one below it is refused. What others have put
+there is nobody's business here.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from shuhari.store import schema
+from shuhari.store import linked, schema
 from shuhari.store.files import DamageError, Lock, describe_kind
 
 TEXTS = ("recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json", "tags.json")
@@ -26,6 +28,12 @@ def find_odd(run: Path) -> dict[str, str]:
         there = describe_kind(run / name)
         if there and there != kind:
             found[name] = f"{run / name} is a {there}: expected a {kind}"
+    if why := linked.find_foreign(run):
+        found["checkpoints"] = why
+    rings = run / "checkpoints" / "rings"
+    below = sorted(rings.iterdir()) if rings.is_dir() else []
+    for path in [p for p in (rings, *below) if p.is_symlink()]:
+        found[str(path.relative_to(run))] = f"{path} is a link: expected a folder itself, as files are removed there"
     for name in TEXTS:
         if describe_kind(run / f".tmp-{name}") == "folder":  # where the file is written before it is renamed
             found[f".tmp-{name}"] = f"{run / f'.tmp-{name}'} is a folder, and {name} is written there first"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.store import schema
-from shuhari.store.damage import list_folders
 from shuhari.store.directory import Run, find_runs, read_change_time
 from shuhari.store.files import Lock, StoreError, read_file, replace_file, translate_errors
 from shuhari.store.layout import OWN, TAGS_LOCK
+from shuhari.store.names import list_folders
 from shuhari.store.rows import read_rows
 
 GIVEN = "world/given/"  # begins the path of an environment that a program handed over

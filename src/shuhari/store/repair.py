@@ -16,12 +16,21 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from shuhari.store import checkpoint, finding, schema
+from shuhari.store import checkpoint, finding, schema, sets
 from shuhari.store.damage import Found, Report, inspect_run
 from shuhari.store.files import DamageError, Lock, StoreError, replace_file, sync_directory, translate_errors
 from shuhari.store.layout import FOLDERS
 from shuhari.store.ring import RingFiles
-from shuhari.store.rows import COLUMNS, DERIVED, compute_checksum, is_unchecked, list_keys, list_selected, write_rows
+from shuhari.store.rows import (
+    COLUMNS,
+    DERIVED,
+    compute_checksum,
+    is_unchecked,
+    list_keys,
+    list_selected,
+    read_fact,
+    write_rows,
+)
 
 
 def repair_run(run: Path) -> list[str]:
@@ -76,13 +85,14 @@ def _rebuild(run: Path, report: Report, aside: Path) -> list[str]:
     fresh.mkdir()
     goal, at = report.goal, -1 if report.goal is None else report.goal.step
     with closing(schema.create(fresh, schema.FORMAT)) as new:
-        lost = _copy(run, new)
-        newest = new.execute("select coalesce(max(step), -1) from steps").fetchone()[0]
-        if at > newest:
-            lost.append(f"the metrics and rollouts of steps {newest + 1} to {at}")
-        if newest > at or "summary.json" in report.files:
-            new.execute("delete from meta where key = 'complete'")  # it ends, and sums up, anew
-        _name_checkpoints(run, new, report.checkpoints, goal)
+        with schema.change(new):
+            lost = _copy(run, new)
+            newest = new.execute("select coalesce(max(step), -1) from steps").fetchone()[0]
+            if at > newest:
+                lost.append(f"the metrics and rollouts of steps {newest + 1} to {at}")
+            if newest > at or "summary.json" in report.files:
+                new.execute("delete from meta where key = 'complete'")  # it ends, and sums up, anew
+            _name_checkpoints(run, new, report.checkpoints, goal)
         text = new.execute("select value from meta where key = 'recipe'").fetchone()
         new.execute("pragma journal_mode = delete")  # all of it in one file, which is renamed as a whole
     aside.mkdir(exist_ok=True)
@@ -127,15 +137,21 @@ def _copy(run: Path, new: sqlite3.Connection) -> list[str]:
         for table in COLUMNS:
             rows, bad, whole = read_leniently(db, table)
             if table not in ("checkpoints", "cursor", *DERIVED):
-                new.execute("begin")
-                write_rows(new, table, (row for row in rows if table != "meta" or row[0] != "format"))
-                new.execute("commit")
+                own = ("format", sets.FACT)  # which the new database has of its own
+                write_rows(new, table, (row for row in rows if table != "meta" or row[0] not in own))
+                lost += _count_gone(db, table, len(rows) + bad) if whole else []
                 lost += [f"{bad} row{'s' * (bad > 1)} of {table}"] if bad else []
                 lost += [f"rows of {table} on a damaged page of the database"] if not whole else []
-    new.execute("begin")
     finding.rebuild(new)
-    new.execute("commit")
     return lost
+
+
+def _count_gone(db: sqlite3.Connection, table: str, there: int) -> list[str]:
+    """How many rows were written of a table that are not there."""
+    with suppress(StoreError, sqlite3.Error, ValueError, KeyError):
+        gone = sets.read_sums(read_fact(db, sets.FACT))[table][0] - there + (table == "meta")
+        return [f"{gone} row{'s' * (gone > 1)} of {table} that {'is' if gone == 1 else 'are'} gone"] if gone > 0 else []
+    return []
 
 
 def read_leniently(db: sqlite3.Connection, table: str) -> tuple[list[Sequence[Any]], int, bool]:
@@ -172,7 +188,8 @@ def _name_checkpoints(run: Path, new: sqlite3.Connection, found: Sequence[Found]
     if goal is None:
         return
     whole = [f for f in found if not f.fault and f.step <= goal.step]
-    write_rows(new, "checkpoints", [entered.get(f.name, (f.step, f.name, 0, None)) for f in whole])
+    told = [entered.get(f.name, (f.step, f.name, 0, None)) for f in whole]
+    write_rows(new, "checkpoints", [(f.step, f.name, *row[2:]) for f, row in zip(whole, told, strict=True)])
     folder = run / "checkpoints"
     tree = checkpoint.read(folder / goal.name, RingFiles(folder / "rings"))
     seconds = (tree.get("progress") or tree).get("seconds", 0.0)

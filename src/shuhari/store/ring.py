@@ -21,9 +21,9 @@ from torch import Tensor
 
 from shuhari.data import Array
 from shuhari.store import tensors
-from shuhari.store.files import CheckpointError, read_file, replace_file, sync_directory
+from shuhari.store.files import CheckpointError, DamageError, read_file, replace_file, sync_directory
+from shuhari.store.names import join_block
 
-_SAFE = re.compile(r"\w[\w.-]*", re.ASCII)
 _DTYPES = {str(d).removeprefix("torch."): d for d in tensors.NAMES}
 
 
@@ -149,32 +149,35 @@ class RingFiles:
         return ring
 
     def _read_block(self, file: str, crc: int) -> dict[str, Tensor]:
-        folder, _, base = file.partition("/")
-        if not (_SAFE.fullmatch(folder) and _SAFE.fullmatch(base)):
-            raise CheckpointError(f"{self.root}: {file!r} is not the name of a block")
         try:
-            data = read_file(self.root / file)
+            path = join_block(self.root, file)
+        except DamageError as error:
+            raise CheckpointError(f"{self.root}: {error}") from None
+        try:
+            data = read_file(path)
         except FileNotFoundError:
-            raise CheckpointError(f"{self.root / file}: the file is missing") from None
+            raise CheckpointError(f"{path}: the file is missing") from None
         except OSError as error:
-            raise CheckpointError(f"{self.root / file}: {error.strerror}") from error
+            raise CheckpointError(f"{path}: {error.strerror}") from error
         if zlib.crc32(data) != crc:
-            raise CheckpointError(f"{self.root / file}: its content is not what was written (checksum)")
+            raise CheckpointError(f"{path}: its content is not what was written (checksum)")
         try:
             return tensors.unpack(data)
         except SafetensorError as error:
-            raise CheckpointError(f"{self.root / file}: {error}") from None
+            raise CheckpointError(f"{path}: {error}") from None
 
     def delete(self, files: set[str]) -> None:
-        """Remove blocks that no kept checkpoint lists."""
-        for file in files:
-            (self.root / file).unlink(missing_ok=True)
+        """Remove blocks that no kept checkpoint lists. DamageError, before any is, for a name that is none."""
+        for path in [join_block(self.root, file) for file in files]:
+            path.unlink(missing_ok=True)
 
     def sweep(self, wanted: set[str]) -> None:
         """Remove every block that is not wanted, and what an interrupted write left."""
-        if self.root.is_dir():
-            present = {f"{x.parent.name}/{x.name}" for x in self.root.glob("*/*.safetensors")}
-            self.delete(present - wanted)
-            for folder in self.root.iterdir():
-                if folder.is_dir() and not any(folder.iterdir()):
-                    folder.rmdir()
+        if not self.root.is_dir():
+            return
+        for folder in [x for x in self.root.iterdir() if x.is_dir() and not x.is_symlink()]:
+            for path in folder.glob("*.safetensors"):
+                if f"{folder.name}/{path.name}" not in wanted:
+                    path.unlink(missing_ok=True)
+            if not any(folder.iterdir()):
+                folder.rmdir()

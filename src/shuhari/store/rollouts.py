@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from shuhari.store import codec, finding
+from shuhari.store import codec, finding, sizes
 from shuhari.store.rows import DERIVED, describe_damage, read_rows, write_rows
-
-_LIMIT = 2**30
 
 
 def pick(
@@ -42,20 +41,23 @@ def pick(
 
 
 def pack(group: Mapping[str, Any]) -> bytes:
-    """A group (trajectories, rewards, reasons, anything the codec takes) as compressed bytes."""
-    return zlib.compress(codec.dumps(dict(group)), 1)
+    """A group (trajectories, rewards, reasons, anything the codec takes) as compressed bytes. SizeError where `unpack`
+    would refuse it, being too large."""
+    plain = codec.dumps(dict(group))
+    if len(plain) > sizes.GROUP:
+        raise sizes.SizeError(f"{len(plain)} bytes: expected at most {sizes.GROUP}")
+    if len(plain) > sizes.ELEMENTS and (n := codec.count_elements(plain)) > sizes.ELEMENTS:
+        raise sizes.SizeError(f"{n} elements of JSON: expected at most {sizes.ELEMENTS}")
+    return zlib.compress(plain, 1)
 
 
 def unpack(data: bytes) -> dict[str, Any]:
     """The group of `pack`; CodecError where the bytes are none."""
-    unzip = zlib.decompressobj()
     try:
-        plain = unzip.decompress(data, _LIMIT)
-    except (zlib.error, TypeError) as error:  # no bytes at all: a row without a checksum may have text there
+        plain = sizes.unzip(data)
+    except (zlib.error, sizes.SizeError, TypeError) as error:  # no bytes: a row without a checksum may have text there
         raise codec.CodecError(f"a stored rollout: {error}") from error
-    if unzip.unconsumed_tail or not unzip.eof:
-        raise codec.CodecError(f"a stored rollout is cut short, or unpacks to more than {_LIMIT} bytes")
-    group = codec.loads(plain)
+    group = codec.loads(plain, sizes.GROUP, sizes.ELEMENTS)
     if not isinstance(group, dict):
         raise codec.CodecError(f"a stored rollout is a {type(group).__name__}: expected a mapping")
     return group
@@ -73,8 +75,18 @@ def read_groups(db: sqlite3.Connection, rest: str, args: Sequence[Any]) -> list[
     return out
 
 
+def make_rows(step: int, groups: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], tuple[Any, ...]]]:
+    """(group, its row in the table of rollouts) of each; one that is larger than may be read is left out, and told."""
+    out = []
+    for group in groups:
+        try:
+            out.append((group, make_row(step, group)))
+        except sizes.SizeError as error:
+            logging.getLogger("shuhari").warning("a rollout of step %d is too large to be kept: %s", step, error)
+    return out
+
+
 def make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The row of a group in the table of rollouts."""
     names = (None if group.get(k) is None else str(group[k]) for k in ("task", "problem", "why"))
     return (step, str(group["group"]), pack(group), *names, finding.to_number(group.get("score")))
 

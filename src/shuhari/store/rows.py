@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 import zlib
@@ -11,7 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.store.files import StoreError
+from shuhari.store import sets, sizes
+from shuhari.store.files import DamageError, StoreError
+from shuhari.store.names import read_name
 
 COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # table -> what a row says, beside a number of its own
     "meta": ("key", "value"),
@@ -28,6 +29,9 @@ DERIVED = ("groups", "words")  # tables that follow from that of rollouts, since
 _KEYS = {  # of tables without a number for each row
     "meta": ("key",), "problems": ("step", "task", "problem"), "words": ("word", "step"),
 }  # fmt: skip
+NUMBERED = ("rollouts", "events")  # tables whose rows have an id, which says their order
+COUNTED = tuple(table for table in COLUMNS if table not in DERIVED)  # tables that `sets` has
+_CALLED = ("checkpoints", "cursor")  # tables whose rows name a checkpoint, behind its step
 CHECKED = 4  # the format from which on every row has a checksum
 LIMIT = 60.0  # seconds of reading over one connection
 _NAMES = {  # what an error calls a row, before its first column
@@ -38,11 +42,25 @@ _NAMES = {  # what an error calls a row, before its first column
 }  # fmt: skip
 
 
-def write_rows(db: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]]) -> None:
-    """Insert rows, each as its table's `COLUMNS`, or replace those that have its primary key."""
-    names = (*COLUMNS[table], "checksum")
-    query = f"insert or replace into {table} ({', '.join(names)}) values ({', '.join('?' * len(names))})"
-    db.executemany(query, [(*row, compute_checksum(row)) for row in rows])
+def write_rows(db: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]], counted: bool = True) -> None:
+    """Insert rows, each as its table's `COLUMNS`, or replace those that have its primary key. counted: whether `sets`
+    counts them, of the tables that it has."""
+    new: list[tuple[Any, ...]] = [(*row, compute_checksum(row)) for row in rows]
+    if not new:
+        return
+    names, terms = [*COLUMNS[table], "checksum"], [row[-1] for row in new]
+    if table in NUMBERED:
+        (first,) = db.execute(f"select coalesce(max(id), 0) + 1 from {table}").fetchone()  # as SQLite would go on
+        new = [(i, *row) for i, row in enumerate(new, first)]
+        names, terms = ["id", *names], [sets.compute_term(row[-1], row[0]) for row in new]
+    db.executemany(f"insert or replace into {table} ({', '.join(names)}) values ({', '.join('?' * len(names))})", new)
+    if counted and table in COUNTED:
+        sets.add(db, table, terms)
+
+
+def write_sums(db: sqlite3.Connection) -> None:
+    """Write what `sets` keeps over a writer's connection, at the end of its transaction."""
+    write_rows(db, "meta", [(sets.FACT, sets.to_text(db))], counted=False)
 
 
 def read_rows(
@@ -51,12 +69,53 @@ def read_rows(
     """The rows of a table, each as its `COLUMNS`, None where the format of the run lacks one; none where it lacks the
     table. rest: what stands behind the table in the query. StoreError for a row that is not what was written; rows
     of formats before `CHECKED` may have no checksum."""
-    names = list_selected(db, table)
-    for *row, crc in db.execute(f"select {', '.join(names)} from {table} {rest}", args) if names else ():
-        if crc != compute_checksum(row) and not (crc is None and is_unchecked(db)):
-            why = f"its checksum is {'missing' if crc is None else 'another'}"
-            raise describe_damage(db, f"{_NAMES[table]} {row[0]} is damaged ({why})")
-        yield tuple(row)
+    for row, _, _ in _select(db, table, rest, args):
+        yield row
+
+
+def _select(
+    db: sqlite3.Connection, table: str, rest: str = "", args: Sequence[Any] = ()
+) -> Iterator[tuple[tuple[Any, ...], int | None, int]]:
+    """(row, checksum, id or 0) of `read_rows`."""
+    names, called, number = list_selected(db, table), table in _CALLED, "id" if table in NUMBERED else "0"
+    for *row, crc, at in db.execute(f"select {', '.join(names)}, {number} from {table} {rest}", args) if names else ():
+        if called or crc != compute_checksum(row):
+            _check_row(db, table, row, crc)
+        yield tuple(row), crc, at
+
+
+def _check_row(db: sqlite3.Connection, table: str, row: Sequence[Any], crc: int | None) -> None:
+    """StoreError for a row that is not what was written, or names what cannot be a checkpoint of its step."""
+    why = ""
+    if crc != compute_checksum(row) and not (crc is None and is_unchecked(db)):
+        why = f"its checksum is {'missing' if crc is None else 'another'}"
+    elif table in _CALLED:
+        why = _check_name(*row[:2])
+    if why:
+        raise describe_damage(db, f"{_NAMES[table]} {row[0]!s:.40} is damaged ({why})")
+
+
+def _check_name(step: Any, name: Any) -> str:
+    """What is wrong with the name of a checkpoint in a row, which becomes a path."""
+    try:
+        return "" if read_name(name)[0] == step else f"it names {name!r}"
+    except DamageError as error:
+        return str(error)
+
+
+def sum_rows(db: sqlite3.Connection, table: str, count: dict[str, int]) -> tuple[int, int]:
+    """Read all of a table as `read_rows` does: (rows, digest) as `sets` has them; `count` gets the number of rows as it
+    is read, so also of those before one that is damaged."""
+    count[table] = n = digest = 0
+    try:
+        for row, crc, at in _select(db, table):
+            n += 1
+            digest += (crc or 0) * (1 + at % sets.PRIME) if at > 0 else crc or 0
+            if row[0] == sets.FACT:  # which says these sums
+                n, digest = n - 1, digest - (crc or 0)
+    finally:
+        count[table] = n
+    return n, digest % sets.SIZE
 
 
 def describe_damage(db: sqlite3.Connection, what: str) -> StoreError:
@@ -109,7 +168,7 @@ def read_fact(db: sqlite3.Connection, key: str, default: Any = None) -> Any:
 def parse(file: Path, what: str, text: str | bytes, kind: type = object) -> Any:
     """The JSON of a row; StoreError, which names the database and what was read, where it is none, or not of a kind."""
     try:
-        found = json.loads(text)
+        found = sizes.read_json(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"{file}: {what} is damaged ({error})") from error
     if not isinstance(found, kind):
@@ -120,8 +179,6 @@ def parse(file: Path, what: str, text: str | bytes, kind: type = object) -> Any:
 def read_cursor(db: sqlite3.Connection) -> dict[str, Any] | None:
     """Where a resumed run goes on: {step, checkpoint, stage, wall}; None before the first checkpoint."""
     row = next(read_rows(db, "cursor"), None)
-    if row is not None and not (isinstance(row[0], int) and isinstance(row[1], str) and Path(row[1]).name == row[1]):
-        raise StoreError(f"{find_file(db)}: the cursor is damaged ({row!r:.80})")
     return None if row is None else dict(zip(COLUMNS["cursor"], row, strict=True))
 
 

@@ -9,17 +9,32 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from shuhari.store import finding
+from shuhari.store import finding, sets
 from shuhari.store.files import DamageError, NewerError, StoreError, describe_kind
-from shuhari.store.rows import COLUMNS, DERIVED, LIMIT, fill_checksums, limit_time, list_columns, write_rows
+from shuhari.store.rows import (
+    CHECKED,
+    COLUMNS,
+    COUNTED,
+    DERIVED,
+    LIMIT,
+    NUMBERED,
+    fill_checksums,
+    limit_time,
+    list_columns,
+    sum_rows,
+    write_rows,
+    write_sums,
+)
 
 # 1: without checksums, what names and finds rollouts, and the counts of problems; 2: with checksums (`crc`) of a few
 # columns, which are not read any more; 3: with checksums of all that a row says, but in rows taken over from 1 and 2;
-# 4: every row has one; 5: with what finds groups by their numbers and words
-FORMAT = 5
+# 4: every row has one; 5: with what finds groups by their numbers and words; 6: with what tables hold as sets
+FORMAT = 6
 FILE = "run.sqlite"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 _TABLES = f"""{finding.TABLES}
@@ -61,8 +76,9 @@ INDICES = frozenset(re.findall(r"if not exists (\w+) on", _INDICES))
 BASE = frozenset(COLUMNS) - {"problems", *DERIVED}  # the tables of every format
 
 
-def create(run: Path, format: int) -> sqlite3.Connection:
-    """The database of a run for its one writer, made if missing. Transactions are begun by hand."""
+def create(run: Path, format: int, sums: sets.Sums | None = None) -> sqlite3.Connection:
+    """The database of a run for its one writer, made if missing. Transactions are begun by hand. sums: those of its
+    tables, if they have been read."""
     path = run / FILE
     fresh = not path.exists()
     db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -74,15 +90,42 @@ def create(run: Path, format: int) -> sqlite3.Connection:
         missing = "" if fresh else _write_upgrade(db)
         db.executescript(f"begin;{_TABLES}{missing}{_INDICES}")
         known = db.execute("select value from meta where key = 'format'").fetchone()
-        if known is None or int(known[0]) < format:
-            fill_checksums(db)  # of rows that an older format has written
+        old = 0 if known is None else int(known[0])
+        if old < CHECKED:
+            fill_checksums(db)
+            sums = None
+        if old < finding.FORMAT:
             finding.rebuild(db)
+        sets.watch(db, {t: sums[t] if sums else sum_rows(db, t, {}) for t in COUNTED}, NUMBERED)
+        if old < format:
             write_rows(db, "meta", [("format", str(format))])
+            write_sums(db)
         db.execute("commit")
     except BaseException:
         db.close()
         raise
     return db
+
+
+@contextmanager
+def change(db: sqlite3.Connection) -> Iterator[None]:
+    """A transaction of a run's writer: all of it or nothing, what tables hold as sets too."""
+    db.execute("begin immediate")
+    try:
+        yield
+        write_sums(db)
+        db.execute("commit")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            if db.in_transaction:
+                db.execute("rollback")
+        raise
+
+
+def write_fact(db: sqlite3.Connection, key: str, value: Any) -> None:
+    """Store a fact about the whole run, in a transaction of its own."""
+    with change(db):
+        write_rows(db, "meta", [(key, to_text(value, key))])
 
 
 def _write_upgrade(db: sqlite3.Connection) -> str:

@@ -16,7 +16,7 @@ from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Literal
 
-from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
+from shuhari.bounds import Bounds, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
@@ -44,11 +44,11 @@ class Arithmetic:
 
     kind: Literal["carry", "add", "sub", "mul", "chain"] = "carry"
     digits: Annotated[int, Bounds(1, 9)] = 2
-    terms: Annotated[int, Bounds(2)] = 3
+    terms: Annotated[int, Bounds(2, most=10**8)] = 3
     forget: Share = 0.0
     test_fraction: ProperShare = 1 / 16
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

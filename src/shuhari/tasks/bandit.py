@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
+from shuhari.bounds import AtLeast0, Bounds, Length, Seed, check
 from shuhari.data import Array, Problem, Step
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
@@ -36,7 +36,7 @@ class Bandit:
     means: tuple[float, ...] = ()
     scale: AtLeast0 = 1.0
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
+from shuhari.bounds import Bounds, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
@@ -35,7 +35,7 @@ class Chain:
     bare: Share = 0.0
     test_fraction: ProperShare = 1 / 16
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

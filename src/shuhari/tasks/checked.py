@@ -13,18 +13,21 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.data import Array
+from shuhari.tasks.contract import LARGEST
 from shuhari.tasks.lanes import Stepped
 
 Env = gymnasium.Env[Any, Any]
 FIVE = "gymnasium's five values, (observation, reward, terminated, truncated, info)"
 TWO = "gymnasium's two values, (observation, info)"
+MOST = float(np.finfo(np.float32).max)  # of an observation, in size: models see float32
 LOOKED = 100  # observations of an environment that are held against the bounds of their Box
 _OUTSIDE: set[str] = set()  # environments whose users were warned that theirs leave it
 
 
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Passes everything on. Raises ValueError for a reward that is no finite number (with `entries`: no row of so many
-    of them), for an observation that is not of its space's shape or holds a NaN, and for a `step` or a `reset` of the
+    """Passes everything on. Raises ValueError for a reward that is no finite number of at most LARGEST in size (with
+    `entries`: no row of so many of them), for an observation that is not of its space's shape or holds a NaN or an
+    infinity, for ends that are no truth values, and for a `step` or a `reset` of the
     old gym. An error of the environment's own is left as it is, with a note that names the environment and the step."""
 
     moves: ClassVar = "at", "seen"
@@ -39,7 +42,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.at = 0
         try:
             found: Any = self.env.reset(seed=seed, options=options)
-        except Exception as error:
+        except BaseException as error:
             if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
                 raise ValueError(f"{self.called}: {error}: expected reset(self, *, seed=None, options=None)") from error
             error.add_note(f"raised by the reset of {self.called}")
@@ -53,7 +56,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.at += 1
         try:
             found: Any = self.env.step(action)
-        except Exception as error:
+        except BaseException as error:
             if isinstance(error, ValueError) and not _is_five(bare := self._ask_bare(action)):
                 self._refuse(bare, error)
             error.add_note(f"raised by step {self.at} of an episode of {self.called}")
@@ -61,6 +64,9 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not _is_five(found):
             self._refuse(found)
         self._check(found[0], found[1])
+        for name, over in (("terminated", found[2]), ("truncated", found[3])):
+            if type(over) is not bool and not _is_truth(over):
+                raise ValueError(f"{self.called}: {name} at {self._when()} is {_show(over)}: expected True or False")
         return found
 
     def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
@@ -68,7 +74,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         space: Any = self.env.observation_space
         try:
             found = lanes.step(actions)
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"raised by a step of {len(envs)} lanes of {self.called}")
             raise
         if not _is_five(found):
@@ -77,8 +83,11 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         shapes = [(N, *space.shape), (N, self.entries) if self.entries else (N,), (N,), (N,)]
         if [x.shape if isinstance(x, np.ndarray) else None for x in found[:4]] != shapes:
             self._refuse_lanes(found, shapes)
-        fine = seen.dtype.kind in "biuf" and not np.isnan(seen).any()
-        fine = fine and _are_finite(reward, N * (self.entries or 1))
+        for name, over in (("terminated", found[2]), ("truncated", found[3])):
+            if over.dtype.kind != "b" and (over.dtype.kind not in "iuf" or not np.isin(over, (0, 1)).all()):
+                raise ValueError(f"{self.called}: {name} of its step_lanes are {over.dtype}: expected True or False")
+        fine = seen.dtype.kind in "biu" or (seen.dtype.kind == "f" and _are_within(seen, MOST))
+        fine = fine and _are_within(reward, LARGEST)
         looks = np.flatnonzero(lanes.seen < LOOKED) if isinstance(space, spaces.Box) else ()
         for i in looks if fine else range(N):
             envs[i].at, envs[i].seen = int(lanes.at[i]), int(lanes.seen[i])
@@ -90,8 +99,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.entries and np.size(reward) != self.entries:
             raise ValueError(f"{self.called}: its reward has {np.size(reward)} entries, "
                              f"and `rewards` names {self.entries}")  # fmt: skip
-        if not (_are_finite(reward, self.entries) if self.entries else _is_finite(reward)):
+        if not (_are_rewards(reward, self.entries) if self.entries else _is_reward(reward)):
             expected = f"{self.entries} finite numbers" if self.entries else "a finite number"
+            if np.size(reward) and np.asarray(reward).dtype.kind in "biuf" and np.isfinite(reward).all():
+                expected += f" of at most {LARGEST:g} in size"
             raise ValueError(f"{self.called}: its reward at {self._when()} is {_show(reward)}: expected {expected}")
         self._see(seen, self.env.observation_space)
 
@@ -127,8 +138,9 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             problem = f"has shape {x.shape}: expected {shape}"
         elif kind not in "biuf":
             problem = f"is {_show(seen)}: expected numbers"
-        elif kind == "f" and np.count_nonzero(np.isnan(x)):  # half of what `any()` takes of a few
-            problem = f"holds a NaN: {_show(seen)}: expected numbers"
+        elif kind == "f" and not _are_within(x, MOST):
+            what = "a NaN" if np.isnan(x).any() else "an infinity" if np.isinf(x).any() else "what float32 has not"
+            problem = f"holds {what}: {_show(seen)}: expected finite numbers"
         else:
             if self.seen < LOOKED and isinstance(space, spaces.Box):
                 self._warn_outside(x, space, key)
@@ -165,16 +177,27 @@ def _is_five(found: Any) -> bool:
     return isinstance(found, tuple) and len(found) == 5
 
 
-def _is_finite(reward: Any) -> bool:
+def _is_reward(reward: Any) -> bool:
     try:
-        return (type(reward) is float or np.ndim(reward) == 0) and isfinite(reward)
-    except (TypeError, ValueError):  # None, a text, a ragged list
+        return (type(reward) is float or np.ndim(reward) == 0) and isfinite(reward) and abs(reward) <= LARGEST
+    except (TypeError, ValueError, OverflowError):  # None, a text, a ragged list
         return False
 
 
-def _are_finite(reward: Any, n: int) -> bool:
+def _are_rewards(reward: Any, n: int) -> bool:
     x = np.asarray(reward)
-    return x.size == n and x.dtype.kind in "biuf" and bool(np.isfinite(x).all())
+    return x.size == n and x.dtype.kind in "biuf" and _are_within(x, LARGEST)
+
+
+def _are_within(x: Array, most: float) -> bool:
+    """Whether all are finite, and of at most this size. Of a few, to count them takes half of what `all` does."""
+    return bool(np.count_nonzero(np.abs(x) <= most) == x.size)
+
+
+def _is_truth(over: Any) -> bool:
+    """Whether it says that an episode is over, or that it is not: a truth value, of numpy or torch too, or 0 or 1."""
+    x = np.asarray(over)
+    return x.ndim == 0 and x.dtype.kind in "biuf" and x.item() in (0, 1)
 
 
 def _show(value: Any) -> str:

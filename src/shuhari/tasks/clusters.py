@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shuhari.bounds import AtLeast0, Count, Length, Positive, check
+from shuhari.bounds import AtLeast0, Length, Positive, Seed, check
 from shuhari.data import Array, Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.scene import Scene
@@ -50,7 +50,7 @@ class Clusters:
     reach: Positive = 0.7
     offset: AtLeast0 = 0.0
     test_size: Length = 128
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/task", "reward/score", "reward/usual")
 
     def __post_init__(self) -> None:

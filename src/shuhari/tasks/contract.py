@@ -18,6 +18,7 @@ from shuhari.data import Problem, Status, Whole, is_tokens, with_article
 from shuhari.store.codec import dumps
 
 TEXT = "expected text, messages, token ids, or a Whole of one of these"
+LARGEST = 1e18  # of a reward, in size: the squares of larger ones are infinite in float32, and nothing is learnt
 SLACK = 1e-6  # of the range of a score: a mean of ones may round to more than 1
 
 
@@ -31,6 +32,14 @@ def explain_grade(grade: Any, *, own: bool = False) -> str:
         hint = f"expected numbers by name, such as {example}, or None"
         return f"gave the grade {_show(grade)}: {hint} where it cannot be graded"
     return _explain_numbers(grade, "the grade", example, own=own)
+
+
+def find_overflow(grade: Mapping[str, Any] | None) -> str:
+    """What of a grade is too large in size to be learnt from; "" where nothing is."""
+    for name, value in (grade or {}).items():
+        if value is not None and bool((np.abs(np.asarray(value, float)) > LARGEST).any()):
+            return f"gave {name!r} = {_show(value)}: expected a number of at most {LARGEST:g} in size"
+    return ""
 
 
 def explain_first(seen: Any, *, text: bool) -> str:
@@ -48,7 +57,7 @@ def explain_step(given: Any, *, text: bool) -> str:
     seen, rewards, status = given
     if not isinstance(rewards, Mapping):
         return f"gave the rewards {_show(rewards)}: expected numbers by name, such as {{'task': 1.0}}, or {{}} for none"
-    if wrong := _explain_numbers(rewards, "the rewards", "{'task': 1.0}"):
+    if wrong := _explain_numbers(rewards, "the rewards", "{'task': 1.0}") or find_overflow(rewards):
         return wrong
     if status is not None and not isinstance(status, Status):
         known = ", ".join(f"Status.{s.name}" for s in Status)

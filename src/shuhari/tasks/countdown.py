@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Count, Length, ProperShare, check
+from shuhari.bounds import Bounds, Length, ProperShare, Seed, check
 from shuhari.data import Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.expressions import ExpressionError, Limits, parse
@@ -42,7 +42,7 @@ class Countdown:
     prompt: str = "{numbers}>{target}="
     test_fraction: ProperShare = 1 / 16
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.bounds import Count, Length, Share, check
+from shuhari.bounds import Length, Seed, Share, check
 from shuhari.data import Array, Payload, Problem, Status, Step
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream, check_split
@@ -42,7 +42,7 @@ class Gridworld:
     slip: Share = 0.0
     limit: Length = 50
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:

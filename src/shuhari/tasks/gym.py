@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -23,10 +23,11 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from shuhari.abilities import ability
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Count, Length, Seed, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
+from shuhari.engines.time_limit import guard
 from shuhari.models.spaces import MASK
-from shuhari.registry import find, locate, register, search_in
+from shuhari.registry import find, locate, register, searching
 from shuhari.tasks.checked import Checked, check_has_spaces
 from shuhari.tasks.snapshots import (
     Env,
@@ -59,6 +60,7 @@ _INSTALL = {
     "cv2": "pip install opencv-python-headless",
     "PIL": "pip install pillow",
 }
+MAKING = 600.0  # seconds that an environment may take to be made
 _NO_NAME = r"[^\w:.-]"  # what the name of an id may not hold: of `file.py:Class` the slashes
 _NO_SCREEN = "without a screen MuJoCo renders under MUJOCO_GL=egl (a graphics card) or MUJOCO_GL=osmesa (none)"
 
@@ -97,7 +99,7 @@ class Gym:
     tells: Mapping[str, str] = EMPTY
     rewards: tuple[str, ...] = ()
     test_size: Length = 100
-    seed: Count = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         check(self)
@@ -161,8 +163,10 @@ class Gym:
     @cached_property
     def copies(self) -> bool:
         """Whether a snapshot is a copy of attributes (else a replay): determined once, by trial."""
-        copies = is_copyable(self._make_bare)
-        if not (is_seeded if copies else repeats)(self._make_bare):
+        with guard(lambda: f"{self.called}, as it is tried out,", MAKING):
+            copies = is_copyable(self._make_bare)
+            fine = (is_seeded if copies else repeats)(self._make_bare)
+        if not fine:
             what = "the same command gives another run" if copies else "a resumed run differs from one never stopped"
             message = (
                 f"does not repeat itself from its seed, so {what}: draw from self.np_random, and call super().reset"
@@ -173,7 +177,8 @@ class Gym:
     @cached_property
     def simulates(self) -> bool:
         """Whether a snapshot has the state of MuJoCo's simulator: determined once, by trial."""
-        return not self.copies and simulates(self._make_bare)
+        with guard(lambda: f"{self.called}, as it is tried out,", MAKING):
+            return not self.copies and simulates(self._make_bare)
 
     @cached_property
     def table(self) -> Any:
@@ -205,9 +210,10 @@ class Gym:
         spec = self.path if made is None else EnvSpec(f"world/{re.sub(_NO_NAME, '-', world)}", made)
         if made is None and ":" not in self.path and self.path not in gymnasium.registry:
             raise gymnasium.error.UnregisteredEnv
-        search_in(Path.cwd())
+        module = self.path.partition(":")[0] if made is None and ":" in self.path else ""
         try:
-            env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
+            with searching(module) if module else nullcontext():
+                env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
         except TypeError as error:
             raise ValueError(f"{self.called}: kwargs {dict(self.kwargs)}: {error}") from None
         for name, value in self.attributes.items():
@@ -219,7 +225,8 @@ class Gym:
     def _guard(self, make: Callable[[], T]) -> T:
         """The result of `make`; an error of the environment's own is raised with advice."""
         try:
-            return make()
+            with guard(lambda: f"{self.called}, as it is made,", MAKING):
+                return make()
         except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
             raise ModuleNotFoundError(f"{self.called}: {_explain_missing(self.path, error)}") from error
         except gymnasium.error.UnregisteredEnv:

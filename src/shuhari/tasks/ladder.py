@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Annotated, Any
 
-from shuhari.bounds import AtLeast0, Bounds, Count, Length, ProperShare, Share, check
+from shuhari.bounds import AtLeast0, Bounds, Count, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step, code
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
@@ -83,8 +83,8 @@ class Ladder:
     framed: Share = 1.0
     test_fraction: ProperShare = 0.25
     test_size: Length = 512
-    codes: Count = 0
-    seed: Count = 0
+    codes: Seed = 0
+    seed: Seed = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

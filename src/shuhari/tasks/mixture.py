@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from shuhari.bounds import AtLeast0, Count, check
+from shuhari.bounds import AtLeast0, Seed, check
 from shuhari.data import Problem, Step, nearest
 from shuhari.models.text.tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task, ability
@@ -43,7 +43,7 @@ class Mixture:
     """
 
     tasks: Mapping[str, Member]
-    seed: Count = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         check(self)

@@ -20,13 +20,11 @@ from typing import Any
 
 from shuhari.data import EMPTY, FrozenDict, Payload, nearest
 from shuhari.store.files import measure_memory
+from shuhari.tasks.parquet import read_parquet
 
 ROLE = "\x1f"  # between the role and the content of a message, where a prompt is one text
 TABLES = {".csv": ",", ".tsv": "\t"}  # with a first line of names
 CELL = 1 << 24  # characters of a cell
-BATCH = 256  # rows of Parquet that are unpacked at once: a small file may stand for any number of copies of one
-LEAST = 512  # bytes that a row takes at least, once it is read
-_EXCESS = "more than this machine's memory has room for; expected a smaller file"
 _OWN = ("prompt", "messages", "answer", "completion", "solution", "chosen", "rejected", "id", "split")
 _KINDS = ("answer", "completion", "solution", "chosen")  # what says how a prompt is to be answered
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
@@ -101,26 +99,8 @@ def _read_json_lines(path: Path, called: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_parquet(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) of each row, counted from 1."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f'{called}: Parquet needs pyarrow: pip install "shuhari[lm]"') from error
-    number = size = 0
-    most = measure_memory() // 4  # rows, and problems made of them
-    try:
-        with ParquetFile(path) as file:
-            if file.metadata.num_rows * LEAST > most:
-                raise ValueError(f"{called}: it says that it has {file.metadata.num_rows} rows: {_EXCESS}")
-            for batch in file.iter_batches(batch_size=BATCH):
-                if (size := size + batch.nbytes) > most:
-                    raise ValueError(f"{called}: after row {number}: {_EXCESS}")
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", row
-    except (ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
-        raise ValueError(f"{called}: after row {number}: no good Parquet: {error}") from None
+    """(place, row) of each row, counted from 1; a quarter of the memory is for rows, and problems made of them."""
+    return read_parquet(path, called, measure_memory() // 4)
 
 
 def _read_table(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -149,11 +129,11 @@ def read_strictly(text: str) -> Any:
 
 
 def _take_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        again = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{again!r} stands twice in one object: expected each key once")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{_shorten(name)} stands twice in one object: expected each key once")
+        found[name] = value
     return found
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
+from shuhari.bounds import Bounds, Length, ProperShare, Seed, Share, check
 from shuhari.data import Payload, Problem, Status, Step
 from shuhari.registry import register
 from shuhari.tasks.source import Splits, Stream, draw_item, last_decision
@@ -50,7 +50,7 @@ class Shop:
     turns: Length = 16
     test_fraction: ProperShare = 1 / 16
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

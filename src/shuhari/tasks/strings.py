@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from itertools import permutations
 from typing import Annotated, Any
 
-from shuhari.bounds import AtLeast0, Bounds, Count, Length, ProperShare, Share, check
+from shuhari.bounds import AtLeast0, Bounds, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step, code
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_split, draw_distinct, draw_item
@@ -54,8 +54,8 @@ class Strings:
     slip: Share = 0.0
     test_fraction: ProperShare = 0.25
     test_size: Length = 300
-    codes: Count = 0
-    seed: Count = 0
+    codes: Seed = 0
+    seed: Seed = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, Literal
 
-from shuhari.bounds import Count, Length, ProperShare, Share, check
+from shuhari.bounds import Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
@@ -51,7 +51,7 @@ class Sudoku:
     slip: Share = 0.0
     test_fraction: ProperShare = 0.25
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/score", "reward/partial")
 
     def __post_init__(self) -> None:

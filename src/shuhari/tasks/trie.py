@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import product
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from shuhari.bounds import Bounds, Count, Share, ShareBelow1, check
+from shuhari.bounds import Bounds, Count, Seed, Share, ShareBelow1, check
 from shuhari.data import Problem, Step
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
@@ -70,8 +70,8 @@ class Trie:
     firm: Count = 1
     unsafe: tuple[Share, ...] = (0.0,)
     held_out: ShareBelow1 = 0.0
-    codes: Count = 0
-    seed: Count = 0
+    codes: Seed = 0
+    seed: Seed = 0
     stamps = ("reward/score",)
     _sheets: dict[str, Sheet] = field(init=False, default_factory=dict, repr=False, compare=False)
 

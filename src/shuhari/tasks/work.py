@@ -17,7 +17,7 @@ from itertools import takewhile
 from operator import eq
 from typing import Annotated, Any, Literal
 
-from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
+from shuhari.bounds import Bounds, Count, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.chain import Chain
@@ -57,7 +57,7 @@ class Work:
     cap: Length = 36
     test_fraction: ProperShare = 1 / 16
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """Export the trained model of a run: a Hugging Face directory, LoRA adapters for peft, or a controller's weights.
 
-A directory is written whole or not at all: it is made beside its place and renamed. Left out: optimisers and all else
-that going on takes (`--init` starts another run from a run's weights).
+A directory is written whole or not at all: it is made beside its place and renamed, and takes that of nothing but an
+export (`store.folders`). Of the code that a recipe names, tasks and models alone are loaded, no grader and no tool.
+Left out: optimisers and all else that going on takes (`--init` starts another run from a run's weights).
 """
 
 from __future__ import annotations
@@ -16,9 +17,18 @@ from typing import Any
 from shuhari.abilities import ability
 from shuhari.config import recipe as recipes
 from shuhari.data import nearest
+from shuhari.store.folders import find_old, refuse_foreign, replace_folder
 
 WEIGHTS, CARD = "model.safetensors", "model.json"  # of a controller
-OURS = ("config.json", "adapter_config.json", CARD)  # a directory with one of these was written as a model
+_MODEL = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "model.safetensors",
+    "model-?????-of-?????.safetensors", "model.safetensors.index.json", "value_head.safetensors",
+)  # fmt: skip
+OURS = (  # what an export without a list of its files may consist of: one that was written before there were any
+    *_MODEL, *(f"base/{name}" for name in _MODEL), "adapter_config.json", "adapter_model.safetensors", "README.md",
+    CARD,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,13 +62,15 @@ def export(
     last token of a text, for `AutoModelForSequenceClassification.from_pretrained` and the reward `reward_model`. Any
     other model becomes the state dict of its module (`model.safetensors`) and `model.json`, which says what it is.
     `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file of weights, as `2GB`; `force`:
-    replace a model that is there.
+    replace what `export` has written there, whose files `written.json` lists (of exports that have none: the names of
+    such files alone); FileExistsError where anything else is there too.
 
     Raises ValueError for a role that there is not and for settings that cannot be honoured, FileExistsError where the
     directory is not empty, NoRunError or StoreError for the run and its step, StoreError where nothing can be written.
     """
-    from shuhari.api import load
+    from shuhari.loop.opening import open_models
     from shuhari.models.text.pretrained import dtype_of
+    from shuhari.needs import role_model
     from shuhari.store import Run, StoreError, find_checkpoint
 
     path, step = find_checkpoint(str(run))
@@ -71,8 +83,8 @@ def export(
     roles = {r for stage in recipes.load(path).stages for r in stage.get("models", {})}
     if role not in roles:
         raise ValueError(f"{path} has no role {role!r}; {nearest(role, roles)}")
-    loaded = load(path, role=role, step=step)
-    model, place = loaded.model, target.resolve()
+    models, task = open_models(path, step)
+    model, place = role_model(models, role), target.resolve()
     made = place.with_name(f".tmp-{place.name}")
     try:
         shutil.rmtree(made, ignore_errors=True)
@@ -90,11 +102,11 @@ def export(
             if dtype not in ("", "float32"):
                 raise ValueError(f"dtype is {dtype!r}: the model of {role!r} is no language model; expected float32")
             kind, use = "controller", f"safetensors.torch.load_file({str(target / WEIGHTS)!r})"
-            _controller(loaded, made, role, Run(path).recipe)
-        files = {str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()}
-        if place.exists():
-            shutil.rmtree(place)
-        made.rename(place)
+            _controller(model, task, made, role, Run(path).recipe)
+        replace_folder(place, made, OURS)
+        files = {str(f.relative_to(place)): f.stat().st_size for f in sorted(place.rglob("*")) if f.is_file()}
+    except FileExistsError:  # what came there meanwhile
+        raise
     except OSError as error:
         why = error.strerror or str(error)
         raise StoreError(f"{target} cannot be written: {why}: choose a directory of yours with room") from error
@@ -133,14 +145,10 @@ def export_replay(run: str | Path, directory: str | Path, *, place: str = "") ->
 def _check_target(target: Path, run: Path, force: bool) -> None:
     if target.resolve().is_relative_to(run.resolve()):
         raise ValueError(f"{target} lies in the run {run}, which holds what the store writes: choose another directory")
-    if target.exists() and not target.is_dir():
-        raise FileExistsError(f"{target} is a file: expected a directory, or a name that is free")
-    if not target.is_dir() or not any(target.iterdir()):
-        return
-    if not force:
-        raise FileExistsError(f"{target} is not empty: choose another directory, or replace it with --force")
-    if not any((target / name).is_file() for name in OURS):
-        raise FileExistsError(f"{target} is not empty and holds no model: --force replaces models only")
+    if target.is_dir() and any(target.iterdir()) and not force:
+        raise FileExistsError(f"{target} is not empty: choose another directory, or replace an export with --force")
+    for folder in (target, find_old(target.resolve())):
+        refuse_foreign(folder, OURS)
 
 
 def _base(model: Any, run: Any, role: str) -> str:
@@ -175,20 +183,21 @@ def _adapter(model: Any, made: Path, place: Path, base: str) -> str:
     return f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {str(place)!r})"
 
 
-def _controller(loaded: Any, made: Path, role: str, recipe: dict[str, Any]) -> None:
+def _controller(model: Any, task: Any, made: Path, role: str, recipe: dict[str, Any]) -> None:
     from shuhari.store.files import write_file
     from shuhari.store.tensors import pack
 
-    tensors = dict(loaded.model.module.state_dict())
+    tensors = dict(model.module.state_dict())
+    space, actions = task.spaces() or (None, None)
     write_file(made / WEIGHTS, pack(tensors))
     card = {
         "format": 1,
         "role": role,
-        "class": f"{type(loaded.model).__module__}.{type(loaded.model).__qualname__}",
+        "class": f"{type(model).__module__}.{type(model).__qualname__}",
         "models": recipe.get("models", {}),
         "task": recipe.get("task", {}),
-        "observations": str(loaded.space),
-        "actions": str(loaded.actions),
+        "observations": str(space),
+        "actions": str(actions),
         "tensors": {name: [str(x.dtype).removeprefix("torch."), list(x.shape)] for name, x in tensors.items()},
     }
     (made / CARD).write_text(json.dumps(card, indent=2) + "\n")

@@ -21,8 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.abilities import ability
-from shuhari.api import load, parse_observations
+from shuhari.api import parse_observations
+from shuhari.loop.opening import open_models
 from shuhari.models.spaces import MASK
+from shuhari.needs import role_model
 from shuhari.store import Run, StoreError, find_checkpoint
 
 NAME, OBSERVATION = "policy.onnx", "observation"
@@ -47,15 +49,16 @@ def export_onnx(run: str | Path, target: str | Path, *, role: str = "policy", fo
     file = file if file.suffix == ".onnx" else file / NAME
     if file.exists() and not force:
         raise FileExistsError(f"{file} is there already: choose another name, or replace it with --force")
-    loaded = load(path, role=role, step=step)
-    if (decide := ability(loaded.model, "decide")) is None:
-        name = type(loaded.model).__name__
+    models, task = open_models(path, step)
+    model, space = role_model(models, role), (task.spaces() or (None,))[0]
+    if (decide := ability(model, "decide")) is None:
+        name = type(model).__name__
         raise ValueError(f"the model of {role!r} ({name}) has no graph of its own: expected a controller of one role")
     file.parent.mkdir(parents=True, exist_ok=True)
     made = file.with_name(f".tmp-{file.name}")
     try:
-        inputs, outputs = write_graph(loaded.model, loaded.space, made)
-        checked = compare(made, decide, loaded.space)
+        inputs, outputs = write_graph(model, space, made)
+        checked = compare(made, decide, space)
         os.replace(made, file)
     finally:
         made.unlink(missing_ok=True)

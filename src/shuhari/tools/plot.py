@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from shuhari.data import EMPTY, Array, nearest
+from shuhari.tools.printable import make_cell
 
 # what a person looks at first: label -> metric, or the end of its name
 CURVES = {
@@ -56,12 +57,12 @@ def name_metric(metric: str) -> str:
 
 def write_csv(columns: Mapping[str, Sequence[Any]], to: IO[str], head: bool = True) -> None:
     """Columns as `Run.metrics` has them as CSV, a line a step, below their names where `head`; empty where a step has
-    no value."""
+    no value. Names and texts are made printable, and no spreadsheet takes one for a formula."""
     out = csv.writer(to, lineterminator="\n")
     if head:
-        out.writerow(columns)
+        out.writerow(map(make_cell, columns))
     for i in range(len(columns["step"])):
-        out.writerow(["" if columns[name][i] is None else columns[name][i] for name in columns])
+        out.writerow([make_cell(columns[name][i]) for name in columns])
 
 
 def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:

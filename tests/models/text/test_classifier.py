@@ -205,10 +205,10 @@ def holding(name: str, text: str) -> Any:
         (configured(num_attention_heads=0), "out cannot be read: "),
         (configured(hidden_act="gulu"), "out cannot be read: .*gulu"),
         (configured(rope_scaling={"rope_type": "gulu"}), "out cannot be read: .*gulu"),
-        (holding("tokenizer_config.json", "garbage"), "out cannot be read: "),
-        (holding("tokenizer_config.json", "[1]"), "out cannot be read: "),
-        (holding("special_tokens_map.json", "garbage"), "out cannot be read: "),
-        (holding("added_tokens.json", "garbage"), "out cannot be read: "),
+        (holding("tokenizer_config.json", "garbage"), "out.tokenizer_config.json: Expecting value"),
+        (holding("tokenizer_config.json", "[1]"), "out.tokenizer_config.json: expected a table"),
+        (holding("special_tokens_map.json", "garbage"), "out.special_tokens_map.json: Expecting value"),
+        (holding("added_tokens.json", "garbage"), "out.added_tokens.json: Expecting value"),
     ],
 )
 def test_directories_that_are_refused(change: Any, told: str, tmp_path: Path) -> None:

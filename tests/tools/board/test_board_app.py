@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote
 
 import pytest
 from board_runs import TOKEN
 from starlette.testclient import TestClient
 
+from listening import flooded, get, served
 from shuhari.tools.board.app import HEADERS, make_app
 
 LOCAL = "http://127.0.0.1:6060"
@@ -92,6 +93,11 @@ def test_a_page_of_elsewhere_is_not_answered(client: TestClient) -> None:
     assert client.get("/api/runs", headers={"origin": LOCAL}).status_code == 200
 
 
+def test_2100_sockets_that_ask_nothing_keep_nobody_out(board_root: Path) -> None:
+    with served(make_app(board_root, TOKEN), TOKEN) as port, flooded(port):
+        assert get(port, "/").status_code == 200 and get(port, "/api/runs", TOKEN).status_code == 200
+
+
 def test_a_change_needs_the_token_and_json(client: TestClient) -> None:
     assert client.post("/api/delete", json={}).status_code == 401
     assert client.post("/api/delete", json={}, headers={"authorization": "Bearer wrong"}).status_code == 401
@@ -151,7 +157,7 @@ def test_as_many_runs_as_a_list_shows_may_be_asked_for(ask: Callable[..., Any]) 
     assert ask("grouped?" + "&".join(f"run={name}" for name in names))
 
 
-def test_the_address_that_is_printed_holds_the_whole_token(
+def test_the_address_that_is_printed_holds_a_token_of_its_own_and_no_key(
     board_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from shuhari.cli import main
@@ -161,25 +167,30 @@ def test_the_address_that_is_printed_holds_the_whole_token(
     monkeypatch.setattr(results, "warm", lambda: None)
     served: list[Any] = []
 
-    def serve(app: Any, at: Any, ready: Callable[[], None], grace: int) -> None:
+    def serve(app: Any, at: Any, ready: Callable[[], None], grace: int, key: str) -> None:
         at.close()
         ready()
         served.append(app)
 
     monkeypatch.setattr(running, "serve", serve)
-    token = "a+key/of=base64&more%2B=="
-    monkeypatch.setenv("BOARD_TOKEN", token)
-    for require in (False, True):
+    key = "a+key/of=base64&more%2B=="
+    monkeypatch.setenv("BOARD_TOKEN", key)
+    for by_key, require in ((False, False), (True, False), (True, True)):
+        options = [*["--key-env", "BOARD_TOKEN"] * by_key, *["--require-token"] * require]
         with pytest.raises(SystemExit) as end:
-            main(["board", "--root", str(board_root), "--port", "0", "--key-env", "BOARD_TOKEN",
-                  *["--require-token"] * require])  # fmt: skip
+            main(["board", "--root", str(board_root), "--port", "0", *options])
         assert end.value.code in (0, None)
-        printed = "".join(capsys.readouterr()).split("#token=")[1].strip()
-        assert "&" not in printed and unquote(printed) == token
+        printed = "".join(capsys.readouterr())
+        assert key not in printed and quote(key, safe="") not in printed and "a+key" not in printed
+        if by_key:
+            assert "BOARD_TOKEN" in printed
+        token = key if by_key else printed.split("#token=")[1].strip()
         asked = TestClient(served.pop(), base_url="https://board.example" if require else LOCAL)
         assert asked.get("/").status_code == 200
         assert asked.get("/api/runs").status_code == (401 if require else 200)
-        assert asked.get("/api/runs", headers={"authorization": f"Bearer {token}"}).status_code == 200
+        bearer = {"authorization": f"Bearer {token}"}
+        assert asked.post("/api/nosuch", json={}, headers=bearer).status_code == 404
+        assert asked.get("/api/runs", headers=bearer).status_code == 200
 
 
 def test_a_query_is_checked(ask: Callable[..., Any]) -> None:
@@ -194,6 +205,15 @@ def test_a_damaged_run_is_listed_beside_good_ones(ask: Callable[..., Any]) -> No
     assert set(found) == {"sums/0", "sums/1", "hostile", "damaged"}
     assert found["damaged"]["status"] == "unreadable" and found["damaged"]["note"]
     assert found["sums/0"]["status"] == "complete" and found["sums/0"]["step"] == 4
+
+
+def test_a_damaged_run_names_what_says_more_of_it(ask: Callable[..., Any], board_root: Path) -> None:
+    doctor = f"`shuhari doctor {board_root / 'damaged'}`"
+    (listed,) = [r for r in ask("runs?wait=true")["runs"] if r["name"] == "damaged"]
+    assert doctor in listed["note"]
+    for address in ("run?run=damaged", "rollouts?run=damaged", "curves?run=damaged"):
+        assert doctor in ask(address, 422)["error"]["message"]
+    assert "doctor" not in json.dumps(ask("runs?words=sums")) + json.dumps(ask("group?run=sums/0&id=99999", 422))
 
 
 def test_what_fails_is_told_without_its_insides(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

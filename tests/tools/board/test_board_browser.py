@@ -399,3 +399,39 @@ def test_a_run_is_deleted_after_a_question(page: Any, board_root: Path, tmp_path
         expect(page.locator("tbody tr")).to_have_count(0)
         expect(page.locator("main")).to_contain_text("no run in")
     assert not (tmp_path / "one").exists()
+
+
+def test_a_board_that_has_ended_is_told_in_words(browser: Any, board_root: Path) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    with serve(board_root) as where:
+        page.goto(f"{where}/#token={TOKEN}")
+        page.get_by_role("link", name="sums/0").wait_for()
+    page.locator("#message.wrong").wait_for()
+    assert "The board does not answer: was it stopped?" in page.locator("#message").inner_text()
+    page.get_by_role("link", name="Beds").click()
+    page.get_by_text("This page could not be shown.").wait_for()
+    assert "Failed to fetch" not in page.locator("#message").inner_text()
+    context.close()
+
+
+def test_names_of_200_letters_widen_no_page(browser: Any, board_root: Path, tmp_path: Path) -> None:
+    name = "n" * 200
+    shutil.copytree(board_root / "sums" / "0", tmp_path / name)
+    (tmp_path / name / "tags.json").write_text(f'["{"t" * 60}"]')
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    with serve(tmp_path) as where:
+        pages = (f"{of}?run={name}" for of in ("run", "rollouts", "curriculum", "replay"))
+        for address in ("runs", *pages, f"compare?arm={name}"):
+            page.goto("about:blank")
+            page.goto(f"{where}/#/{address}")
+            page.wait_for_selector(READY)
+            page.locator("h1").first.wait_for()
+            page.wait_for_timeout(200)
+            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, f"{address} is {wide} pixels too wide"
+        page.goto(f"{where}/#/runs")
+        page.locator("td.named").wait_for()
+        assert page.locator("td.named").bounding_box()["width"] < 700
+    context.close()

@@ -36,6 +36,13 @@ def tell_difficulty(runs: Catalogue, run: str, **asked: Any) -> dict[str, Any]:
     return found
 
 
+def test_a_problem_says_whether_groups_of_it_were_kept(board_root: Path) -> None:
+    run = Run(board_root / "sums/0")
+    problems = list_problems(Catalogue(board_root), "sums/0", limit=500)["problems"]
+    kept = {p["find"]: p["kept"] for p in problems}
+    assert kept == {name: bool(run.rollouts(problem=name)) for name in kept} and set(kept.values()) == {True, False}
+
+
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     monkeypatch.setattr(numbers, "AT_ONCE", 60.0)

@@ -20,7 +20,7 @@ import torch
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Count, Depth, Length, Width, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.devices import find_device
 from shuhari.models.readout import Values
@@ -70,10 +70,10 @@ class Causal:
 
     path: str = ""
     architecture: str = "llama"
-    hidden: Length = 96
-    layers: Length = 3
-    heads: Length = 3
-    intermediate: Length = 256
+    hidden: Width = 96
+    layers: Depth = 3
+    heads: Width = 3
+    intermediate: Width = 256
     context: Count = 0
     tied: bool = True
     config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
@@ -81,7 +81,7 @@ class Causal:
     alphabet: str = ""
     vocabulary: Length = 512
     value_head: bool = False
-    outputs: Length = 1
+    outputs: Width = 1
     after: bool | Literal["last"] = False
     lora: Lora | None = None
     device: str = "cpu"

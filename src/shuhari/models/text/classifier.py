@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from shuhari.models.text import chat, pretrained
+from shuhari.models.text import pretrained
+from shuhari.models.text.clean import checked_copy, forget
 from shuhari.models.text.folder import (
     check_config,
     check_size,
@@ -75,8 +76,7 @@ class Classifier:
             return [*self.text.encode(prompt + completion).tolist(), self.text.end]
         messages = [*prompt, {"role": "assistant", "content": completion}]
         if getattr(hf, "chat_template", None):
-            text = chat.render(hf.get_chat_template(), messages, hf.special_tokens_map, reply=False)
-            return list(self.text.encode(text).tolist())
+            return list(self.text.encode_chat(messages, reply=False).tolist())
         return [*self.text.encode(plain_chat(prompt) + completion).tolist(), self.text.end]
 
 
@@ -115,13 +115,14 @@ def load(path: str) -> Classifier:
 
     place = find(path)
     how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-    with reading(place), pretrained.silence():
+    with reading(place), pretrained.silence(), checked_copy(place) as copied:
         stored = check_weights(place, "model")
-        check_size(place, stored, scores=True)
+        check_size(place, copied, stored, scores=True)
         hf, found = AutoModelForSequenceClassification.from_pretrained(
-            str(place), output_loading_info=True, dtype=torch.float32, use_safetensors=True, **how
+            str(copied), output_loading_info=True, dtype=torch.float32, use_safetensors=True, **how
         )
-        words = AutoTokenizer.from_pretrained(str(place), **how)
+        words = AutoTokenizer.from_pretrained(str(copied), **how)
+        forget(copied, place, hf, words)
     if missing := sorted(found["missing_keys"]):
         raise ValueError(f"{place}: {len(missing)} of the model's weights are not there, such as {missing[0]}: "
                          "expected those of a classifier, with its head")  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -131,11 +131,12 @@ def check_weights(place: Path, name: str) -> dict[str, tuple[int, ...]]:
     return {tensor: shape for file in files for tensor, shape in _read_header(place / file)}
 
 
-def check_size(place: Path, stored: Mapping[str, tuple[int, ...]], *, scores: bool = False) -> None:
-    """ValueError where the model that config.json describes is larger than its weights, or than this machine."""
+def check_size(place: Path, copy: Path, stored: Mapping[str, tuple[int, ...]], *, scores: bool = False) -> None:
+    """ValueError where the model that config.json describes is larger than its weights, or than this machine. `copy`:
+    of the directory, see `clean.checked_copy`."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    config = AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
+    config = AutoConfig.from_pretrained(copy, trust_remote_code=False, local_files_only=True)
     there = sum(math.prod(shape) for shape in stored.values())
     text = config.get_text_config()
     layers = getattr(text, "num_hidden_layers", 1)
@@ -162,45 +163,10 @@ def has_tokenizer(place: Path) -> bool:
 
 
 def check_tokenizer(place: Path) -> None:
-    """ValueError where there is no tokenizer, or where one of its regular expressions repeats what itself repeats
-    without end, as `(a+)+` does: on some texts such a one takes a time that doubles with each character."""
+    """ValueError where there is no tokenizer; what it may hold is checked as it is copied (`clean.py`)."""
     if not has_tokenizer(place):
         raise ValueError(f"{place} has no tokenizer: copy tokenizer.json and tokenizer_config.json there, from the "
                          "model that it was made of")  # fmt: skip
-    file = place / "tokenizer.json"
-    for pattern in _patterns(read_json(file)) if file.exists() else ():
-        if repeats_twice(pattern):
-            raise ValueError(f"{file}: the regular expression {pattern[:60]!r} repeats a group that repeats: expected "
-                             "one that takes no more time than its text is long")  # fmt: skip
-
-
-def repeats_twice(pattern: str) -> bool:
-    """Whether a group that is repeated without a bound has something inside that is, too."""
-    inside = [False]  # of each open group, whether something in it is repeated without a bound
-    closed = False  # of the group that ended just before
-    at = 0
-    while at < len(pattern):
-        char = pattern[at]
-        if char == "\\":
-            at, closed = at + 2, False
-            continue
-        if char == "[":
-            at, closed = _end_of_class(pattern, at), False
-            continue
-        if char == "(":
-            inside.append(False)
-            closed = False
-        elif char == ")" and len(inside) > 1:
-            closed = inside.pop()
-            inside[-1] |= closed
-        elif char in "+*" or _unbounded(pattern, at):
-            if closed:
-                return True
-            inside[-1] = True
-        elif char not in "?{":
-            closed = False
-        at += 1
-    return False
 
 
 def check_adapters(place: Path) -> dict[str, Any]:
@@ -260,36 +226,6 @@ def _read_header(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
                 yield name, tuple(tensors.get_slice(name).get_shape())
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is no good file of safetensors: {error}") from None
-
-
-def _patterns(tree: Any) -> Iterator[str]:
-    """The regular expressions of a tokenizer: {"Regex": ..}, and texts that stand under a key `pattern`. Not those of
-    the vocabulary, which is long and has none."""
-    stack = [{k: v for k, v in tree.items() if k != "model"}]
-    while stack:
-        for key, value in stack.pop().items():
-            if key == "Regex" and isinstance(value, str):
-                yield value
-            inner: Iterable[Any] = value if isinstance(value, list) else [value]
-            stack += [x for x in inner if isinstance(x, dict)]
-
-
-def _end_of_class(pattern: str, at: int) -> int:
-    """Behind a class of characters, which may hold others."""
-    depth = 0
-    while at < len(pattern):
-        char = pattern[at]
-        at += 2 if char == "\\" else 1
-        depth += (char == "[") - (char == "]")
-        if depth == 0:
-            break
-    return at
-
-
-def _unbounded(pattern: str, at: int) -> bool:
-    """Whether `{n,}` stands there."""
-    inside = pattern[at + 1 : pattern.find("}", at)]
-    return pattern[at] == "{" and inside.endswith(",") and inside[:-1].isdigit()
 
 
 def _is_literal(name: str) -> bool:

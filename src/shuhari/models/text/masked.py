@@ -21,7 +21,7 @@ from torch import Tensor
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
-from shuhari.bounds import Length, check
+from shuhari.bounds import Depth, Length, Width, check
 from shuhari.data import Array, Payload, Sampling
 from shuhari.models.sampling import honour
 from shuhari.models.text.bidirectional import Bidirectional
@@ -48,10 +48,10 @@ class Masked:
     """
 
     length: Length = 16
-    hidden: Length = 64
-    layers: Length = 1
-    heads: Length = 4
-    intermediate: Length = 256
+    hidden: Width = 64
+    layers: Depth = 1
+    heads: Width = 4
+    intermediate: Width = 256
     context: Length = 256
     alphabet: str = ""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from shuhari.data import Array, nearest
+from shuhari.models.text.clean import checked_copy, forget
 from shuhari.models.text.folder import (
     check_adapters,
     check_config,
@@ -131,17 +132,18 @@ def _read(place: Path) -> tuple[Any, Tokenizer]:
     stored = check_weights(place, "model")
     check_tokenizer(place)
     how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-    with silence():
-        check_size(place, stored)
+    with silence(), checked_copy(place) as copied:
+        check_size(place, copied, stored)
         lm, found = AutoModelForCausalLM.from_pretrained(
-            str(place),
+            str(copied),
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             dtype=torch.float32,
             use_safetensors=True,
             **how,
         )
-        hf = AutoTokenizer.from_pretrained(str(place), **how)
+        hf = AutoTokenizer.from_pretrained(str(copied), **how)
+        forget(copied, place, lm, hf)
     if wrong := sorted(found["mismatched_keys"]):
         name, there, here = wrong[0]
         raise ValueError(f"{place}: {name} is {tuple(there)} in its weights, {tuple(here)} by its config.json")
@@ -185,10 +187,11 @@ def _merge_adapters(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenize
         check_tokenizer(place)
     lm, text = _load(base, above)
     try:
-        with silence():
-            lm = PeftModel.from_pretrained(lm, str(place), config=config).merge_and_unload(safe_merge=True)
+        with silence(), checked_copy(place) as copied:
+            lm = PeftModel.from_pretrained(lm, str(copied), config=config).merge_and_unload(safe_merge=True)
             how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-            hf = AutoTokenizer.from_pretrained(str(place), **how) if own else text.hf
+            hf = AutoTokenizer.from_pretrained(str(copied), **how) if own else text.hf
+            forget(copied, place, hf)
     except RuntimeError as error:  # of torch, where shapes differ
         raise ValueError(f"the adapters of {place} do not fit their base {base}: {error}") from None
     for parameter in lm.parameters():

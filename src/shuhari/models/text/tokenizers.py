@@ -6,7 +6,12 @@ small models read and write short texts very often. Token ids are one-dimensiona
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import copy
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,15 +26,29 @@ KEPT = 1 << 16  # encoded texts kept
 LONGEST = 1 << 12  # characters of a text that is kept
 
 
+class Template(str):
+    """A text whose special tokens are meant, as a chat template writes them: `before`, then `said`, in which none is,
+    then `after`."""
+
+    parts: tuple[str, str, str]
+
+    def __new__(cls, before: str, said: str = "", after: str = "") -> Template:
+        made = super().__new__(cls, before + said + after)
+        made.parts = before, said, after
+        return made
+
+
 class Tokenizer:
     """A Hugging Face fast tokenizer, `hf`, as models use it: `encode`, `decode`, `end`, `pad`, `size`.
 
     A text ends with `end`, and where it is sampled with any of `ends` ([0] is `end`): the tokenizer's own, then those
     given. `limit`: ids that the model has, 0 for those of the tokenizer; padding beyond them is `end` instead.
 
-    Texts are encoded as they are: no begin or end token is added (a chat template writes its own). A special token that
-    a text names (`<|im_end|>`) is that token, as chat templates need it; with characters it is plain text. Raises
-    ValueError where there is no end-of-sequence token, or where the model lacks tokens that texts are made of.
+    Texts are encoded as they are: no begin or end token is added (a chat template writes its own). A special token is
+    one only where a chat template, or a `Template`, writes it: a text, or the content of a message, that names it
+    (`<|im_end|>`) is plain text, so that no row of data, answer of a tool or text of a model can forge the end of a
+    turn. Raises ValueError where there is no end-of-sequence token, or where the model lacks tokens that texts are made
+    of.
     """
 
     def __init__(self, hf: Any, ends: Sequence[int] = (), limit: int = 0) -> None:
@@ -56,22 +75,49 @@ class Tokenizer:
             self._table[points] = list(characters.values())
             names = {i: n for n, i in hf.get_vocab().items()}
             self._names = [names.get(i, "") for i in range(self.limit)]
-        self._kept: dict[str, Array] = {}
+        self._kept: dict[tuple[bool, str], Array] = {}
 
     def encode(self, prompt: Payload) -> Array:
-        """[k] int32, read-only, of a string or of messages (mappings with `role` and `content`). An empty prompt is the
-        start token alone. Raises ValueError for a character outside of a character alphabet, and names it."""
-        text = prompt if isinstance(prompt, str) else self.render(prompt)  # type: ignore[arg-type]
-        ids = self._kept.get(text)
+        """[k] int32, read-only, of a string, a `Template` or messages (mappings with `role` and `content`). An empty
+        prompt is the start token alone. Raises ValueError for a character outside of a character alphabet, and names
+        it."""
+        if not isinstance(prompt, str):
+            return self.encode_chat(prompt)  # type: ignore[arg-type]
+        key = isinstance(prompt, Template), prompt
+        ids = self._kept.get(key)
         if ids is None:
-            ids = self._characters(text) if self.characters else np.asarray(self._pieces(text), np.int32)
-            ids = ids if len(ids) else np.array([self.start], np.int32)
-            ids.flags.writeable = False
+            ids = self._finish(self._read(prompt))
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            if len(text) <= LONGEST:  # of texts beyond it, many would fill the memory of a server
-                self._kept[text] = ids
+            if len(prompt) <= LONGEST:  # of texts beyond it, many would fill the memory of a server
+                self._kept[key] = ids
         return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True) -> Array:
+        """[k] int32, read-only, of messages: by the tokenizer's chat template up to where the reply begins (without
+        `reply` to their end), else as plain lines `role: content` and `assistant:`."""
+        if not getattr(self.hf, "chat_template", None):
+            return self.encode(plain_chat(messages))
+        sign, names = f"\ue000{secrets.randbelow(10**18):018}", list[str]()  # stands for names while a template runs
+
+        def mark(value: Any) -> Any:
+            if not isinstance(value, str) or self.characters:
+                return value
+            out, at = "", 0
+            for start, end in self._find_special(value):
+                out, at = f"{out}{value[at:start]}{sign}{len(names):06}", end
+                names.append(value[start:end])
+            return out + value[at:]
+
+        safe = [{k: mark(v) for k, v in m.items()} for m in messages]
+        text = chat.render(self.hf.get_chat_template(), safe, self.hf.special_tokens_map, reply=reply)
+        if not names:
+            return self.encode(Template(text))
+        first, *rest = re.split(f"{sign}([0-9]{{6}})", text)
+        ids = self._pieces(first) if first else []
+        for n, after in zip(rest[::2], rest[1::2], strict=True):
+            ids += self._plain(names[int(n)]) + (self._pieces(after) if after else [])
+        return self._finish(ids)
 
     def decode(self, ids: Array) -> str:
         """The text of token ids, without an end token that closes it; other special tokens show by their names."""
@@ -80,14 +126,8 @@ class Tokenizer:
             del tokens[-1]
         if self.characters:
             return "".join(map(self._names.__getitem__, tokens))
-        return str(self.hf.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Messages as one string that ends where the reply begins: the tokenizer's chat template, else plain lines
-        `role: content` and `assistant:`."""
-        if getattr(self.hf, "chat_template", None):
-            return chat.render(self.hf.get_chat_template(), messages, self.hf.special_tokens_map)
-        return plain_chat(messages)
+        with told_panics(tokens):
+            return str(self.hf.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def stops(self, strings: Sequence[str]) -> list[Array] | None:
         """The token ids of each stop string where a string has exactly one spelling (characters), else None."""
@@ -97,12 +137,72 @@ class Tokenizer:
         """As a Hugging Face tokenizer directory."""
         self.hf.save_pretrained(directory)
 
+    def _finish(self, ids: Any) -> Array:
+        found = np.asarray(ids if len(ids) else [self.start], np.int32)
+        found.flags.writeable = False
+        return found
+
+    def _read(self, text: str) -> Any:
+        if self.characters:
+            return self._characters(text)
+        if not isinstance(text, Template):
+            return self._plain(text)
+        before, said, after = text.parts
+        if not self._find_special(said):
+            return self._pieces(str(text))
+        return [i for part, read in ((before, self._pieces), (said, self._plain), (after, self._pieces)) if part
+                for i in read(part)]  # fmt: skip
+
     def _pieces(self, text: str) -> list[int]:
-        ids: list[int] = self.hf.encode(text, add_special_tokens=False)
+        """Token ids, special ones where they are named."""
+        with told_panics(text):
+            return self._check(self.hf.encode(text, add_special_tokens=False), text)
+
+    def _plain(self, text: str) -> list[int]:
+        """Token ids, none special but those of one character, which cannot be written otherwise."""
+        with told_panics(text):
+            ids = self.hf.encode(text, add_special_tokens=False)
+        if not self._special.isdisjoint(ids):
+            ids = self._blind.encode(text, add_special_tokens=False).ids
+            if any(len(self._special_names[i]) > 1 for i in self._special.intersection(ids)):  # its vocabulary has it
+                ids = []
+                at = 0
+                for start, end in self._find_special(text):
+                    first = start + 1 if end - start > 1 else end
+                    ids += [i for part in (text[at:first], text[first:end]) if part for i in self._plain(part)]
+                    at = end
+                ids += self._plain(text[at:]) if text[at:] else []
+        return self._check(ids, text)
+
+    def _find_special(self, text: str) -> list[tuple[int, int]]:
+        """Where a text names special tokens of more than one character."""
+        found = self.hf(text, add_special_tokens=False, return_offsets_mapping=True)
+        spans = zip(found["input_ids"], found["offset_mapping"], strict=True)
+        return [(int(a), int(b)) for i, (a, b) in spans if i in self._special and len(self._special_names[i]) > 1]
+
+    def _check(self, ids: list[int], text: str) -> list[int]:
         if (highest := max(ids, default=0)) >= self.limit:
             raise ValueError(f"token {self.hf.convert_ids_to_tokens(highest)!r} (id {highest}) of {text[:60]!r} is "
                              f"none that the model has ({self.limit})")  # fmt: skip
         return ids
+
+    @cached_property
+    def _special_names(self) -> dict[int, str]:
+        """id -> how it is written, of the special tokens but the one for what is unknown."""
+        added = {i: str(t) for i, t in self.hf.added_tokens_decoder.items() if t.special}
+        named = dict(zip(self.hf.all_special_ids, map(str, self.hf.all_special_tokens), strict=True))
+        return {i: n for i, n in {**added, **named}.items() if i != self.hf.unk_token_id or i in self.ends}
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        return frozenset(self._special_names)
+
+    @cached_property
+    def _blind(self) -> Any:
+        """A copy of the tokenizer that knows no special tokens: a switch of one would be thrown by other threads."""
+        made = copy.deepcopy(self.hf.backend_tokenizer)
+        made.encode_special_tokens = True
+        return made
 
     def _characters(self, text: str) -> Array:
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -117,6 +217,17 @@ class Tokenizer:
                 "prompts, answers and tools have, or models.policy.tokenizer = \"bpe\", which reads every text"
             )
         return ids
+
+
+@contextmanager
+def told_panics(given: Any) -> Iterator[None]:
+    """A panic of the tokenizers library, which is no Exception, as a ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"the tokenizer fails on {str(given)[:60]!r}: {str(error)[:200]}") from None
 
 
 def character_tokenizer(alphabet: str = "") -> Tokenizer:

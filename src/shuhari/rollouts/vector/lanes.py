@@ -9,7 +9,9 @@ Axes: `N` lanes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import gymnasium
@@ -18,11 +20,13 @@ from gymnasium import spaces
 
 from shuhari.abilities import ability
 from shuhari.data import Array, Payload
+from shuhari.engines.time_limit import EscapeError, Overdue, guard
 from shuhari.tasks.lanes import Lanes, are_alike
 from shuhari.tasks.snapshots import begin, restore, snapshot
 from shuhari.tasks.tells import EXTRAS
 from shuhari.tasks.views import storage_dtype
 
+PATIENCE, LEAVE = 600.0, 30.0  # seconds of a step or reset of lanes; of a close
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 Extras = Mapping[str, Array]  # name -> [N, ...]
 Seen = Any  # an array of observations [N, ...], or a dict of arrays by key
@@ -51,11 +55,15 @@ class Actor(Protocol):
 
 class Inline:
     """An actor in this process: posts are executed when they are polled. `lanes`: the numbers of its environments,
-    which are stepped together where they can be, and there are `few` or more."""
+    which are stepped together where they can be, and there are `few` or more. seconds: that all of them may take for
+    what they are asked at once (0: as long as they like)."""
 
     few = 10  # fewer are quicker one by one
 
-    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], lanes: Iterable[int]) -> None:
+    def __init__(
+        self, make: Callable[[], gymnasium.Env[Any, Any]], lanes: Iterable[int], seconds: float = PATIENCE
+    ) -> None:
+        self.seconds = seconds
         self.envs = {i: make() for i in lanes}
         self._index = {i: k for k, i in enumerate(self.envs)}
         self._alike = len(self.envs) >= self.few and are_alike([*self.envs.values()])
@@ -69,7 +77,8 @@ class Inline:
     def start(self, seeds: Sequence[int], seen: Seen) -> None:
         self._part()
         for i, env in self.envs.items():
-            write(seen, i, env.reset(seed=seeds[i])[0])
+            with guard(partial(self._name, "reset", i), self.seconds):
+                write(seen, i, env.reset(seed=seeds[i])[0])
 
     def post(self, lanes: slice, taken: Any, fresh: Mapping[int, Payload]) -> None:
         self._posted[lanes.start] = taken, fresh
@@ -84,17 +93,18 @@ class Inline:
         if self._together is not None and at:
             self._together.put(at)
         try:
-            for i in alone:
-                if i in fresh:
-                    write(seen, i, begin(envs[i], fresh[i]))
-                    reward[i] = 0.0
-                elif taken is not None:
-                    o, reward[i], terminated, truncated, info = envs[i].step(taken[i - first])
-                    write(seen, i, o)
-                    for name, to in extras.items():
-                        to[i] = info[EXTRAS][name]
-                    if terminated or truncated:
-                        over.append((i, TERMINATED if terminated else TRUNCATED))
+            with guard(lambda: self._name("reset" if i in fresh else "step", i), self.seconds):
+                for i in alone:
+                    if i in fresh:
+                        write(seen, i, begin(envs[i], fresh[i]))
+                        reward[i] = 0.0
+                    elif taken is not None:
+                        o, reward[i], terminated, truncated, info = envs[i].step(taken[i - first])
+                        write(seen, i, o)
+                        for name, to in extras.items():
+                            to[i] = info[EXTRAS][name]
+                        if terminated or truncated:
+                            over.append((i, TERMINATED if terminated else TRUNCATED))
         except Exception as error:
             self._part(without=at)
             error.add_note(f"in lane {i}, counted from 0")
@@ -118,7 +128,8 @@ class Inline:
             into = moved = [i for i in moved if i not in fresh]
             at, actions = [self._index[i] for i in moved], actions[[i - lanes.start for i in moved]]
         try:
-            o, reward[into], terminated, truncated, info = self._together.act_some(at, actions)
+            with guard(lambda: self._name("step_lanes", lanes.start), self.seconds):
+                o, reward[into], terminated, truncated, info = self._together.act_some(at, actions)
         except Exception as error:
             error.add_note(f"in lanes {lanes.start} to {lanes.stop - 1}, counted from 0")
             raise
@@ -144,8 +155,16 @@ class Inline:
             restore(env, s)
 
     def close(self) -> None:
-        for env in self.envs.values():
-            env.close()
+        for i, env in self.envs.items():
+            try:
+                with guard(partial(self._name, "close", i), min(self.seconds or LEAVE, LEAVE)):
+                    env.close()
+            except (Overdue, EscapeError) as error:  # what it was needed for is done
+                logging.getLogger("shuhari").warning("%s", error)
+
+    def _name(self, call: str, lane: int) -> str:
+        whose = type(self.envs[lane].unwrapped).__name__
+        return f"the {call} of {whose} in lane {lane}, counted from 0 ([rollout] timeout),"
 
 
 # ---------------------------------------------------------------- observations

@@ -21,7 +21,7 @@ import torch
 from gymnasium import spaces
 
 from shuhari.batch import Batch
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import AtLeast0, Count, Lanes, Processes, check
 from shuhari.data import Payload, Ramp, Sampling, code
 from shuhari.needs import Traces, role_model
 from shuhari.noise import keys
@@ -30,6 +30,7 @@ from shuhari.registry import register
 from shuhari.rollouts.vector.asking import Asking
 from shuhari.rollouts.vector.fragment import SENT, Fragment, join_rows, make_extra_columns, put_on_last
 from shuhari.rollouts.vector.lanes import (
+    PATIENCE,
     RUNNING,
     TERMINATED,
     TRUNCATED,
@@ -66,6 +67,8 @@ class VectorRollout:
     where a run goes on with another one. Over the ring it is the same up to how a model rounds for batches of another
     size: bit for bit with models of which a row's numbers do not depend on the batch (tables).
 
+    timeout: seconds that lanes may take for a step or a reset of theirs (0: no bound), after which the run ends.
+
     asks: where a lane begins an episode, the curriculum says from which start, and for how many steps at most (see
     `Asking`).
 
@@ -76,13 +79,14 @@ class VectorRollout:
     `replaced` is 1 (else 0).
     """
 
-    lanes: Length = 8
+    lanes: Lanes = 8
     role: str = "policy"
     random: Count = 0
     sampling: Sampling | None = None
-    workers: Count = 0
-    ring: Length = 1
+    workers: Processes = 0
+    ring: Lanes = 1
     asks: bool = False
+    timeout: AtLeast0 = PATIENCE
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"limit": 0})
     unit: ClassVar[Literal["decision"]] = "decision"  # what it is asked for
     stamps = ()
@@ -110,14 +114,13 @@ class VectorRollout:
         make = ability(task, "make")
         found = task.spaces()
         if make is None or found is None:
-            raise TypeError(
-                f"the rollout 'vector' steps Gymnasium environments and the task {type(task).__name__} makes none: "
-                "use the rollout 'episode', or a task gym/<id>"
-            )
+            raise TypeError(f"the rollout 'vector' steps Gymnasium environments and the task {type(task).__name__} "
+                            "makes none: use the rollout 'episode', or a task gym/<id>")  # fmt: skip
         n = self.lanes
         self._space, self._action = found
         self.close()
-        actor: Actor = Workers(task, n, self.workers, self.ring) if self.workers else Inline(make, range(n))
+        inline, k, within = not self.workers, self.workers, self.timeout
+        actor: Actor = Inline(make, range(n), within) if inline else Workers(task, n, k, self.ring, within)
         self._actor, self._now = actor, allocate(self._space, n)  # what each lane sees
         self._layout = find_extras(task)
         if EXECUTED in self._layout:

@@ -91,7 +91,7 @@ def serve(link: Connection, memory: int) -> None:
         find_observations(found),
         *(found[k] for k in ("action", "reward", "end", "fresh")),
     )
-    lanes, extras = Inline(task.make, setup["lanes"]), find_extra_arrays(found)
+    lanes, extras = Inline(task.make, setup["lanes"], setup["seconds"]), find_extra_arrays(found)
     use_one_thread()
     link.send_bytes(DONE)
     while True:

@@ -30,14 +30,15 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.abilities import ability
+from shuhari.begin import build_command, send_places
 from shuhari.data import Array, Payload
 from shuhari.registry import USERS, locate
 from shuhari.rollouts.vector import worker
-from shuhari.rollouts.vector.lanes import Extras, Seen, find_extras, split_space, view_rows, write
+from shuhari.rollouts.vector.lanes import PATIENCE, Extras, Seen, find_extras, split_space, view_rows, write
 from shuhari.store import codec
 from shuhari.tasks.views import storage_dtype
 
-PATIENCE = 5.0  # seconds for workers to end in peace
+LEAVE = 5.0  # seconds for workers to end in peace
 KNOWN = ("copies", "simulates")  # what a task has found out about its environments, and a worker need not find again
 ONE_THREAD = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
@@ -55,10 +56,10 @@ class Workers:
     `task` is made anew in each worker, out of its class and its settings: TypeError where a worker could not import
     it, or be sent them. WorkerError, at any call, for what goes wrong there; afterwards no worker is left."""
 
-    def __init__(self, task: Any, lanes: int, workers: int, ring: int) -> None:
+    def __init__(self, task: Any, lanes: int, workers: int, ring: int, seconds: float = PATIENCE) -> None:
         self.name = str(ability(task, "path") or type(task).__name__)
         seen, action = task.spaces()
-        setup = {**_describe(task), "plain": isinstance(action, spaces.Discrete)}
+        setup = {**_describe(task), "seconds": seconds, "plain": isinstance(action, spaces.Discrete)}
         size = lanes // ring
         layout = [(k, np.dtype(storage_dtype(s)).str, (lanes, *(s.shape or ()))) for k, s in _named(seen).items()]
         layout += [("action", np.dtype(action.dtype).str, (lanes, *(action.shape or ())))]
@@ -180,7 +181,7 @@ class Workers:
             last = text.strip().splitlines()
             return f"{who} failed while {doing[kind]}: {last[-1]}.{hint} Its traceback:\n{text}"
         with suppress(subprocess.TimeoutExpired):
-            w.process.wait(PATIENCE)
+            w.process.wait(LEAVE)
         return f"{who} died while {doing[kind]}, with {_code(w.process.returncode)} and no traceback.{hint}"
 
 
@@ -191,11 +192,10 @@ class _Process:
         self.number, self.lanes = number, lanes
         self.asked: deque[tuple[bytes, bytes]] = deque()
         self.link, there = Pipe()
-        path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
-        env = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+        env = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONWARNINGS": "ignore"}
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", worker.__name__, str(there.fileno()), str(memory)],
+                build_command(worker.__name__, str(memory), link=there.fileno()),
                 stdin=subprocess.PIPE,  # nothing is written there: it tells the worker that we live
                 pass_fds=(there.fileno(), memory),
                 env=env,
@@ -203,6 +203,7 @@ class _Process:
             )
         finally:
             there.close()
+        send_places(self.link)
 
 
 def _end(workers: list[_Process]) -> None:
@@ -211,7 +212,7 @@ def _end(workers: list[_Process]) -> None:
         for w in workers:
             with suppress(OSError):
                 w.link.send_bytes(worker.QUIT)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + LEAVE
         for w in workers:
             with suppress(subprocess.TimeoutExpired):
                 w.process.wait(max(0.0, until - time.monotonic()))

@@ -11,14 +11,28 @@ from typing import Any
 
 from shuhari.tasks.reasoning.grading import Entry
 
+_DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _GRID = re.compile(r"[0-9](?:[ \t,]*+[0-9])*+", re.ASCII)  # in one way alone, so that it reads a line once
+_PUSHES = re.compile(r"[UDLR]{1,1000}", re.ASCII)
+_LETTER = re.compile(r"([A-Z])[ \t]*=[ \t]*[0-9]", re.ASCII)
 _STATED = re.compile(r"[a-z]{1,40} is (?:an? )?[a-z]{1,40}", re.ASCII)
 _PRESSES = re.compile(r"[A-C](?:(?:\s*(?:→|->|,)\s*|\s*)[A-C])*", re.ASCII)
 
 
 def grade_pushes(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for an answer of moves alone: it skips whatever else stands there."""
-    return float(generator.score_answer(text, entry)) if re.fullmatch(r"[UDLR]{1,8192}", text.strip()) else 0.0
+    """The package's scorer, for an answer of moves alone, of which the last one is the first that solves the puzzle: it
+    skips whatever else stands there, and takes the same moves twice."""
+    moves = text.strip()
+    if not _PUSHES.fullmatch(moves) or generator.score_answer(moves, entry) != 1:
+        return 0.0
+    board = [list(line) for line in entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")]
+    game = generator._Game(height=len(board), width=len(board[0]))
+    game.load_puzzle_matrix(board)
+    for move in moves[:-1]:
+        game.player.update(key=move)
+        if generator._is_solved(game.get_curr_state()):
+            return 0.0
+    return 1.0
 
 
 def grade_presses(text: str, entry: Entry, generator: Any) -> float:
@@ -36,12 +50,32 @@ def grade_statements(text: str, entry: Entry, generator: Any) -> float:
 
 
 def _split_statements(text: str) -> list[str]:
-    whole = text.strip().casefold().removesuffix(".").replace(" and ", ",").replace(".", ",").replace("\n", ",")
-    return [" ".join(part.split()) for part in whole.split(",") if part.strip()]
+    """Of one line or several, joined by commas, full stops and `and`. One that is empty shows a separator too many."""
+    lines = text.strip().casefold().removesuffix(".").splitlines()
+    whole = ",".join(line.strip().removesuffix(".").removesuffix(",") for line in lines if line.strip())
+    for mark in (", and ", " and ", "."):
+        whole = whole.replace(mark, ",")
+    return [" ".join(part.split()) for part in whole.split(",")]
 
 
 def grade_digits(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for a grid of numbers alone: it skips whatever else stands there."""
-    lines = text.strip().splitlines()
-    whole = bool(lines) and all(_GRID.fullmatch(line.strip()) for line in lines)
-    return float(generator.score_answer(text, entry)) if whole else 0.0
+    """The package's scorer, for the numbers of a grid of numbers alone: it skips whatever else stands there, a number
+    with a comma behind it too."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    if not lines or not all(map(_GRID.fullmatch, lines)):
+        return 0.0
+    return float(generator.score_answer("\n".join(" ".join(_DIGITS.findall(line)) for line in lines), entry))
+
+
+def grade_letters(text: str, entry: Entry, generator: Any) -> float:
+    """The package's scorer, for one digit for each letter: it takes the last of several."""
+    pairs = [_LETTER.fullmatch(pair.strip()) for pair in text.split(",")]
+    letters = [pair[1] for pair in pairs if pair is not None]
+    alone = len(letters) == len(pairs) == len(set(letters))
+    return float(generator.score_answer(text, entry)) if alone else 0.0
+
+
+def grade_words(text: str, entry: Entry, generator: Any) -> float:
+    """The package's scorer, for as many words as there are: it does not look at those behind them."""
+    alone = text.count(",") == len(entry["metadata"]["sorted_words"]) - 1
+    return float(generator.score_answer(text, entry)) if alone else 0.0

@@ -25,6 +25,7 @@ Grader = Callable[[str, Entry, Any], float]
 
 POINTS, TRIED = 6, 200  # where an antiderivative is compared; points tried to find that many in the integrand's domain
 _NUMBER = r"[+-]?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:e[+-]?[0-9]{1,2})?"
+_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9])", re.ASCII)
 _ITEM = re.compile(rf"""\s*(?:([\[\],])|({_NUMBER})|'([^'\\\n]*)'|"([^"\\\n]*)")""", re.ASCII)
 _MOVE = re.compile(r"Move disk ([0-9]{1,4}) from Peg ([0-9]{1,4}) to Peg ([0-9]{1,4})", re.ASCII)
 _TURN = re.compile(r"[0-9]?[LRDUBFXYZMES]w?'?[0-9]?", re.ASCII)
@@ -37,7 +38,7 @@ _HEX = re.compile(r"[+-]?0x[0-9a-f]{1,100}|[+-]?[0-9]{1,100}", re.ASCII)
 
 def parse_number(text: str) -> Fraction | None:
     """A plain decimal number; commas between digits and a sign are allowed, and an exponent below 100."""
-    text = text.strip().replace(",", "")
+    text = _COMMA.sub("", text.strip())
     return Fraction(text) if re.fullmatch(_NUMBER, text, re.ASCII | re.IGNORECASE) else None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.bounds import Count, Length, PositiveShare, ProperShare, check
+from shuhari.bounds import Length, PositiveShare, ProperShare, Seed, check
 from shuhari.data import EMPTY, Problem, Step, nearest
 from shuhari.registry import register
 from shuhari.tasks.reasoning.table import GRADING, score
@@ -49,7 +49,7 @@ class ReasoningGym:
     solved: PositiveShare = 1.0
     test_fraction: ProperShare = 1 / 16
     test_size: Length = 256
-    seed: Count = 0
+    seed: Seed = 0
     stamps = ("reward/score", "reward/partial")
 
     def __post_init__(self) -> None:

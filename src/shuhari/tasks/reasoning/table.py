@@ -16,6 +16,7 @@ from typing import Any
 from shuhari.tasks.reasoning import alone
 from shuhari.tasks.reasoning import grading as ours
 from shuhari.tasks.reasoning.grading import Entry, Grader
+from shuhari.tasks.separators import stands_alone
 
 LONGEST = 8192  # characters of an answer that are read, or twice the truth's where that is more
 
@@ -41,9 +42,10 @@ class Graded:
 
 def score(name: str, text: str, entry: Entry, generator: Any) -> float:
     """A number in [0, 1] for an answer, 1 where it is right. White space around it does not matter; one that is too
-    long scores 0. Raises what a scorer raises where that is no fault of the text, ValueError for a number outside."""
-    graded = GRADING[name]
-    if len(text) > max(LONGEST, 2 * len(entry["answer"] or "")):
+    long, or has a separator around it that the truth has not (`separators`), scores 0. Raises what a scorer raises
+    where that is no fault of the text, ValueError for a number outside."""
+    graded, truth = GRADING[name], entry["answer"] or ""
+    if len(text) > max(LONGEST, 2 * len(truth)) or not stands_alone(text, truth):
         return 0.0
     best = 0.0
     for answer in dict.fromkeys((text, text.strip())):
@@ -85,7 +87,7 @@ _TABLE: dict[str, Graded] = {
         "compares text, or its words or letters",
         "ab circuit_logic color_cube_rotation dice emoji_mystery family_relationships manipulate_matrix "
         "needle_haystack palindrome_generation path_star self_reference sentence_reordering tsumego word_ladder "
-        "word_sorting zebra_puzzles",
+        "zebra_puzzles",
     ),
     **_theirs(
         "compares numbers, read by float, int or Decimal",
@@ -103,7 +105,7 @@ _TABLE: dict[str, Graded] = {
         "game_of_life graph_color group_anagrams jugs knight_swap palindrome_partitioning",
         (KeyError, TypeError, ValueError),
     ),
-    **_theirs("replays moves, or checks an assignment", "cryptarithm shortest_path"),
+    **_theirs("replays moves", "shortest_path"),
     **_ours(_EVAL, binary_matrix=ours.grade_rows, n_queens=ours.grade_queens),
     **_ours(_EVAL, spiral_matrix=ours.grade_items, string_insertion=ours.grade_characters),
     **_ours(_SYMPY, countdown=ours.grade_countdown, polynomial_multiplication=ours.grade_product),
@@ -137,11 +139,13 @@ _TABLE: dict[str, Graded] = {
     ),
     **_ours(
         "theirs skips what is no part of an answer: words around it, and a second answer behind it, go through",
+        cryptarithm=alone.grade_letters,
         kakurasu=alone.grade_digits,
         knights_knaves=alone.grade_statements,
         quantum_lock=alone.grade_presses,
         sokoban=alone.grade_pushes,
         survo=alone.grade_digits,
+        word_sorting=alone.grade_words,
     ),
     "codeio": Graded("refused", "runs packaged programs with `exec`; their answers differ from process to process"),
     "composite": Graded("refused", "a mixture of generators: use the task `mixture`"),

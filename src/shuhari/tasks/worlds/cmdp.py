@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from scipy import optimize, sparse
 
-from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
+from shuhari.bounds import AtLeast0, Bounds, Length, Seed, check
 from shuhari.data import Array
 from shuhari.registry import register
 from shuhari.tasks.lanes import Stepped
@@ -33,7 +33,7 @@ class Cmdp(gymnasium.Env[Any, Any]):
     states: Annotated[int, Bounds(2, 1000)] = 8
     speeds: Annotated[int, Bounds(2, 100)] = 5
     limit: Length = 20
-    instance: Count = 0
+    instance: Seed = 0
     moves: ClassVar = "place", "at"
 
     def __post_init__(self) -> None:

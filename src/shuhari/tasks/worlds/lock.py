@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.bounds import Bounds, Count, Length, Share, check
+from shuhari.bounds import Bounds, Length, Seed, Share, check
 from shuhari.data import Array, code
 from shuhari.registry import register
 from shuhari.tasks.scene import Scene
@@ -45,7 +45,7 @@ class Lock(gymnasium.Env[Any, Any]):
     slip: Share = 0.0
     lure: Share = 0.1
     looks: Length = 1
-    combination: Count = 0
+    combination: Seed = 0
 
     def __post_init__(self) -> None:
         check(self)

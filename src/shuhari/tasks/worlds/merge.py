@@ -42,7 +42,7 @@ class Merge(gymnasium.Env[Array, Array]):
     merging car once it overlaps with their lane. ValueError for cars that do not fit."""
 
     ramp: Positive = 120.0
-    cars: Annotated[int, Bounds(2)] = 7
+    cars: Annotated[int, Bounds(2, most=10**8)] = 7
     ring: Positive = 120.0
     pace: Positive = 13.0
     limit: Length = 60

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.analysis.finite_horizon import Table
-from shuhari.bounds import Count, Length, Share, check
+from shuhari.bounds import Length, Seed, Share, check
 from shuhari.data import Array, code
 from shuhari.registry import register
 from shuhari.tasks.scene import Scene
@@ -38,7 +38,7 @@ class StickyMaze(gymnasium.Env[Any, Any]):
     horizon: Length = 10
     sticky: Share = 0.25
     walls: Share = 0.2
-    layout: Count = 0
+    layout: Seed = 0
 
     def __post_init__(self) -> None:
         check(self)

@@ -8,7 +8,6 @@ and text of models reaches the page as JSON alone.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping
@@ -30,17 +29,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
 from shuhari.store import LockedError, NoRunError, StoreError
+from shuhari.store.files import CheckpointError, DamageError, NewerError
+from shuhari.store.listing import STATUSES, summarise
 from shuhari.tools.board.asking import read_query
-from shuhari.tools.board.catalogue import Catalogue
+from shuhari.tools.board.catalogue import Catalogue, name_doctor
 from shuhari.tools.board.views import CHANGES, COSTLY, VIEWS
 from shuhari.tools.board.views.metrics import tell_metrics
 from shuhari.tools.board.views.picture import Flow, Picture
 from shuhari.tools.plain import to_json
+from shuhari.tools.serving.bodies import Bodies, read_object
 from shuhari.tools.serving.guard import Guard
 from shuhari.tools.serving.refusals import Refused, show
 
 STATIC = Path(__file__).parent / "static"
-BODY = 1 << 20  # bytes of a request
 FIELDS = 1100  # of a query: all runs that a list shows, and more
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -68,6 +69,7 @@ def make_app(root: str | Path, key: str, *, local: bool = True) -> ASGIApp:
 
 def make_pages(runs: Catalogue) -> ASGIApp:
     """The addresses, without a guard."""
+    bodies = Bodies()
 
     async def view(request: Request) -> Response:
         found = _find(VIEWS, request.path_params["name"])
@@ -75,7 +77,7 @@ def make_pages(runs: Catalogue) -> ASGIApp:
 
     async def change(request: Request) -> Response:
         found = _find(CHANGES, request.path_params["name"])
-        given = await _read_body(request)
+        given = await bodies.read(request, read_object)
         query = {k: [str(x) for x in v] if isinstance(v, list) else [str(v)] for k, v in given.items()}
         return await _answer(found, runs, read_query(found, query), request)
 
@@ -145,12 +147,23 @@ async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str,
     except LockedError as error:
         raise Refused(str(error), status=409) from None
     except (StoreError, RecipeError, sqlite3.Error) as error:  # a damaged run: its neighbours are well
-        raise Refused(str(error), status=422) from None
+        raise Refused(await run_in_threadpool(_tell, error, runs, asked), status=422) from None
     if isinstance(found, Picture):
         return Response(found.data, media_type=found.kind)
     if isinstance(found, Flow):
         return StreamingResponse(found.chunks, media_type=found.kind)
     return Response(await run_in_threadpool(to_json, found), media_type="application/json")
+
+
+def _tell(error: Exception, runs: Catalogue, asked: Mapping[str, Any]) -> str:
+    """Why a question is not answered; of a run that is damaged also what says more of it."""
+    name = asked.get("run")
+    if isinstance(error, RecipeError) or not isinstance(name, str):
+        return str(error)
+    path = runs.find(name)
+    unreadable = summarise(path, name).status == STATUSES[-1]
+    damaged = unreadable or isinstance(error, DamageError | CheckpointError | sqlite3.Error)
+    return name_doctor(str(error), path) if damaged and not isinstance(error, NewerError) else str(error)
 
 
 async def _watch(work: Coroutine[Any, Any, Any], request: Request) -> Any:
@@ -173,25 +186,6 @@ async def _watch(work: Coroutine[Any, Any, Any], request: Request) -> Any:
     finally:
         doing.cancel()
         gone.cancel()
-
-
-async def _read_body(request: Request) -> dict[str, Any]:
-    """A JSON object; declared as such, which no form of another page can do."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refused(f"the body is {show(kind)}: expected application/json", status=415)
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY:
-            raise Refused(f"the body is longer than {BODY} bytes", status=413)
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"the body is no JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise Refused(f"the body is {show(given)}: expected an object")
-    return given
 
 
 async def _refuse(request: Request, error: Exception) -> Response:  # coroutines all three: none waits for a thread

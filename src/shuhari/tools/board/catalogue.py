@@ -131,6 +131,11 @@ class Catalogue:
         return []
 
 
+def name_doctor(why: str, path: Path) -> str:
+    """Why a run cannot be read, with what says more of it: `shuhari doctor`."""
+    return why if "shuhari doctor" in why else f"{why} (`shuhari doctor {path}` says what is whole)"
+
+
 def read_stamp(path: Path) -> Stamp:
     """Of the files that make up its summary and are there."""
     found = []

@@ -8,13 +8,13 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from shuhari.begin import build_command
 from shuhari.tools.printable import make_printable
 from shuhari.tools.serving.refusals import Refused
 
@@ -26,8 +26,8 @@ TOLD = 2000  # characters of an error
 class Desk:
     """Where one command at a time is done. command: what stands before its words, shuhari of this Python."""
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "shuhari")) -> None:
-        self.command = tuple(command)
+    def __init__(self, command: Sequence[str] = ()) -> None:
+        self.command = tuple(command) or tuple(build_command("shuhari"))
         self._taken, self._since, self._what = threading.Lock(), 0.0, ""
 
     async def run(self, words: Sequence[str], what: str, seconds: float | None = None) -> dict[str, Any]:

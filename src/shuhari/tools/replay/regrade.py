@@ -80,7 +80,8 @@ def regrade(
     that had none (`gained`), without one now (`lost`);
     `mixed` {old, new}: groups whose outcomes differ; `to_mixed`, `to_alike`, `to_ungraded`: which groups change so,
     {step, group};
-    `changes`: {step, group, episode, old, new, rewards: name -> [old, new], text};
+    `changed`: episodes that have another grade; `changes`: the first of them, {step, group, episode, old, new,
+    rewards: name -> [old, new], text};
     `failed`: calls of a grader that raised an error, `problems`: their first messages.
     ValueError where the run keeps no rollouts, or where nothing is asked for that differs; RecipeError for a grader
     that there is not; ContractError for a grader that gives what is no grade.
@@ -129,7 +130,7 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
     mixed = [(_is_mixed(g.old[TRAINED]), _is_mixed(g.new[TRAINED])) for g in groups]
     graded = [(not np.isnan(g.old[TRAINED]).all(), not np.isnan(g.new[TRAINED]).all()) for g in groups]
     place_of = [{"step": g.step, "group": g.key} for g in groups]
-    changes = sorted(_list_changes(groups), key=lambda c: -c[0])[:limit]
+    changes = sorted(_list_changes(groups), key=lambda c: -c[0])
     return {
         "groups": len(groups),
         "episodes": sum(len(g.texts) for g in groups),
@@ -145,7 +146,8 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
         "to_mixed": [p for p, (m, now) in zip(place_of, mixed, strict=True) if now and not m],
         "to_alike": [p for p, (m, now), g in zip(place_of, mixed, graded, strict=True) if m and not now and g[1]],
         "to_ungraded": [p for p, (had, has) in zip(place_of, graded, strict=True) if had and not has],
-        "changes": [told for _, told in changes],
+        "changes": [told for _, told in changes[:limit]],
+        "changed": len(changes),
     }
 
 

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,15 +23,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from shuhari.data import Array, nearest
+from shuhari.models.text.tokenizers import Template
 from shuhari.tools.serving.asking import Ask, read_ask, read_body
-from shuhari.tools.serving.events import GONE, PATIENCE, Events, fail, refuse, wait_gone
+from shuhari.tools.serving.bodies import Bodies
+from shuhari.tools.serving.events import GONE, Events, fail, refuse, wait_gone
 from shuhari.tools.serving.guard import Guard
 from shuhari.tools.serving.refusals import Refused, show, wrong
 from shuhari.tools.serving.replies import Form, make_names
 from shuhari.tools.serving.telling import Piece, Pieces, Said, Telling
 from shuhari.tools.serving.worker import Answer, Inbox, News, Worker, room
-
-BODY = 1 << 20  # bytes of a request
 
 Work = Callable[[Request], Awaitable[Response | ASGIApp]]
 
@@ -53,6 +54,7 @@ class Service:
         self._names = make_names(self.worker.model.decode, self.worker.model.end)
         self._salt = secrets.token_hex(16)  # of answers without a seed
         self._count = 0
+        self._bodies = Bodies()
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._counted(self.chat), methods=["POST"]),
@@ -74,9 +76,7 @@ class Service:
     # ---------------------------------------------------------------- answers
 
     async def _answer(self, request: Request, *, chat: bool) -> Response | ASGIApp:
-        given = read_body(await _read(request), chat=chat)
-        self._check_model(given.get("model"))
-        ask = self._without_vain_stops(read_ask(given, chat=chat))
+        ask = await self._bodies.read(request, partial(self._read_ask, chat=chat))
         contexts = [await self._encode(p, ask) for p in ask.prompts]
         form = Form(self.name, chat, ask.top, self._names)
         if ask.stream:
@@ -164,6 +164,12 @@ class Service:
 
     # ---------------------------------------------------------------- what is asked for
 
+    def _read_ask(self, body: bytes, *, chat: bool) -> Ask:
+        """What a body asks for, in a thread of `bodies`."""
+        given = read_body(body, chat=chat)
+        self._check_model(given.get("model"))
+        return self._without_vain_stops(read_ask(given, chat=chat))
+
     def _without_vain_stops(self, ask: Ask) -> Ask:
         """Without the stop strings that a tokenizer of characters cannot write: they are never said."""
 
@@ -181,8 +187,10 @@ class Service:
         """[k] the ids of a prompt. Raises Refused for one that the model cannot read, or that leaves it no room."""
         field, size, limit = "messages" if ask.chat else "prompt", self.worker.vocabulary, self.worker.limit
         if isinstance(prompt, str | tuple):
+            # a client of /v1/completions renders chat templates itself, as lm-eval does: their tokens are meant
+            text = Template(prompt) if isinstance(prompt, str) else prompt
             try:
-                ids = await self.worker.encode(prompt)
+                ids = await self.worker.encode(text)
             except ValueError as error:
                 hint = "; /v1/completions takes a prompt as it is, without a chat's words" if ask.chat else ""
                 raise Refused(f"{field} cannot be read by this model: {str(error)[:400]}{hint}", field) from None
@@ -272,23 +280,6 @@ def _gather(news: Sequence[News]) -> list[tuple[int, list[Said], bool | None]]:
         said.setdefault(one.i, []).extend(one.said)
         ended[one.i] = one.ended
     return [(i, tokens, ended[i]) for i, tokens in said.items()]
-
-
-async def _read(request: Request) -> bytes:
-    """The body. Raises Refused for one that is not declared as JSON, is too large, or does not come."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # what a page may send without asking is none
-        raise Refused(f"the header Content-Type is {show(kind)}: expected application/json", status=415)
-    body = bytearray()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            async for part in request.stream():
-                body += part
-                if len(body) > BODY:
-                    raise Refused(f"the body is larger than {BODY} bytes: expected a smaller one", status=413)
-    except TimeoutError:
-        raise Refused(f"the body did not come within {PATIENCE:g} s", status=408) from None
-    return bytes(body)
 
 
 async def _lost(request: Request, error: Exception) -> JSONResponse:

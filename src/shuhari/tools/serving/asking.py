@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import Array, Sampling, is_tokens
-from shuhari.tasks.rows import read_strictly
+from shuhari.tools.serving.bodies import read_object
 from shuhari.tools.serving.chatting import read_messages
 from shuhari.tools.serving.refusals import Refused, read_text, show, unknown, wrong
 
@@ -59,16 +59,7 @@ class Ask:
 def read_body(body: bytes, *, chat: bool) -> dict[str, Any]:
     """The object of a body, without fields that are null. Raises Refused for what is no JSON, for unknown fields, and
     for those that ask for what is not done here."""
-    try:
-        found = read_strictly(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise Refused(f"the body is no UTF-8: byte {error.start} cannot be read") from None
-    except RecursionError:
-        raise Refused("the body is nested too deep: expected what the protocol has") from None
-    except ValueError as error:
-        raise Refused(f"the body is no JSON: {str(error)[:200]}") from None
-    if not isinstance(found, dict):
-        raise Refused(f"the body is {show(found)}: expected an object")
+    found = read_object(body)
     known = CHAT if chat else COMPLETION
     given = {k: v for k, v in found.items() if v is not None}
     for name, value in given.items():

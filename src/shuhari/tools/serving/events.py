@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 
 from shuhari.tools.serving.refusals import Refused
 
-PATIENCE = 30.0  # seconds for a body to come, and for a client to take a chunk
 GONE = 499  # what the count of requests calls those whose client has left
 
 log = logging.getLogger("shuhari.serve")
@@ -23,7 +22,8 @@ log = logging.getLogger("shuhari.serve")
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """A reply that is a stream of server-sent events. Its rows are dropped when the client goes, or takes nothing."""
+    """A reply that is a stream of server-sent events. Its rows are dropped when the client goes; one that
+    takes nothing is let go (`doors`)."""
 
     chunks: AsyncIterator[dict[str, Any]]
     leave: Callable[[str, int], None]
@@ -36,7 +36,7 @@ class Events:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 status = work.result()
-        except (OSError, TimeoutError):  # it left, or takes nothing
+        except OSError:  # it left
             pass
         finally:
             for task in (work, gone):
@@ -59,7 +59,7 @@ class Events:
             try:
                 async for chunk in chunks:
                     await _put(send, chunk)
-            except (OSError, TimeoutError):
+            except OSError:
                 raise
             except Exception as error:
                 await _put(send, bytes(fail(error).body))
@@ -76,10 +76,8 @@ async def wait_gone(receive: Receive) -> None:
 
 
 async def _put(send: Send, event: dict[str, Any] | bytes) -> None:
-    """Send an event. Raises TimeoutError where the client does not take it."""
     text = event if not isinstance(event, dict) else json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
-    async with asyncio.timeout(PATIENCE):
-        await send({"type": "http.response.body", "body": b"data: %b\n\n" % text, "more_body": True})
+    await send({"type": "http.response.body", "body": b"data: %b\n\n" % text, "more_body": True})
 
 
 async def refuse(request: Any, error: Exception) -> JSONResponse:

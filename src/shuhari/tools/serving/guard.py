@@ -58,7 +58,7 @@ class Guard:
         if site in ("cross-site", "same-site") and not _opens_page(scope, headers):
             raise Refused(f"the request is {site}: pages of elsewhere are not answered", status=403)
         if self.key and not self.is_open(scope):
-            self._check_key(headers.get(b"authorization", b""))
+            self._check_key(scope)
 
     def _is_own(self, origin: str, host: str) -> bool:
         """Whether a page is this server's (the scheme may differ, behind a proxy with TLS), or on loopback one of this
@@ -71,13 +71,19 @@ class Guard:
         except ValueError:
             return False
 
-    def _check_key(self, given: bytes) -> None:
-        """Digests are compared, so that the time that it takes tells neither a part of the key nor its length."""
-        word, _, key = given.partition(b" ")
-        found, wanted = (hashlib.sha256(x).digest() for x in (key.strip(), self.key.encode()))
-        if not hmac.compare_digest(found, wanted) or word.lower() != b"bearer":
+    def _check_key(self, scope: Scope) -> None:
+        if not shows_key(scope, self.key):
             raise Refused("the key is missing or wrong: expected the header `Authorization: Bearer KEY`",
                           code="invalid_api_key", status=401, headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
+
+
+def shows_key(scope: Scope, key: str) -> bool:
+    """Whether a request has the header `Authorization: Bearer KEY`. Digests are compared, so that the time it takes
+    tells neither a part of the key nor its length."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    word, _, given = headers.get(b"authorization", b"").partition(b" ")
+    found, wanted = (hashlib.sha256(x).digest() for x in (given.strip(), key.encode()))
+    return hmac.compare_digest(found, wanted) and word.lower() == b"bearer"
 
 
 def is_loopback(name: str) -> bool:

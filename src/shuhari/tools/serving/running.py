@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 SHORTEST = 16  # characters of a key
-CONNECTIONS = 2048  # at once; beyond it there is a 503
+BACKLOG = 2048  # connections that wait to be accepted
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def read_key(variable: str, environment: Mapping[str, str], host: str) -> str:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. OSError where the address is taken, or is none of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
 def check_installed(command: str = "serve") -> None:
@@ -70,15 +70,25 @@ def check_installed(command: str = "serve") -> None:
     _ = starlette, uvicorn
 
 
-def serve(app: Any, at: socket.socket, ready: Callable[[], None], grace: int = 5) -> None:
-    """Serve `app` until SIGINT or SIGTERM; streams have `grace` seconds to end. `ready` is called as it begins."""
+def make_server(app: Any, grace: int = 5, key: str = "") -> Any:
+    """uvicorn's server for `app`; streams have `grace` seconds to end. Places are kept for requests with the `key`."""
     import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+    from shuhari.tools.serving.doors import Doors, find_most
+
+    doors = Doors(app, AutoHTTPProtocol, key, find_most())
+    http: Any = doors.connect  # uvicorn asks for a class, and calls it
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, date_header=True, proxy_headers=False,
-        lifespan="off", ws="none", limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=grace,
+        doors, http=http, log_config=None, log_level="warning", access_log=False, server_header=False, date_header=True,
+        proxy_headers=False, lifespan="off", ws="none", backlog=BACKLOG, timeout_graceful_shutdown=grace,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    return uvicorn.Server(config)
+
+
+def serve(app: Any, at: socket.socket, ready: Callable[[], None], grace: int = 5, key: str = "") -> None:
+    """Serve `app` until SIGINT or SIGTERM, as `make_server` has it. `ready` is called as it begins."""
+    server = make_server(app, grace, key)
     before = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGINT, signal.SIGTERM)}
     try:  # uvicorn takes the signals, and raises them once more for those who had them before, when it has ended
         ready()

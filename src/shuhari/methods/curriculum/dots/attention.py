@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, softplus
 
-from shuhari.bounds import Bounds, Count, Length, Positive, check
+from shuhari.bounds import Bounds, Count, Length, Positive, Seed, Size, check
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Problem, Request, code
 from shuhari.events import Collected, Event
@@ -68,15 +68,15 @@ class Attention:
     (`reward`, in [0, 1]), and of each reference from the other ones. seed: of the adapter's first weights.
     """
 
-    references: Annotated[int, Bounds(2)] = 256
+    references: Annotated[int, Bounds(2, most=10**8)] = 256
     n: Count = 0
     role: str = "policy"
-    size: Length = 32
+    size: Size = 32
     fits: Count = 100
     lr: Positive = 3e-3
     memory: Length = 16
     reward: str = "reward"
-    seed: Count = 0
+    seed: Seed = 0
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"place": {}, "x": torch.zeros(0), "rounds": [], "weights": {}}
     )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Count, Length, Share, ShareBelow1, check
+from shuhari.bounds import AtLeast0, Count, Length, Share, ShareBelow1, Size, check
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Info, Request
 from shuhari.ports import Ctx, Curriculum
@@ -44,7 +44,7 @@ class Variance:
     """
 
     candidates: Curriculum
-    size: Length = 512
+    size: Size = 512
     every: Length = 28
     n: Count = 8
     share: Share = 0.5

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from shuhari.batch import Batch
-from shuhari.bounds import Length, check
+from shuhari.bounds import Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import code, list_scores
 from shuhari.events import Collected, Event
@@ -37,8 +37,8 @@ class Aside:
     solutions. ValueError for a problem without one.
     """
 
-    size: Length = 64
-    most: Length = 1024
+    size: Size = 64
+    most: Size = 1024
     measure: str = "score"
     role: str = "policy"
     stream: str = "ce"

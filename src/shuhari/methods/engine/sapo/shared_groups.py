@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.bounds import Length, Share, check
+from shuhari.bounds import Share, Size, check
 from shuhari.data import Problem, Request, Status, Step, Trajectory, is_tokens, list_scores
 from shuhari.events import Collected, Committed, Event
 from shuhari.methods.engine.sapo.shared_answers import SAID
@@ -53,7 +53,7 @@ class Shared:
     folder: str = ""
     node: str = "node-0"
     external: Share = 0.5
-    window: Length = 1
+    window: Size = 1
     useful: bool = True
     measure: str = "score"
     role: str = "policy"

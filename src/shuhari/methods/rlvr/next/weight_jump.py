@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from shuhari.bounds import Count, Length, Positive, check
+from shuhari.bounds import Length, Positive, Seed, check
 from shuhari.data import code
 from shuhari.events import Event, On, StageStarted
 from shuhari.needs import role_model
@@ -48,7 +48,7 @@ class Jump:
     size: Length = 256
     epochs: Length = 1000
     lr: Positive = 2e-5
-    seed: Count = 0
+    seed: Seed = 0
     on: tuple[On, ...] = field(init=False, default=("stage", "step"))
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"step": 0, "records": []})
 

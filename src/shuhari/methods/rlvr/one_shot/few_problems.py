@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any
 
-from shuhari.bounds import Count, Length, check
+from shuhari.bounds import Count, Length, Size, check
 from shuhari.curricula.others import look
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Request
@@ -35,7 +35,7 @@ class Few:
 
     candidates: Curriculum
     k: Length = 1
-    pool: Length = 64
+    pool: Size = 64
     n: Count = 8
     reward: str = "reward"
     looks: Length = 4

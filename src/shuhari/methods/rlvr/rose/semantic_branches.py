@@ -62,7 +62,7 @@ class Semantic:
 
     restart: Fraction = 0.5
     metric: Metric = "semantic"
-    top: Annotated[int, Bounds(2)] = 20
+    top: Annotated[int, Bounds(2, most=10**8)] = 20
     role: str = "policy"
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
     stamps = ("cut",)

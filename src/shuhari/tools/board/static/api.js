@@ -4,7 +4,7 @@ const KEPT = "shuhari-token";
 
 /** Take the token out of the address, so that it is not bookmarked with a page. */
 export function takeToken() {
-  const found = /^#token=([^&]+)/.exec(location.hash);
+  const found = /^#token=(.+)/.exec(location.hash);
   if (!found) return;
   let token = found[1];
   try { token = decodeURIComponent(token); } catch { /* typed by hand, with % in it */ }
@@ -14,6 +14,8 @@ export function takeToken() {
 
 export const hasToken = () => sessionStorage.getItem(KEPT) !== null;
 export const NO_TOKEN = "This needs the token: open the address that shuhari board printed";
+
+export const NO_ANSWER = "The board does not answer: was it stopped? Start shuhari board again, and open the address that it prints";
 
 /** An address below /api with a query; values that are lists are given several times, empty ones not at all. */
 export function address(name, query = {}) {
@@ -28,7 +30,10 @@ export function address(name, query = {}) {
 async function ask(where, options) {
   const token = sessionStorage.getItem(KEPT);
   const headers = { ...options.headers, ...(token ? { authorization: `Bearer ${token}` } : {}) };
-  const reply = await fetch(where, { ...options, headers });
+  const reply = await fetch(where, { ...options, headers }).catch((error) => {
+    if (options.signal?.aborted) throw error;
+    throw new Error(NO_ANSWER); // what browsers say of it is of no help
+  });
   if (reply.ok) return reply;
   let message = `${reply.status} ${reply.statusText}`;
   try { message = (await reply.json()).error.message; } catch { /* not ours */ }

@@ -1,6 +1,6 @@
 // The frame: which page is shown, keys, theme. A page is a module of pages/ with `title` and `show(main, query, context)`.
 
-import { hasToken, takeToken } from "./api.js";
+import { hasToken, NO_ANSWER, takeToken } from "./api.js";
 import { fill, h } from "./dom.js";
 
 const PAGES = { runs: "Runs", compare: "Compare", claims: "Claims", beds: "Beds" };
@@ -51,7 +51,7 @@ async function route() {
     a.getAttribute("href") === `#/${name}` ? a.setAttribute("aria-current", "page") : a.removeAttribute("aria-current");
   try {
     if (!(Object.hasOwn(PAGES, name) || OTHERS.includes(name))) throw new Error(`there is no page ${name}; there are ${[...Object.keys(PAGES), ...OTHERS].join(", ")}`);
-    const page = await import(`./pages/${name}.js`).catch((error) => { throw new Error(`page ${name} could not be loaded: ${error.message}`); });
+    const page = await import(`./pages/${name}.js`).catch((error) => { throw new Error(`page ${name} could not be loaded. ${error instanceof TypeError ? NO_ANSWER : error.message}`); });
     if (here.signal.aborted) return;
     document.title = `${page.title}${query.run ? ` ${query.run}` : ""} – shuhari board`;
     fill(main);

@@ -93,7 +93,6 @@ def _measure_number(card: Any, metric: str) -> dict[str, Any]:
     from shuhari.claims.cards import REDRAW
     from shuhari.claims.looks import LOOKS, compute_mde
     from shuhari.claims.quantities import Metric
-    from shuhari.claims.verdict import Rule
 
     def read(arm: str, place: int) -> float:
         curves = card.arms.get(arm, {}).get("curves", {}).get(metric, ())
@@ -105,7 +104,7 @@ def _measure_number(card: Any, metric: str) -> dict[str, Any]:
     if metric in card.arms.get(REDRAW, {}).get("curves", {}):
         arms = {arm: {"curves": {metric: card.arms[arm]["curves"][metric]}} for arm in ("baseline", REDRAW)}
         small = replace(card, table={**card.table, "arms": arms})
-        out["spread"] = small.measure_spread(Metric(f"{metric}:area"), Rule())
+        out["spread"] = small.measure_spread(Metric(f"{metric}:area"))
         out["mde"] = compute_mde(out["spread"], LOOKS, "up") or math.nan
     return out
 

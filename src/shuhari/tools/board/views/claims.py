@@ -120,9 +120,9 @@ def _tell_result(result: Mapping[str, Any], known: bool) -> dict[str, Any]:
     return {
         **{key: result[key] for key in kept if key in result},
         "checks": [{k: v for k, v in check.items() if k != "range"} for check in result["checks"]],
-        "told": [ruled(check) for check in result["checks"]] if "headline" in result else [],
-        "effect_text": headline(result) if "headline" in result else "",
-        "detectable": detectable(result) if "mde" in result else "",
+        "told": [ruled(check) for check in result["checks"]],
+        "effect_text": headline(result),
+        "detectable": detectable(result),
         "tries": count_tries(result),
         "freshness": freshness,
         "history": [_tell_line(line) for line in result["history"]],
@@ -180,7 +180,7 @@ def _measure(result: Mapping[str, Any]) -> dict[str, Any]:
     """The effect and its interval in margins, the margin, the level and the seeds; None where nothing was measured."""
     from shuhari.claims.board import make_line
 
-    line, head = make_line(result), result.get("headline", EMPTY)
+    line, head = make_line(result), result["headline"]
     effect, low, high = line.ends if line and line.ends else (None, None, None)
     more = {"margin": head.get("margin"), "level": head.get("level"), "seeds": head.get("n", len(result["seeds"]))}
     return {"effect": effect, "low": low, "high": high, **more}

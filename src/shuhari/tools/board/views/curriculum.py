@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ from pydantic import Field
 
 from shuhari.data import Array
 from shuhari.store import Run, StoreError
+from shuhari.store.rows import list_columns
 from shuhari.tools.board.catalogue import Catalogue
 
 BINS = 10  # of solve rates
@@ -56,8 +58,8 @@ def list_problems(
     """{run, curricula, tasks, rates, total, problems}: curricula: stage -> its table of the recipe; tasks: [{task,
     problems, asked, solved, never, always}]; rates: how many problems have a solve rate in each of BINS, equal ones of
     [0, 1]; and a page of those problems that are of a task, have the `words` in their names, and were `never` or
-    `always` solved, or something between. `find` names one to the view of rollouts. Null while millions of
-    counts are being read."""
+    `always` solved, or something between. `find` names one to the view of rollouts, and `kept` says
+    whether the run keeps a group of it. Null while millions of counts are being read."""
     path = runs.find(run)
     asked = runs.numbers.of(path).keep("problems", lambda: _sum_problems(Run(path)))
     if asked is None:
@@ -78,7 +80,7 @@ def list_problems(
     at = at[::-1] if down else at
     rates = np.histogram(asked.rate[at], BINS, (0, 1))[0]
     return {"run": run, "curricula": _read_curricula(Run(path)), "tasks": _describe_tasks(asked), "rates": rates,
-            "total": len(at), "problems": [_tell(asked, i) for i in at[offset : offset + limit].tolist()]}  # fmt: skip
+            "total": len(at), "problems": _tell(Run(path), asked, at[offset : offset + limit].tolist())}  # fmt: skip
 
 
 def tell_difficulty(
@@ -153,11 +155,20 @@ def _describe_tasks(asked: Asked) -> list[dict[str, Any]]:
     return [{"task": task[:CUT], **{k: v[i] for k, v in columns.items()}} for task, i in number.items()][:500]
 
 
-def _tell(asked: Asked, i: int) -> dict[str, Any]:
-    task, problem = asked.names[i]
-    find, numbers = f"{task}/{problem}", ("asked", "solved", "rate", "first", "last")
-    return {"task": task[:CUT], "problem": problem[:CUT], "find": find if len(find) <= LONGEST else None,
-            **{name: getattr(asked, name)[i].item() for name in numbers}}  # fmt: skip
+def _tell(run: Run, asked: Asked, chosen: Sequence[int]) -> list[dict[str, Any]]:
+    """Problems of a page."""
+    numbers, out = ("asked", "solved", "rate", "first", "last"), []
+    with run._open() as db:
+        named = {"task", "problem"} <= list_columns(db, "rollouts")  # not so in a run of format 1
+        for i in chosen:
+            task, problem = asked.names[i]
+            find = f"{task}/{problem}"
+            query = "select 1 from rollouts where problem = ? and task = ? limit 1"
+            kept = named and db.execute(query, (problem, task)).fetchone() is not None
+            out.append({"task": task[:CUT], "problem": problem[:CUT], "kept": kept,
+                        "find": find if len(find) <= LONGEST else None,
+                        **{name: getattr(asked, name)[i].item() for name in numbers}})  # fmt: skip
+    return out
 
 
 def _read_curricula(run: Run) -> dict[str, str]:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from shuhari.store.listing import Summary
-from shuhari.tools.board.catalogue import AT_ONCE, PENDING, Catalogue
+from shuhari.store.listing import STATUSES, Summary
+from shuhari.tools.board.catalogue import AT_ONCE, PENDING, Catalogue, name_doctor
 from shuhari.tools.board.sketches import list_changes, sketch
 
 NOTE = 500  # characters of why a run failed
@@ -47,4 +47,6 @@ def _get_key(run: Summary, order: str) -> tuple[bool, Any]:
 
 def _tell(run: Summary) -> dict[str, Any]:
     names = ("name", "status", "step", "total", "score", "score_name", "recipe", "task", "date", "tags")
-    return {**{name: getattr(run, name) for name in names}, "note": run.note[:NOTE]}
+    bad = run.status == STATUSES[-1]
+    note = name_doctor(run.note[:NOTE], run.path) if bad else run.note[:NOTE]
+    return {**{name: getattr(run, name) for name in names}, "note": note}

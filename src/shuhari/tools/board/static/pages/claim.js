@@ -58,7 +58,7 @@ function paper(found) {
 }
 
 function curves(found, query) {
-  const names = Object.keys(found.curves), wanted = (found.headline?.metric || "").split(":")[0];
+  const names = Object.keys(found.curves), wanted = (found.headline.metric || "").split(":")[0];
   let metric = names.includes(query.metric) ? query.metric : names.includes(wanted) ? wanted : names[0];
   const chart = h("div", { class: "chart", role: "img", "aria-label": "Curves of the arms" });
   const redraw = () => draw(chart, traceBands(found.curves[metric]), layBands(found.unit, metric));
@@ -74,10 +74,10 @@ function curves(found, query) {
 function checks(found) {
   const interval = (c) => (c.low === null || c.low === undefined ? "–" : `[${number(c.low)}, ${number(c.high)}]`);
   const name = (c) => (c.other ? `${c.metric} with ${c.other}` : c.metric || c.use || "");
-  const rows = found.checks.map((c) => [c.role || "", name(c), `${c.arm} ${c.direction}, against ${c.factor !== 1 ? `${c.factor} x ` : ""}${c.against}`,
-    c.margin, c.effect ?? c.difference ?? null, interval(c), c.level ? `${number(100 * c.level)} %` : "–", c.n ?? null,
+  const rows = found.checks.map((c) => [c.role, name(c), `${c.arm} ${c.direction}, against ${c.factor !== 1 ? `${c.factor} x ` : ""}${c.against}`,
+    c.margin, c.effect ?? null, interval(c), c.level ? `${number(100 * c.level)} %` : "–", c.n ?? null,
     h("span", {}, `${c.verdict}${c.why ? ` (${c.why})` : ""}${c.card ? `, by the card of ${c.card}` : ""}`)]);
-  const values = found.checks.flatMap((c) => Object.entries(c.values || {}).map(([arm, some]) => [c.role || "", name(c), arm, some.map(number).join("  ")]));
+  const values = found.checks.flatMap((c) => Object.entries(c.values || {}).map(([arm, some]) => [c.role, name(c), arm, some.map(number).join("  ")]));
   return [h("h2", {}, "Checks"), table(["role", "what", "claimed", "margin", "effect", "interval", "level", "pairs", "verdict"], rows),
     h("details", {}, h("summary", {}, "Values of each seed"), table(["role", "what", "arm", "values, by seed"], values))];
 }
@@ -94,9 +94,9 @@ function protocol(found) {
   const sum = Object.entries(found.cpu_s || {}).map(([arm, s]) => `${arm} ${number(s)} s`).join(", ");
   const budget = Object.entries(found.budget || {}).map(([unit, amount]) => `${number(amount)} ${unit}`).join(", ");
   return h("section", {}, h("h2", {}, "Protocol"), h("dl", {},
-    entry("budget of each arm", budget || "none: simulated"), entry("looks", found.looks ? `at ${found.looks.join(", ")} seeds` : "one"),
+    entry("budget of each arm", budget || "none: simulated"), entry("looks", `at ${found.looks.join(", ")} seeds`),
     entry("seeds", found.seeds.length ? `${found.seeds.length}: ${found.seeds[0]} to ${found.seeds.at(-1)}` : "–"),
-    entry("fixed by", found.protocol ? `${found.protocol.hash}, try ${found.protocol.tries}, ${found.protocol.commit ? `commit ${found.protocol.commit}` : found.protocol.why}` : "older rule"),
+    entry("fixed by", `${found.protocol.hash}, try ${found.protocol.tries}, ${found.protocol.commit ? `commit ${found.protocol.commit}` : found.protocol.why}`),
     entry("tries that could have held", found.tries), sum ? entry("processor time", sum) : [],
     found.model ? entry("policy", `${found.model.use ?? ""} ${found.model.architecture ?? ""}, ${number(found.model.parameters)} parameters`) : []));
 }

@@ -74,7 +74,7 @@ export async function show(main, query, { signal }) {
     again();
   }
   const row = (p) => h("tr", { "data-row": `${p.task}/${p.problem}`, tabindex: 0 },
-    h("td", {}, p.find === null ? p.problem : h("a", { href: link("rollouts", { run, problem: p.find }) }, p.problem)), h("td", {}, p.task),
+    h("td", { title: p.kept ? null : "The run keeps no group of it" }, p.find === null || !p.kept ? p.problem : h("a", { href: link("rollouts", { run, problem: p.find }) }, p.problem)), h("td", {}, p.task),
     h("td", { class: "n" }, percent(p.rate)), h("td", { class: "n" }, p.solved), h("td", { class: "n" }, p.asked),
     h("td", { class: "n" }, String(p.first)), h("td", { class: "n" }, String(p.last)));
 

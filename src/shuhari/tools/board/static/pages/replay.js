@@ -171,6 +171,7 @@ function tellRegraded(found) {
       h("li", {}, `Groups with different outcomes: ${mixed.old} of ${found.groups} before, ${mixed.new} after.`),
       h("li", {}, `${count(found.mixed_now, "group becomes", "groups become")} mixed and would teach`, groups(found.to_mixed, found.mixed_now), "."), h("li", {}, `${count(found.alike_now, "group becomes", "groups become")} all alike and would teach nothing`, groups(found.to_alike, found.alike_now), ".")),
     h("h3", {}, "Episodes that change most"),
+    found.changed > found.changes.length ? h("p", { class: "quiet" }, `${found.changes.length} of ${found.changed} that change.`) : null,
     found.changes.length ? grid([["Group"], ["Episode", "n"], ["Trained reward", "n"], ["Rewards"], ["Text"]], changes.map(([c, alike]) => h("tr", { "data-row": `${c.group}/${c.episode}`, tabindex: 0 },
       h("td", {}, groupLink(run, c)), n(c.episode + 1), h("td", { class: "n" }, arrow(c.old, c.new)), h("td", {}, Object.entries(c.rewards).map(([k, [old, now]]) => h("div", {}, `${k} `, arrow(old, now)))), h("td", { class: "said" }, c.text, times(alike)))), { class: "list" })
       : h("p", { class: "quiet" }, "None has another grade."),

@@ -75,7 +75,7 @@ export async function show(main, query, { signal }) {
     } });
     const bad = run.status === "failed" || run.status === "unreadable";
     return h("tr", { "data-row": run.name, tabindex: 0 }, h("td", {}, box),
-      h("td", {}, h("a", { href: link("run", { run: run.name }) }, run.name)),
+      h("td", { class: "named" }, h("a", { href: link("run", { run: run.name }) }, run.name)),
       h("td", {}, h("span", { class: `status ${run.status}` }, run.status)),
       h("td", { class: "differs", title: run.changes?.join("\n") || null }, h("span", {}, run.recipe), run.changes?.length > 0 && h("code", {}, run.changes.join(", "))), h("td", {}, run.task),
       h("td", { class: "n" }, run.step < 0 ? "–" : run.total ? `${run.step}/${run.total}` : run.step),

@@ -1,0 +1,47 @@
+"""Names that are stored, and what they may stand for: one function makes a path of a name that a row, or a document,
+of a run holds. No torch.
+
+A run's folder may come from anybody. A name of it that is not of the form that the library gives is damage: joined to a
+folder as it is, `../../thesis` or `/home/me/thesis` would be read, or removed, in its place.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from shuhari.store.files import DamageError
+
+_STEP = re.compile(r"step-(\d{8,18})(?:\.(\d{1,18}))?", re.ASCII)
+_BLOCK = re.compile(r"([\w-]{1,200})/(\w[\w.-]{0,200}\.safetensors)", re.ASCII)
+
+
+def read_name(name: object) -> tuple[int, int]:
+    """(step, which of that step) of a checkpoint, by its name, `step-00000012` or `step-00000012.1`; DamageError for
+    any other."""
+    found = _STEP.fullmatch(name) if isinstance(name, str) else None
+    if found is None:
+        raise DamageError(f"{name!r:.80} is not the name of a checkpoint: expected one such as 'step-00000012'")
+    return int(found[1]), int(found[2] or 0)
+
+
+def join_checkpoint(checkpoints: Path, name: object) -> Path:
+    """The folder of a checkpoint by its stored name; DamageError for what no checkpoint is called."""
+    read_name(name)
+    return checkpoints / str(name)
+
+
+def join_block(rings: Path, name: object) -> Path:
+    """The file of a ring's block by its stored name, `<ring>/<block>.safetensors`; DamageError for what no block is
+    called."""
+    found = _BLOCK.fullmatch(name) if isinstance(name, str) else None
+    if found is None:
+        raise DamageError(f"{name!r:.80} is not the name of a block: expected <ring>/<block>.safetensors")
+    return rings / found[1] / found[2]
+
+
+def list_folders(run: Path) -> list[tuple[str, int]]:
+    """(name, step) of the checkpoints on disk, oldest first, whether whole or not."""
+    folder = run / "checkpoints"
+    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    return [(name, read_name(name)[0]) for name in sorted(filter(_STEP.fullmatch, names), key=read_name)]

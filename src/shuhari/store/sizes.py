@@ -1,0 +1,50 @@
+"""How large what is stored may be once it is read: small bytes may stand for much memory. No torch.
+
+An empty list is two bytes of JSON, and more than fifty of memory; a compressed file may be a thousandth of what it
+unpacks to. So both are bounded while they are read, before the memory is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import Any
+
+GROUP = 2**26  # bytes of a kept group, unpacked
+ELEMENTS = 2**22  # values of JSON in a kept group, and in a row
+# a text that does not end is one too: else each of its quotes would be tried as a beginning
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+
+
+class SizeError(ValueError):
+    """What is stored would take more memory than it may."""
+
+
+def read_json(text: str | bytes, elements: int = ELEMENTS, **how: Any) -> Any:
+    """What JSON says; SizeError where it has more than so many elements, other ValueErrors where it is none."""
+    raw = text.encode(errors="surrogatepass") if isinstance(text, str) and len(text) > elements else text
+    if isinstance(raw, bytes) and len(raw) > elements and (n := count_elements(raw, elements)) > elements:
+        raise SizeError(f"JSON of {n} elements: expected at most {elements}")
+    return json.loads(text, **how)
+
+
+def count_elements(text: bytes, enough: int = 0) -> int:
+    """At least as many as JSON has values, in lists and objects; at most `enough` need not be exact."""
+    rough = 1 + sum(map(text.count, (b",", b"[", b"{")))
+    if rough <= enough:
+        return rough
+    plain = _TEXT.sub(b"", text)  # what stands in texts makes no element
+    return 1 + sum(map(plain.count, (b",", b"[", b"{")))
+
+
+def unzip(data: bytes, limit: int = GROUP) -> bytes:
+    """What compressed bytes hold; SizeError where that is more than `limit`, zlib.error where they are cut short or
+    none."""
+    stream = zlib.decompressobj()
+    plain = stream.decompress(data, limit)
+    if stream.unconsumed_tail:
+        raise SizeError(f"it unpacks to more than {limit} bytes")
+    if not stream.eof:
+        raise zlib.error("it is cut short")
+    return plain
