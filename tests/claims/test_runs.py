@@ -169,7 +169,7 @@ def test_a_run_that_diverges_is_evidence_without_a_value(recipe: str, tmp_path: 
 def test_a_run_whose_filters_keep_nothing_is_evidence_without_a_value(recipe: str, tmp_path: Path) -> None:
     (tmp_path / "own_none.py").write_text(NOTHING)
     text = Path(recipe).read_text().replace("part.policy.optimiser.lr = 0.3", 'collect.no.use = "own_none.py:Nothing"')
-    Path(recipe).write_text(text.replace("baseline.", "baseline.stage.rl.collect.no = false\nbaseline."))
+    Path(recipe).write_text(text.replace("baseline.", "baseline.stage.rl.collect.no.on = false\nbaseline."))
     places = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
     assert ran(["claim", recipe, *places, "--workers", "1"]) == 0
     found = json.loads((tmp_path / "out" / "claims" / "own.json").read_text())
@@ -183,10 +183,11 @@ from shuhari.transforms.streams import zero_weight
 
 @dataclass
 class Nothing:
+    on: bool = True
     needs = ()
 
     def __call__(self, batch, ctx):
-        return zero_weight(batch, batch["step"] >= 0)
+        return zero_weight(batch, batch["step"] >= 0) if self.on else batch
 """
 
 BLOW = """from dataclasses import dataclass
