@@ -31,7 +31,7 @@ LIST = "README.md"
 
 @dataclass(frozen=True)
 class Page:
-    """A method: its `name` (`rlvr/clip_cov`), `folder`, tables, and the stored `result` of its claim, if there is one."""
+    """A method: its `name` (`rlvr/clip_cov`), its folder, its tables, and the stored result of its claim, if any."""
 
     name: str
     folder: Path
@@ -86,7 +86,8 @@ def _describe_result(page: Page, root: Path) -> Iterator[str]:
         return
     found = page.result["headline"]
     stale = f" It is out of date: {page.result['stale']}." if page.result.get("stale") else ""
-    guard = " What may not be lost for it is neither shown to be kept nor lost." if page.result["guard"] == "open" else ""
+    open_guard = " What may not be lost for it is neither shown to be kept nor lost."
+    guard = open_guard if page.result["guard"] == "open" else ""
     yield f"> {page.result['says']}"
     of = f" of `{found['metric']}`" if found.get("metric") else ""
     numbers = "no effect could be measured"
@@ -149,7 +150,7 @@ def list_navigation(pages: Iterable[Page]) -> list[str]:
     lines = [f"      - All methods: methods/{LIST}"]
     family = ""
     for page in pages:
-        own, _, name = page.name.partition("/")
+        own = page.name.partition("/")[0]
         if own != family:
             family = own
             lines.append(f"      - {FAMILIES[own].partition(':')[0]}:")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from shuhari.methods.rlvr.simplerl_zoo.content import find_inside
 from shuhari.models.text import chat
 from shuhari.models.text.expressions import explain_slow
 from shuhari.models.text.steps import clean_tokenizer
-from shuhari.rewards.content import find_inside
 from shuhari.rewards.final import find_final
 from shuhari.rollouts.tools import find_calls, read_call
 from shuhari.store import codec

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from given_values import Numbers, asked, rows
 
+from given_values import Numbers, asked, rows
 from shuhari.objectives.dual_value import DualValue
 
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from given_values import Numbers, asked, rows
 from scipy.stats import expectile
 
+from given_values import Numbers, asked, rows
 from shuhari.objectives.expectile import Expectile, ValueTD
 
 

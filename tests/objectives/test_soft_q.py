@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from given_logits import Logits
 
+from given_logits import Logits
 from shuhari.batch import Batch
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.soft_q import UniformQ, mean_log_prob, next_values

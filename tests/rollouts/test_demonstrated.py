@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pupils import Pupil, collected, context, request
 
+from pupils import Pupil, collected, context, request
 from shuhari.data import ContractError
 from shuhari.pack import pack
 from shuhari.rollouts.demonstrated import Demonstrated

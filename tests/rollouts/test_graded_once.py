@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from pupils import SOLUTION, Pupil
 
+from pupils import SOLUTION, Pupil
 from shuhari import testing
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.engines.local import Local

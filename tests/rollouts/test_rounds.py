@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from pupils import SOLUTION, Pupil, collected, context, request
 from scipy.optimize import curve_fit, minimize
 
+from pupils import SOLUTION, Pupil, collected, context, request
 from shuhari.data import ContractError, Problem, Step
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, gather

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from given_logits import Logits
 
+from given_logits import Logits
 from shuhari.batch import Batch
 from shuhari.methods.data.iqlearn_lm.implied_reward import ImpliedReward
 from shuhari.needs import Need, evaluate

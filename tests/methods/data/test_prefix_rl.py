@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pupils import SOLUTION, Pupil, collected, context, request
 
+from pupils import SOLUTION, Pupil, collected, context, request
 from shuhari.data import ContractError, Problem, Request, Sampling, Step
 from shuhari.methods.data.prefix_rl.solution_prefix import Prefixed
 from shuhari.models.text.causal import Causal

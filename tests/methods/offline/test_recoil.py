@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from given_values import Numbers, asked, rows
 
+from given_values import Numbers, asked, rows
 from shuhari.methods.offline.recoil.recoil import ExpertValue, MixtureTD
 
 

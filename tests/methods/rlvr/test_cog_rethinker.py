@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pupils import collected
 
+from pupils import collected
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Request, Sampling, Step
 from shuhari.engines.local import Local
