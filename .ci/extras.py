@@ -57,7 +57,7 @@ small = {"steps": 1, "buffer.size": 32, "rollout.lanes": 2, "part.policy.minibat
 shuhari.train("baselines/ppo_double_pendulum", "run", rehearsal=False, **small)
 """,
     "ray": """
-from shuhari.tools.cluster import report_cluster
+from shuhari.desk.cluster import report_cluster
 found = report_cluster()
 assert len(found["nodes"]) == 1 and not found["differ"], found
 """,
@@ -94,7 +94,7 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
     assert server.wait() == 0
 """,
     "onnx": POLE + """
-from shuhari.tools.onnx import export_onnx
+from shuhari.desk.onnx import export_onnx
 told = export_onnx(train().path, "policy.onnx")
 assert told["checked"] == "onnxruntime says the same", told
 """,

@@ -126,7 +126,7 @@ def decoding(sizes: dict[str, Any], device: str, args: argparse.Namespace) -> di
 def training(sizes: dict[str, Any], device: str, args: argparse.Namespace) -> dict[str, Any]:
     """Tokens a second of each side, by name: one optimiser step of the mean negative log-likelihood."""
     from shuhari.data import Problem, Request, Step, Trajectory
-    from shuhari.pack import pack
+    from shuhari.kernel.pack import pack
 
     rng = np.random.default_rng(1)
     ids = rng.integers(2, sizes["vocab_size"], (args.batch, args.length)).astype(np.int32)

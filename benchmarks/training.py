@@ -84,7 +84,7 @@ def learner(args: argparse.Namespace, ids: np.ndarray) -> tuple[Callable[[], Any
     from shuhari.config import recipe
     from shuhari.data import Problem, Request, Step, Trajectory
     from shuhari.loop.run import open_run
-    from shuhari.pack import pack
+    from shuhari.kernel.pack import pack
 
     model = {
         "architecture": args.architecture, "hidden": args.hidden, "layers": args.layers, "heads": args.hidden // 64,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from shuhari.diagnosis import RULES, Rule
+from shuhari.lab.diagnosis import RULES, Rule
 
 SCORES = r"greedy|mean|length|turns|distinct|tokens|pass@\d+|(?:quantile|cvar)@[\d.e-]+|ungraded(?:\.low|\.high)?"
 UNITS = {  # what the ledger counts

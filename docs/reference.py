@@ -19,14 +19,14 @@ PUBLIC = {  # module -> its public names; (): all that it says or defines
     "shuhari.batch": (),
     "shuhari.needs": (),
     "shuhari.events": (),
-    "shuhari.ratio": (),
-    "shuhari.reduce": (),
+    "shuhari.kernel.ratio": (),
+    "shuhari.kernel.reduce": (),
     "shuhari.testing": (),
-    "shuhari.diagnosis": ("diagnose", "RULES", "Rule", "Finding", "Watch"),
+    "shuhari.lab.diagnosis": ("diagnose", "RULES", "Rule", "Finding", "Watch"),
     "shuhari.config.recipe": ("load", "Recipe", "RecipeError"),
     "shuhari.config.build": ("make_component",),
     "shuhari.store.codec": ("dumps", "loads"),
-    "shuhari.pack": ("pack",),
+    "shuhari.kernel.pack": ("pack",),
     "shuhari.learners.parts": ("Part", "Term"),
     "shuhari.models.categorical": ("Categorical", "sample_rows", "score_rows"),
     "shuhari.models.mlp": ("Ensemble",),
@@ -41,7 +41,7 @@ PUBLIC = {  # module -> its public names; (): all that it says or defines
     "shuhari.transforms.streams": ("zero_weight",),
     "shuhari.engines.clock": ("Virtual",),
     "shuhari.engines.copies": ("Copies",),
-    "shuhari.claims.quantities": ("Evidence",),
+    "shuhari.lab.claims.quantities": ("Evidence",),
 }
 
 
@@ -185,7 +185,7 @@ def shared_tables() -> Iterator[str]:
 
 def settings_of(cls: Any, preset: Any = None) -> Iterator[str]:
     """The table of a dataclass's settings."""
-    from shuhari.tools.components import describe_settings
+    from shuhari.desk.components import describe_settings
 
     described = describe_settings(cls, preset or {})
     if not described:
@@ -212,14 +212,14 @@ def takes(kind: str, bounds: str) -> str:
 
 def own_names(kind: str) -> list[str]:
     """The components of a kind that come with the library, whatever else this process knows."""
-    from shuhari import registry
+    from shuhari.kernel import registry
 
     return [n for n in registry.names(kind) if registry.find(kind, n).__module__.startswith("shuhari.")]
 
 
 def components() -> Iterator[str]:
     """Every component with its settings, by kind."""
-    from shuhari import registry
+    from shuhari.kernel import registry
 
     inner: dict[str, Any] = {}
     for kind in PLACES:

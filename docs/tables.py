@@ -19,8 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shuhari.claims.verdict import Headline
-from shuhari.claims.wording import describe_verdict
+from shuhari.lab.claims.verdict import Headline
+from shuhari.lab.claims.wording import describe_verdict
 
 PAGES = Path(__file__).parent
 sys.path.append(str(PAGES))
@@ -87,7 +87,7 @@ def _refused(seen: Any, does: Any) -> str:
 
 def _deciders(seen: Any, does: Any) -> str:
     """The models that decide in an action space by themselves."""
-    from shuhari.registry import entries
+    from shuhari.kernel.registry import entries
 
     able = []
     for (kind, name), model in sorted(entries().items()):
@@ -126,7 +126,7 @@ def verdicts() -> Iterator[str]:
 
 def scoreboard() -> Iterator[str]:
     """Every claim that was measured, a line each, from the result files alone."""
-    from shuhari.claims.board import detectable, false_holds, headline, ruled
+    from shuhari.lab.claims.board import detectable, false_holds, headline, ruled
 
     found = kept()
     yield from verdicts()
@@ -161,7 +161,7 @@ def scoreboard() -> Iterator[str]:
 
 def ends(result: Mapping[str, Any]) -> Iterator[str]:
     """The last lines of a method: what its arms set, and where the files are."""
-    from shuhari.claims.result import describe_differences
+    from shuhari.lab.claims.result import describe_differences
 
     for name, arm in result["arms"].items():
         if name != "method":
@@ -173,7 +173,7 @@ def ends(result: Mapping[str, Any]) -> Iterator[str]:
 
 def picture() -> str:
     """All effects and intervals of claims on one axis."""
-    from shuhari.claims.board import draw
+    from shuhari.lab.claims.board import draw
 
     return draw(kept())
 
@@ -233,7 +233,7 @@ def troubles() -> Iterator[str]:
 
 def scales() -> Iterator[str]:
     """Claims on their own bed and on others: effects in margins, and whether these keep their order."""
-    from shuhari.claims.scale import by_size, correlate_ranks, read_results
+    from shuhari.lab.claims.scale import by_size, correlate_ranks, read_results
 
     found = by_size(kept(), read_results(PAGES.parent / "results"))
     if not found:
@@ -261,8 +261,8 @@ def scales() -> Iterator[str]:
 
 def pairs() -> Iterator[str]:
     """Methods that were trained together: each alone and both, against the bed, and both against each."""
-    from shuhari.claims.board import read_by_seed, subtract
-    from shuhari.claims.explore import JOINED, read_every
+    from shuhari.lab.claims.board import read_by_seed, subtract
+    from shuhari.lab.claims.explore import JOINED, read_every
 
     found = {(r["bed"], r["method"]): r for r in read_every(PAGES.parent / "results")}
     yield row("bed", "methods", "number", "less the bed's, of the first alone", "of the second alone", "of both",
@@ -316,7 +316,7 @@ def share(of: Mapping[str, float]) -> str:
 
 def rules() -> Iterator[str]:
     """Every rule of the diagnosis."""
-    from shuhari.diagnosis import RULES
+    from shuhari.lab.diagnosis import RULES
 
     yield row("rule", "number", "healthy", "asked", "likely cause", "what helps")
     yield row(*["---"] * 6)

@@ -16,7 +16,7 @@ from torch import Tensor
 import shuhari
 from shuhari.batch import Batch
 from shuhari.needs import Need
-from shuhari.ratio import log_ratio
+from shuhari.kernel.ratio import log_ratio
 
 NEW = Need(("policy",), "log_prob", live=True)  # recomputed, with gradient, at each optimiser step
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from grading import context
 from shuhari import testing
 from shuhari.batch import Batch
-from shuhari.claims.claim import read
+from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
@@ -25,7 +25,7 @@ from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.learners.loss import Loss
 from shuhari.loop.collect import add_reward, grade_group
 from shuhari.needs import gather
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.transforms import apply
 
 OLD = "policy/log_prob"  # the column of what the policy said before the update

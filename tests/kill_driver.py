@@ -15,9 +15,9 @@ import matplotlib.pyplot  # noqa: F401
 import torch
 from transformers.models.llama import modeling_llama  # noqa: F401
 
-import shuhari.api  # noqa: F401
-from shuhari.cli import main
-from shuhari.registry import entries
+import shuhari.desk.api  # noqa: F401
+from shuhari.desk.cli import main
+from shuhari.kernel.registry import entries
 
 
 def serve(log: str) -> None:

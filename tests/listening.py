@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from shuhari.tools.serving.running import listen, make_server
+from shuhari.desk.serving.running import listen, make_server
 
 UNFINISHED = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-More: "
 FLOOD = 2100  # sockets that never finish their headers

@@ -21,7 +21,7 @@ from typing import Any
 
 import tomli_w
 
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.config.build import build_stage, describe_work
 from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves

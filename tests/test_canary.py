@@ -17,16 +17,16 @@ import torch
 from starlette.testclient import TestClient
 
 import shuhari as package
-from shuhari import registry
-from shuhari.api import train
-from shuhari.cli import main
+from shuhari.kernel import registry
+from shuhari.desk.api import train
+from shuhari.desk.cli import main
 from shuhari.config.recipe import load
 from shuhari.distributed.children import open_process
 from shuhari.loop.outside import find_outside
-from shuhari.tools.board.app import make_app
-from shuhari.tools.board.views import COSTLY, VIEWS
+from shuhari.desk.board.app import make_app
+from shuhari.desk.board.views import COSTLY, VIEWS
 
-SCRIPT = "import sys; del sys.path[0]; from shuhari.cli import main; main()"  # where the installed command begins
+SCRIPT = "import sys; del sys.path[0]; from shuhari.desk.cli import main; main()"  # where the installed command begins
 COMMON = (
     "sitecustomize usercustomize pynvml tomllib tomli numpy json torch yaml typing random pickle socket struct string "
     "secrets select queue signal tempfile subprocess multiprocessing encodings runpy six attr rich typer click "
@@ -217,7 +217,7 @@ def test_none_is_run_by_a_process_that_finds_what_its_parent_does(
 
 
 def test_none_is_run_by_the_board_s_own_process(crowded: Path, canary: Path) -> None:
-    from shuhari.tools.board.child import Desk
+    from shuhari.desk.board.child import Desk
 
     done = subprocess.run([*Desk().command, "runs", "--json"], cwd=crowded, capture_output=True, text=True, check=False)
     assert not canary.exists(), canary.read_text()
@@ -229,8 +229,8 @@ def test_none_is_run_by_the_processes_of_a_claim(crowded: Path, canary: Path) ->
     code = """import os, sys
 if __name__ == "__main__":
     del sys.path[0]
-    from shuhari.claims.pool import Workers
-    from shuhari.begin import keep_out
+    from shuhari.lab.claims.pool import Workers
+    from shuhari.kernel.begin import keep_out
     with Workers(1) as team:
         pool = team.start()
         with keep_out():

@@ -31,6 +31,6 @@ def test_importing_shuhari_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("command", ["", "train", "methods", "serve"])
 def test_help_imports_nothing_heavy(command: str) -> None:
     argv = ["shuhari", *command.split(), "--help"]
-    text, heavy = imported(f"import sys; sys.argv = {argv}; from shuhari.cli import main; main()")
+    text, heavy = imported(f"import sys; sys.argv = {argv}; from shuhari.desk.cli import main; main()")
     assert "Usage" in text
     assert heavy == set()

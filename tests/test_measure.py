@@ -8,7 +8,7 @@ import torch
 
 from shuhari.batch import STATUS, Batch
 from shuhari.data import Status, code
-from shuhari.measure import Meter, count_decisions, count_turns, summarise_batch
+from shuhari.kernel.measure import Meter, count_decisions, count_turns, summarise_batch
 
 
 def test_a_meter_weighs_by_counts() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from shuhari.noise import CounterNoise, keys, mix, uniforms
+from shuhari.kernel.noise import CounterNoise, keys, mix, uniforms
 
 
 def test_splitmix64_reference_sequence():

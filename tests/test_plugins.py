@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shuhari import plugins, registry
+from shuhari.kernel import plugins, registry
 from shuhari.config.library import list_methods, list_names
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
@@ -122,9 +122,9 @@ def test_nothing_of_another_package_is_looked_for_or_imported_before_it_is_asked
     """In a new interpreter: help, a recipe and a component of ours do not look, and a list of names imports nothing."""
     code = """
 import json, sys
-from shuhari import plugins
-from shuhari import registry
-from shuhari.cli import main
+from shuhari.kernel import plugins
+from shuhari.kernel import registry
+from shuhari.desk.cli import main
 from shuhari.config.recipe import load
 try:
     sys.argv = ["shuhari", "--help"]

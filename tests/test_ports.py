@@ -15,7 +15,7 @@ import pytest
 
 import shuhari
 from shuhari import ports
-from shuhari.abilities import MUSTS, OPTIONAL, ability, explain_misfit, find_missing
+from shuhari.kernel.abilities import MUSTS, OPTIONAL, ability, explain_misfit, find_missing
 from shuhari.ports import is_text, is_vector
 
 ROOT = Path(shuhari.__file__).parent
@@ -109,7 +109,7 @@ def test_nothing_is_looked_for_but_by_its_accessor(sources: dict[str, Nodes]) ->
     """Of components, whether it is a must of their port or may be missing; what is excused is there."""
     excused = {(file, name) for file, (names, _) in FOREIGN.items() for name in names.split()}
     found = {(file, name): line for file, nodes in sources.items() for line, name in looked_for(nodes)}
-    assert found.keys() - excused == set(), "ask shuhari.abilities.ability instead"
+    assert found.keys() - excused == set(), "ask shuhari.kernel.abilities.ability instead"
     assert excused - found.keys() == set()
     musts = {name for of_kind in MUSTS.values() for name in of_kind}
     assert {name for _, name in excused} & (musts | OPTIONAL.keys()) <= {"spaces"}  # those of Gymnasium

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from shuhari import profile
+from shuhari.kernel import profile
 from shuhari.batch import Batch
-from shuhari.profile import Peaks, Profile, span, spanned, stretches, work
+from shuhari.kernel.profile import Peaks, Profile, span, spanned, stretches, work
 
 
 class Clock:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shuhari.batch import Batch
-from shuhari.ratio import LEVELS, log_ratio
+from shuhari.kernel.ratio import LEVELS, log_ratio
 
 MASK = torch.tensor([[True, False, True, True], [True, True, False, False]])
 NEW = torch.tensor([[0.1, 9.0, 0.3, 0.5], [-0.2, 0.4, float("nan"), 7.0]])

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Step, Trajectory
-from shuhari.pack import pack
-from shuhari.reduce import ends, group_mean, reduced, units, weights
+from shuhari.kernel.pack import pack
+from shuhari.kernel.reduce import ends, group_mean, reduced, units, weights
 
 NAN = float("nan")
 # two rows of lengths 1 and 3; losses 6 and 1, 2, 3

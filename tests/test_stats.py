@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuhari.stats import (
+from shuhari.kernel.stats import (
     bootstrap_interquartile_mean,
     cvar,
     difference,

@@ -20,7 +20,7 @@ from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.models.text.causal import Causal
 from shuhari.optimisers.adamw import AdamW
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.tasks.arithmetic import Arithmetic
 from shuhari.testing import context
 

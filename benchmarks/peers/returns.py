@@ -48,7 +48,7 @@ def judge(ours: Sequence[float], theirs: Sequence[float], gap: float, *, paired:
     """The difference of the means with its 95 % interval, and the verdict: `not worse`, `worse` or `not shown`. gap: of
     the returns of random and expert; paired: values of one place belong together, else the interval is Welch's.
     `too few seeds`: fewer than five."""
-    from shuhari.stats import difference
+    from shuhari.kernel.stats import difference
 
     found, margin = difference(theirs, ours, paired=paired), SHARE * gap
     verdict = "not worse" if found.low > -margin else "worse" if found.high < -margin else "not shown"

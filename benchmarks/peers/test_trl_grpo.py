@@ -22,7 +22,7 @@ from shuhari.learners.parts import Term
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
-from shuhari.pack import pad
+from shuhari.kernel.pack import pad
 from shuhari.transforms.advantage import Advantage
 
 B, K = 12, 24

@@ -11,18 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shuhari.api import LoadedPolicy, Trained, load, train
+    from shuhari.desk.api import LoadedPolicy, Trained, load, train
     from shuhari.config.overlay import RecipeError
     from shuhari.data import Problem, Sampling
     from shuhari.learners.parts import Term
     from shuhari.loop.sessions import Session, session
-    from shuhari.registry import register
+    from shuhari.kernel.registry import register
     from shuhari.store.directory import NoRunError
     from shuhari.store.files import StoreError
-    from shuhari.tools.export import Exported, export
-    from shuhari.tools.sinks import track_trackio as Trackio
-    from shuhari.tools.sinks import track_wandb as WandB
-    from shuhari.tools.tensorboard import TensorBoard
+    from shuhari.desk.export import Exported, export
+    from shuhari.desk.sinks import track_trackio as Trackio
+    from shuhari.desk.sinks import track_wandb as WandB
+    from shuhari.desk.tensorboard import TensorBoard
 
 __version__ = "0.1.0"
 _HOME = {

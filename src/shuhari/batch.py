@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuhari.columns import BRANCH, DERIVED
+from shuhari.kernel.columns import BRANCH, DERIVED
 from shuhari.data import Status, Step, nearest
 
 STATUS = {s: i for i, s in enumerate(Status)}

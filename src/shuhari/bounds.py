@@ -20,7 +20,7 @@ from functools import cache
 from numbers import Real
 from typing import Annotated, Any, Literal, Union
 
-from shuhari.ramp import Number, Ramp
+from shuhari.kernel.ramp import Number, Ramp
 
 __all__ = [
     "AtLeast0", "Bounds", "Budget", "Coefficient", "Count", "Depth", "Discount", "Fraction", "Group", "Lanes",

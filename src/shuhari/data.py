@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from shuhari import bounds
 from shuhari.bounds import nearest as nearest
 from shuhari.bounds import with_article as with_article
-from shuhari.ramp import Count as Count
-from shuhari.ramp import Number as Number
-from shuhari.ramp import Ramp as Ramp
+from shuhari.kernel.ramp import Count as Count
+from shuhari.kernel.ramp import Number as Number
+from shuhari.kernel.ramp import Ramp as Ramp
 
 T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
-from shuhari.columns import is_of_rows
+from shuhari.kernel.columns import is_of_rows
 from shuhari.data import EMPTY, Array, nearest
-from shuhari.profile import span
+from shuhari.kernel.profile import span
 
 
 class Noise(Protocol):

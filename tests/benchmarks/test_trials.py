@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy.stats import nct, t, ttest_rel
 
-from shuhari.claims.looks import LOOKS, compute_mde, find_chance
-from shuhari.claims.verdict import Headline, Rule
+from shuhari.lab.claims.looks import LOOKS, compute_mde, find_chance
+from shuhari.lab.claims.verdict import Headline, Rule
 
 
 def load_benchmark(name: str) -> ModuleType:

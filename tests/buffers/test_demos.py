@@ -10,7 +10,7 @@ from shuhari import testing
 from shuhari.batch import STATUS
 from shuhari.buffers.demos import Demos
 from shuhari.data import Problem, Status
-from shuhari.ratio import log_ratio
+from shuhari.kernel.ratio import log_ratio
 
 END = 77
 

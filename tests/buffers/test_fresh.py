@@ -8,7 +8,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.events import Collected, Committed
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.store import codec
 
 

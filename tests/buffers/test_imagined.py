@@ -7,7 +7,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.buffers.imagined import Imagined
 from shuhari.models.dynamics import Prediction
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.testing import context
 
 

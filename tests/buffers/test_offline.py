@@ -28,10 +28,10 @@ from shuhari.buffers.recording import (
     select_episodes,
 )
 from shuhari.buffers.recordings import Joined, Played, Stored, save
-from shuhari.cli.text import describe
+from shuhari.desk.cli.text import describe
 from shuhari.config.recipe import load
 from shuhari.events import Loaded, StageStarted
-from shuhari.join import cat
+from shuhari.kernel.join import cat
 from shuhari.loop.run import Run as Loop
 from shuhari.loop.run import loop, open_run, train
 from shuhari.store import Run, StoreError, codec, tensors

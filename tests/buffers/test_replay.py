@@ -13,7 +13,7 @@ from shuhari.batch import STATUS, Batch
 from shuhari.buffers.replay import Replay
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.events import Amended, Collected, Updated
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.store.codec import dumps, loads
 from shuhari.testing import context
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shuhari.claims.board import (
+from shuhari.lab.claims.board import (
     COLOURS,
     choose_reading,
     count_tries,
@@ -24,7 +24,7 @@ from shuhari.claims.board import (
     read_by_seed,
     subtract,
 )
-from shuhari.claims.verdict import Headline
+from shuhari.lab.claims.verdict import Headline
 
 
 def result(method: str, verdict: str, ends: tuple[float, float, float] | None, **more: Any) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def test_a_bed_is_ranked_by_its_own_score_and_less_is_better_where_checks_say_so
 def test_the_board_of_a_bed_names_what_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from shuhari.claims import result as results
-    from shuhari.cli import main
+    from shuhari.lab.claims import result as results
+    from shuhari.desk.cli import main
 
     found = {name: on_loops(name, cut) for name, cut in METHODS}
     monkeypatch.setattr(results, "read_kept", lambda name, at=None: found.get(name))

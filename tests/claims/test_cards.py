@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.claims import cards
-from shuhari.claims.checks import Check
-from shuhari.claims.quantities import Metric
-from shuhari.claims.verdict import Rule, Verdict
+from shuhari.lab.claims import cards
+from shuhari.lab.claims.checks import Check
+from shuhari.lab.claims.quantities import Metric
+from shuhari.lab.claims.verdict import Rule, Verdict
 from shuhari.config.overlay import RecipeError
 
 SEEDS = 6

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.claims.checks import name_quantity
-from shuhari.claims.claim import read
-from shuhari.claims.digest import compute_digest
-from shuhari.claims.runs import plan_runs
+from shuhari.lab.claims.checks import name_quantity
+from shuhari.lab.claims.claim import read
+from shuhari.lab.claims.digest import compute_digest
+from shuhari.lab.claims.runs import plan_runs
 from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from shuhari.claims.curve import Reading, find_crossing, read_curve
+from shuhari.lab.claims.curve import Reading, find_crossing, read_curve
 
 COLUMNS = {
     "evaluate/mean": [None, 0.4, None, 0.8],

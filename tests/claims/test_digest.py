@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims.digest import compute_digest, describe
+from shuhari.lab.claims.digest import compute_digest, describe
 from shuhari.config.overlay import format_path, walk_leaves
 from shuhari.config.recipe import Recipe, RecipeError, dump, load
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims import runs
-from shuhari.claims.digest import compute_digest
-from shuhari.claims.explore import arrange, choose_metric, explore, read_cells
-from shuhari.claims.looks import compute_mde
-from shuhari.cli import main
+from shuhari.lab.claims import runs
+from shuhari.lab.claims.digest import compute_digest
+from shuhari.lab.claims.explore import arrange, choose_metric, explore, read_cells
+from shuhari.lab.claims.looks import compute_mde
+from shuhari.desk.cli import main
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 
@@ -117,7 +117,7 @@ def test_it_is_measured_and_kept_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "drive", drive)
-    monkeypatch.setattr("shuhari.claims.result.list_common", frozenset)  # so that no baseline is built
+    monkeypatch.setattr("shuhari.lab.claims.result.list_common", frozenset)  # so that no baseline is built
     bed = tmp_path / "own.toml"
     bed.write_text('extends = "baselines/bandit"\nsteps = 2\nbuffer.size = 4\nevaluate = {every = 1, n = 4}\n')
     at = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import nct, t, ttest_1samp
 
-from shuhari.claims.looks import (
+from shuhari.lab.claims.looks import (
     LOOKS,
     compute_levels,
     compute_mde,

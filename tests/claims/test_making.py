@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.claims import cards, making
-from shuhari.claims.cards import find_change
-from shuhari.claims.claim import Claim
-from shuhari.claims.making import claim_of, make_card, save_card
-from shuhari.claims.quantities import Metric
-from shuhari.claims.result import find_modules
+from shuhari.lab.claims import cards, making
+from shuhari.lab.claims.cards import find_change
+from shuhari.lab.claims.claim import Claim
+from shuhari.lab.claims.making import claim_of, make_card, save_card
+from shuhari.lab.claims.quantities import Metric
+from shuhari.lab.claims.result import find_modules
 from shuhari.config.library import find_cards as kept
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
@@ -44,7 +44,7 @@ def plain() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(making, "drive", drive)
-        patch.setattr("shuhari.claims.result.list_common", frozenset)
+        patch.setattr("shuhari.lab.claims.result.list_common", frozenset)
         yield
 
 
@@ -70,7 +70,7 @@ def test_a_card_is_read_as_it_was_made(tmp_path: Path) -> None:
     assert np.abs(noise).min() > 0  # other draws
     now = find_modules(claim)
     assert find_change(made, claim, now) == ""
-    elsewhere = made | {"hashes": made["hashes"] | {"shared": {"shuhari.ratio": "then"}}}
+    elsewhere = made | {"hashes": made["hashes"] | {"shared": {"shuhari.kernel.ratio": "then"}}}
     assert find_change(elsewhere, claim, now) == ""  # what others share makes it older
     assert find_change(made, bed(tmp_path, 0.2), now) == "recipe 'baseline' has changed"
     assert find_change(made, replace(claim, warm={}), now) == "recipe 'warm start' has changed"

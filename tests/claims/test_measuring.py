@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims import runs
-from shuhari.claims.board import count_tries
-from shuhari.claims.claim import read
-from shuhari.claims.measure import measure
-from shuhari.claims.result import compute_hashes, find_stale
-from shuhari.claims.wording import describe_verdict
+from shuhari.lab.claims import runs
+from shuhari.lab.claims.board import count_tries
+from shuhari.lab.claims.claim import read
+from shuhari.lab.claims.measure import measure
+from shuhari.lab.claims.result import compute_hashes, find_stale
+from shuhari.lab.claims.wording import describe_verdict
 from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"
@@ -49,7 +49,7 @@ def plain() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "drive", drive)
-        patch.setattr("shuhari.claims.result.list_common", frozenset)
+        patch.setattr("shuhari.lab.claims.result.list_common", frozenset)
         yield
 
 
@@ -104,7 +104,7 @@ def test_a_changed_protocol_goes_on_with_other_seeds_and_keeps_what_was_found(tm
     found = measured(tmp_path, root, first, premise=("against = 1.0", "against = 0.1"))
     assert found["seeds"] == [1005, 1006, 1007, 1008, 1009] and found["protocol"]["tries"] == 2
     assert [h["used"] for h in found["history"]] == [[1000, 1004], [1005, 1009]]
-    first["hashes"]["modules"]["shuhari.claims.claim"] = "of then"  # as if it were one of the method's own
+    first["hashes"]["modules"]["shuhari.lab.claims.claim"] = "of then"  # as if it were one of the method's own
     assert measured(tmp_path, root, first)["seeds"] == [1005, 1006, 1007, 1008, 1009]
 
 

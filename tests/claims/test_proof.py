@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims import proof, runs
-from shuhari.claims.claim import Claim, read
-from shuhari.claims.measure import measure
-from shuhari.claims.pool import ClaimError
-from shuhari.claims.proof import Proof, prove, settle
-from shuhari.claims.result import compute_hashes, find_stale, list_quantities
-from shuhari.claims.runs import make, plan_runs
-from shuhari.claims.sources import is_older
+from shuhari.lab.claims import proof, runs
+from shuhari.lab.claims.claim import Claim, read
+from shuhari.lab.claims.measure import measure
+from shuhari.lab.claims.pool import ClaimError
+from shuhari.lab.claims.proof import Proof, prove, settle
+from shuhari.lab.claims.result import compute_hashes, find_stale, list_quantities
+from shuhari.lab.claims.runs import make, plan_runs
+from shuhari.lab.claims.sources import is_older
 from shuhari.config import library
 from shuhari.objectives.clip import Clip
 from shuhari.store.directory import Run
@@ -55,7 +55,7 @@ def plain() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (proof, runs):
             patch.setattr(module, "drive", drive)
-        patch.setattr("shuhari.claims.result.list_common", frozenset)
+        patch.setattr("shuhari.lab.claims.result.list_common", frozenset)
         yield
 
 

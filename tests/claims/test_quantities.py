@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, spearmanr
 
-from shuhari.claims.quantities import Correlation, Evidence, Fit, Gain, Metric, Separation, Simulated, Speed
+from shuhari.lab.claims.quantities import Correlation, Evidence, Fit, Gain, Metric, Separation, Simulated, Speed
 
 
 def evidence(**columns: list[float]) -> Evidence:

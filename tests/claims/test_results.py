@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims.cards import judge_premise
-from shuhari.claims.claim import Claim, read
-from shuhari.claims.curve import Reading
-from shuhari.claims.digest import compute_digest
-from shuhari.claims.looks import compute_levels, compute_mde
-from shuhari.claims.protocol import choose_card
-from shuhari.claims.result import find_modules, find_stale
-from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons
+from shuhari.lab.claims.cards import judge_premise
+from shuhari.lab.claims.claim import Claim, read
+from shuhari.lab.claims.curve import Reading
+from shuhari.lab.claims.digest import compute_digest
+from shuhari.lab.claims.looks import compute_levels, compute_mde
+from shuhari.lab.claims.protocol import choose_card
+from shuhari.lab.claims.result import find_modules, find_stale
+from shuhari.lab.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons
 from shuhari.config.library import find_results, list_names, read_result
 from shuhari.config.overlay import format_path, look_up, walk_leaves
 from shuhari.config.recipe import load

@@ -12,11 +12,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from shuhari import registry
-from shuhari.claims import sources
-from shuhari.claims.claim import read
-from shuhari.claims.result import compute_hashes, find_stale
-from shuhari.claims.runs import plan_runs
+from shuhari.kernel import registry
+from shuhari.lab.claims import sources
+from shuhari.lab.claims.claim import read
+from shuhari.lab.claims.result import compute_hashes, find_stale
+from shuhari.lab.claims.runs import plan_runs
 from shuhari.config import library
 from shuhari.config.build import make_component
 from shuhari.config.recipe import load
@@ -31,7 +31,7 @@ def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp
     baselines = {f"baselines/{name}/{arm}": recipe for name in measured for arm, recipe in read(name).recipes.items()}
     monkeypatch.setattr(sources, "list_names", lambda: list(baselines))
     monkeypatch.setattr(sources, "load", baselines.__getitem__)
-    monkeypatch.setattr("shuhari.claims.result.list_common", cache(sources.list_common.__wrapped__))
+    monkeypatch.setattr("shuhari.lab.claims.result.list_common", cache(sources.list_common.__wrapped__))
     for name in measured:
         found = stored[name]
         assert found is not None and find_stale(read(name), found) == why[name]
@@ -42,8 +42,8 @@ def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_the_core_is_what_training_runs_and_nothing_that_shows_or_judges() -> None:
     core = sources.list_core()
-    assert {"shuhari.loop.run", "shuhari.batch", "shuhari.noise", "shuhari.loop.evaluation", "shuhari.reduce"} <= core
-    apart = ("shuhari.cli", "shuhari.tools", "shuhari.claims", "shuhari.config.library", "shuhari.api")
+    assert {"shuhari.loop.run", "shuhari.batch", "shuhari.kernel.noise", "shuhari.loop.evaluation", "shuhari.kernel.reduce"} <= core
+    apart = ("shuhari.desk.cli", "shuhari.desk", "shuhari.lab.claims", "shuhari.config.library", "shuhari.desk.api")
     assert not [name for name in core if name.startswith(apart)]
     components = {cls.__module__ for kind, cls in registry.entries().items() if kind[0] != "quantity"}
     assert components & core <= {"shuhari.rewards.function"}  # which building a recipe must know
@@ -51,11 +51,11 @@ def test_the_core_is_what_training_runs_and_nothing_that_shows_or_judges() -> No
 
 @pytest.mark.parametrize("module", ["runs", "proof"])
 def test_what_begins_and_trains_a_run_is_of_the_core(module: str) -> None:
-    """A claim trains by what its digests cover, and not by what a user calls (`shuhari.api`)."""
+    """A claim trains by what its digests cover, and not by what a user calls (`shuhari.desk.api`)."""
     tree = ast.parse((Path(sources.__file__).parent / f"{module}.py").read_text())
     asked = {n.name: f.module for f in ast.walk(tree) if isinstance(f, ast.ImportFrom) for n in f.names}
     assert {asked["train"], asked["load_initial"]} <= sources.list_core()
-    assert "shuhari.api" not in asked.values()
+    assert "shuhari.desk.api" not in asked.values()
 
 
 TOKENS = Path(__file__).parents[1] / "runs" / "tokens.toml"  # whose task is countdown

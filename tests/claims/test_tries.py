@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims.tries import Begun, file_of
+from shuhari.lab.claims.tries import Begun, file_of
 from shuhari.config.overlay import RecipeError
 
 

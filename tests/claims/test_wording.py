@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims import wording
-from shuhari.claims.wording import describe_verdict
+from shuhari.lab.claims import wording
+from shuhari.lab.claims.wording import describe_verdict
 
 RULED: dict[str, Any] = {"headline": {}, "guard": "holds", "because": "not asked", "premise": {"failing": []},
                          "kind": "trained", "exploratory": [], "verdict": "holds, small", "hashes": {}}  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shuhari.cli import main
+from shuhari.desk.cli import main
 from small_runs import write_sums
 
 RECIPE = f"""

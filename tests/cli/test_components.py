@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shuhari import registry
-from shuhari.cli.components import complete_kind
-from shuhari.tools.components import describe, summarise
+from shuhari.kernel import registry
+from shuhari.desk.cli.components import complete_kind
+from shuhari.desk.components import describe, summarise
 
 OWN = '''
 from dataclasses import dataclass, field
@@ -78,7 +78,7 @@ def test_a_name_alone_is_enough_where_it_is_of_one_kind(shuhari: Any) -> None:
 
 def test_a_class_that_is_registered_needs_no_kind(shuhari: Any, home: Path) -> None:
     own = OWN.replace("@dataclass\n", '@register("predictor", "half")\n@dataclass\n')
-    (home / "halves.py").write_text("from shuhari.registry import register\n" + own)
+    (home / "halves.py").write_text("from shuhari.kernel.registry import register\n" + own)
     told = listed(shuhari("components", "halves.py:Half", "--json"))
     assert (told["kind"], told["name"]) == ("predictor", "half")
     del registry._ENTRIES["predictor", "half"]

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from shuhari.api import load, train
+from shuhari.desk.api import load, train
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 SMALL = {"steps": 1, "buffer.size": 64, "evaluate.n": 2, "task.kwargs.max_episode_steps": 50}

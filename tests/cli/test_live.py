@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.cli.live import Eta, Live, format_time
+from shuhari.desk.cli.live import Eta, Live, format_time
 from shuhari.config.recipe import load
 
 from .conftest import RECIPE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from shuhari.cli.options import check_together
+from shuhari.desk.cli.options import check_together
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from shuhari.store import Run
-from shuhari.tools.planning import published
-from shuhari.tools.planning.measured import measure
+from shuhari.desk.planning import published
+from shuhari.desk.planning.measured import measure
 from small_runs import write_sums
 
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from shuhari.cli import main
+    from shuhari.desk.cli import main
 
     home = tmp_path_factory.mktemp("plan")
     (home / "sums.toml").write_text(write_sums(steps=6, size=4) + '[store]\ngroups = ["all"]\n')

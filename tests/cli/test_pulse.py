@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.cli.pulse import Pulse, find_own
+from shuhari.desk.cli.pulse import Pulse, find_own
 from shuhari.distributed.starting import find_start, starting
 
 

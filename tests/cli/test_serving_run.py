@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from shuhari.api import load
+from shuhari.desk.api import load
 from shuhari.store import NoRunError, Run, StoreError
-from shuhari.tools.serving.running import open_policy
-from shuhari.tools.serving.worker import Worker
+from shuhari.desk.serving.running import open_policy
+from shuhari.desk.serving.worker import Worker
 
 
 def test_a_run_is_served_as_of_the_step_that_is_named(home: Path) -> None:

@@ -282,7 +282,7 @@ def test_the_regret_of_a_planner_is_told_and_drawn(shuhari, home: Path) -> None:
 
 @pytest.mark.parametrize("command", ["board", "serve"])
 def test_a_server_that_is_not_installed_names_the_command(shuhari, monkeypatch, command: str) -> None:
-    for name in [n for n in sys.modules if n.startswith(("shuhari.tools.serving", "shuhari.tools.board", "starlette"))]:
+    for name in [n for n in sys.modules if n.startswith(("shuhari.desk.serving", "shuhari.desk.board", "starlette"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "starlette", None)
     done = shuhari(*([command] if command == "board" else [command, "runs/s0"]))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.config.build import build_stage, describe_work, make_component, order_entries
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.settings import Settings
@@ -661,7 +661,7 @@ def test_arithmetic_in_one_line() -> None:
 
 def test_ports_are_known_by_annotation() -> None:
     from shuhari.config.settings import KINDS
-    from shuhari.registry import KINDS as kinds
+    from shuhari.kernel.registry import KINDS as kinds
 
     assert set(KINDS.values()) == set(kinds) - {"quantity", "world"}  # which no component is made of
     assert (KINDS[Model], KINDS[Objective], KINDS[Optimiser], KINDS[Curriculum]) == (

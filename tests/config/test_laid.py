@@ -175,7 +175,7 @@ def test_what_does_not_contradict_is_laid_in_order(write: Any) -> None:
 
 
 def test_two_that_wrap_one_thing_are_told_of() -> None:
-    from shuhari.cli.dry import list_nested
+    from shuhari.desk.cli.dry import list_nested
 
     both = load("baselines/grpo_chain", methods=["curriculum/ghpo", "curriculum/seele"])
     (told,) = list_nested(both)

@@ -493,7 +493,7 @@ def test_recipes_need_no_torch() -> None:
 
 
 def test_how_work_is_spread_may_change_and_is_no_part_of_what_a_recipe_does() -> None:
-    from shuhari.claims.digest import compute_digest
+    from shuhari.lab.claims.digest import compute_digest
 
     alone = load("baselines/grpo")
     spread = load("baselines/grpo", ["distributed.workers=2"])

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from shuhari import bounds, registry
+from shuhari import bounds
+
+from shuhari.kernel import registry
 from shuhari.bounds import Bounds
-from shuhari.cli import main
-from shuhari.cli.text import describe_error
+from shuhari.desk.cli import main
+from shuhari.desk.cli.text import describe_error
 from shuhari.config.recipe import _SCALARS
 from shuhari.config.stage import Checkpointing
 from shuhari.data import Sampling

@@ -22,7 +22,7 @@ from shuhari.events import Collected
 from shuhari.loop import state
 from shuhari.loop.run import Run, open_run
 from shuhari.ports import is_text
-from shuhari.registry import entries, preset
+from shuhari.kernel.registry import entries, preset
 from shuhari.testing import ModelCase
 from shuhari.testing.models import pick_rows
 from shuhari.testing.small import shrink

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.data import Problem, Step
-from shuhari.registry import entries
+from shuhari.kernel.registry import entries
 
 BUILT: dict[str, dict[str, Any]] = {}  # settings of tasks that need some
 LISTING = sorted(name for (kind, name), cls in entries().items()

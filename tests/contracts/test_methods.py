@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.api import train
+from shuhari.desk.api import train
 from shuhari.config.build import build_stage
 from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError

@@ -10,7 +10,7 @@ from cases import CASES
 from registry_examples import Example, make_case
 
 from shuhari.data import Sampling
-from shuhari.registry import entries
+from shuhari.kernel.registry import entries
 from shuhari.testing import ModelCase, check_model
 from shuhari.testing.models import BY_MODEL, BY_SETTING
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union
 
 import pytest
 
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.bounds import Bounds, bare, hints, wrong
 from shuhari.config.overlay import RecipeError
 from shuhari.config.settings import Settings

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from shuhari.api import Trained
-from shuhari.api import train as train_run
+from shuhari.desk.api import Trained
+from shuhari.desk.api import train as train_run
 from shuhari.config.recipe import load
-from shuhari.diagnosis import diagnose
+from shuhari.lab.diagnosis import diagnose
 from small_runs import write_sums
 
 HEALTHY = Path(__file__).parent / "healthy"
@@ -138,7 +138,7 @@ def test_a_critic_that_sees_nothing(place: Path) -> None:
 
 def test_explained_variance_is_that_of_the_values_before_the_update() -> None:
     from shuhari.batch import Batch
-    from shuhari.measure import explain_returns
+    from shuhari.kernel.measure import explain_returns
     from shuhari.testing import transitions
 
     batch: Batch = transitions([[0.0, 0.0, 0.0]])  # and a closing row, which decides nothing

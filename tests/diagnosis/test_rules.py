@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.diagnosis import FINE, RULES, Evidence, Watch, describe_health, diagnose, judge
+from shuhari.lab.diagnosis import FINE, RULES, Evidence, Watch, describe_health, diagnose, judge
 
 Columns = dict[str, list[Any]]
 NAN = math.nan

@@ -24,7 +24,7 @@ from shuhari.needs import packs
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.optimisers.adamw import AdamW
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 
 dist: Any = torch.distributed
 

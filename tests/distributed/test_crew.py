@@ -212,7 +212,7 @@ def test_a_mistake_that_ends_a_run_ends_it_from_there_too(tmp_path: Path) -> Non
 
 
 def test_what_no_other_process_can_import_is_refused(tmp_path: Path) -> None:
-    from shuhari import registry
+    from shuhari.kernel import registry
 
     registry.hold("given/mine", lambda prompts, completions: [0.0] * len(prompts))
     try:

@@ -278,7 +278,7 @@ def test_a_ray_that_the_process_has_stays_and_is_the_one_that_is_named(
 
 
 def test_doctor_says_what_each_node_has(world: World) -> None:
-    from shuhari.tools.cluster import compare, describe_here, report_cluster
+    from shuhari.desk.cluster import compare, describe_here, report_cluster
 
     found = report_cluster()
     assert len(found["nodes"]) == 1 and found["differ"] == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.cli import main
+from shuhari.desk.cli import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("add-a-method", "add-a-component", "environments")

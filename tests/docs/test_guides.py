@@ -49,7 +49,7 @@ def test_from_stable_baselines3(follow: Follow) -> None:
 
 
 def test_from_verl(follow: Follow) -> None:
-    from shuhari.cli import app
+    from shuhari.desk.cli import app
 
     made = follow("from-verl")
     assert made["run"].metrics["reward/right"][-1] is not None

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import shuhari
-from shuhari.diagnosis import RULES
+from shuhari.lab.diagnosis import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SMALL = {"use": "causal", "hidden": 16, "layers": 1, "heads": 2, "intermediate": 16}

@@ -13,9 +13,9 @@ import pytest
 import typer
 
 import shuhari
-from shuhari.cli import app, main
+from shuhari.desk.cli import app, main
 from shuhari.config.library import list_names
-from shuhari.diagnosis import RULES
+from shuhari.lab.diagnosis import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = Path(shuhari.__file__).parent

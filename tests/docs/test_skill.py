@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.cli import main
-from shuhari.tools.board.views import VIEWS
+from shuhari.desk.cli import main
+from shuhari.desk.board.views import VIEWS
 
 PAGE = (Path(__file__).parents[2] / "SKILL.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -56,7 +56,7 @@ def test_it_is_short_and_has_a_head() -> None:
 
 
 def test_addresses_of_its_table_are_there() -> None:
-    from shuhari.tools.board.asking import read_query
+    from shuhari.desk.board.asking import read_query
 
     found = re.findall(r"^\| `(\w+)\?([^`]+)` \|", PAGE, re.MULTILINE)
     assert len(found) > 5

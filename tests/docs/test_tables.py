@@ -54,7 +54,7 @@ def test_a_setting_is_told_by_its_type_and_bounds_as_one(tables: ModuleType) -> 
 
 
 def test_every_kind_and_component_has_its_settings(tables: ModuleType) -> None:
-    from shuhari import registry
+    from shuhari.kernel import registry
 
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     assert tables.reference.PLACES.keys() == registry.KINDS.keys() - {"world"}  # worlds are settings of no recipe

@@ -11,7 +11,7 @@ import pytest
 import shuhari
 from shuhari.engines import advice
 from shuhari.engines.advice import ANSWER, WEIGHTS, advise
-from shuhari.tools.doctor import describe_vllm
+from shuhari.desk.doctor import describe_vllm
 from small_runs import write_sums
 
 

@@ -14,9 +14,9 @@ from shuhari.engines.local import Local
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace, Traces
-from shuhari.noise import CounterNoise, keys
-from shuhari.pack import pack
-from shuhari.registry import find
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.kernel.pack import pack
+from shuhari.kernel.registry import find
 
 
 class Dice:

@@ -20,9 +20,9 @@ from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
-from shuhari.pack import pack
-from shuhari.ratio import log_ratio
-from shuhari.reduce import group_mean
+from shuhari.kernel.pack import pack
+from shuhari.kernel.ratio import log_ratio
+from shuhari.kernel.reduce import group_mean
 from shuhari.store.codec import dumps, loads
 
 LIVE = Need(("policy",), "log_prob", live=True)

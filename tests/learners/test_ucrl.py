@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.analysis.average_reward import extended_value_iteration
+from shuhari.tasks.worlds.average_reward import extended_value_iteration
 from shuhari.batch import Batch
 from shuhari.learners.ucrl import Ucrl
 from shuhari.models.categorical import CategoricalPolicy

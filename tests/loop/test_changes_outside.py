@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shuhari.api import load as load_policy
-from shuhari.api import read_trained, train
-from shuhari.cli import main
+from shuhari.desk.api import load as load_policy
+from shuhari.desk.api import read_trained, train
+from shuhari.desk.cli import main
 from shuhari.config.overlay import BUDGETS
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.loop import outside

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import shuhari
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.stage import Components

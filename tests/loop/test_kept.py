@@ -15,7 +15,7 @@ from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.loop.evaluation import Evaluation
 from shuhari.loop.kept import choose_rollouts, count_problems, decisions, name_tokens
 from shuhari.loop.run import train
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.store import Run, Store
 from small_runs import recipe
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.buffers.recordings import find_expert
-from shuhari.cli.dry import list_values
+from shuhari.desk.cli.dry import list_values
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import RecipeError, load
 from shuhari.data import Request

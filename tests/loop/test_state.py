@@ -31,7 +31,7 @@ from shuhari.config.recipe import Recipe, load
 from shuhari.loop import state
 from shuhari.loop.run import Run
 from shuhari.ports import Ctx
-from shuhari.registry import entries
+from shuhari.kernel.registry import entries
 from shuhari.store.codec import dumps, loads
 from shuhari.testing import shrink
 from shuhari.testing.compare import contents, differences, to_plain

@@ -11,7 +11,7 @@ import pytest
 from shuhari.loop.run import train
 from shuhari.loop.watching import watch
 from shuhari.store import Run, StoreError
-from shuhari.tools.video import FRAMES, draw_numbers, flatten, save_video, write_gif
+from shuhari.desk.video import FRAMES, draw_numbers, flatten, save_video, write_gif
 from small_runs import recipe
 
 

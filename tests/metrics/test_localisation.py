@@ -13,7 +13,7 @@ import torch
 from shuhari import testing
 from shuhari.data import Request, Step, Trajectory
 from shuhari.metrics.localisation import Localisation
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.tasks.bandit import Bandit
 from shuhari.tasks.work import Work
 

@@ -15,7 +15,7 @@ from shuhari.data import Sampling
 from shuhari.models.categorical import Categorical, CategoricalPolicy, sample_rows
 from shuhari.models.spaces import Choices, box
 from shuhari.models.tabular import Tabular
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 
 LOGITS = torch.tensor([[0.0, 1.0, -0.5]])
 

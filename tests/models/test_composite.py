@@ -23,7 +23,7 @@ from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.choice import choose, mark_kept
 from shuhari.needs import Need, evaluate
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 
 STATE, TWO, FOUR = spaces.Discrete(1), spaces.Discrete(2), spaces.Discrete(4)
 SEEN = spaces.Box(-np.inf, np.inf, (3,))

@@ -16,7 +16,7 @@ from shuhari.config.recipe import load
 from shuhari.data import Sampling
 from shuhari.loop.run import train
 from shuhari.models.scripted import Scripted
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.gym import Gym
 

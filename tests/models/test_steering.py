@@ -18,7 +18,7 @@ from shuhari.models.chain import ChainPolicy
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
 from shuhari.models.steering import Filtered, Steered
 from shuhari.needs import Need, evaluate
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 
 SEEN = spaces.Box(-np.inf, np.inf, (3,))
 ARM = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 4.0], np.float32))

@@ -12,7 +12,7 @@ from shuhari.batch import Batch
 from shuhari.data import Ramp
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
-from shuhari.reduce import reduced, weights
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 
 CTX = context(count=5)

@@ -20,8 +20,8 @@ from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
-from shuhari.pack import pack
-from shuhari.reduce import reduced, weights
+from shuhari.kernel.pack import pack
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed

@@ -12,7 +12,7 @@ import torch
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.needs import evaluate
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.objectives.conservative import Conservative, ConservativeSampled
 
 

@@ -8,7 +8,7 @@ from shuhari.batch import Batch
 from shuhari.needs import Need
 from shuhari.objectives.entropy import Entropy
 from shuhari.objectives.likelihood import Nll
-from shuhari.reduce import reduced, weights
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 
 CTX = context()

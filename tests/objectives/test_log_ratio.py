@@ -15,7 +15,7 @@ from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.preference import Preference
-from shuhari.reduce import reduced, weights
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 from small_runs import POLICY
 

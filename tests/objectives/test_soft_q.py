@@ -13,7 +13,7 @@ from given_logits import Logits
 from shuhari.batch import Batch
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.soft_q import UniformQ, mean_log_prob, next_values
-from shuhari.reduce import reduced, weights
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 
 CTX: Any = context()

@@ -17,7 +17,7 @@ from shuhari.models.critics import ContinuousQ, DiscreteQ, ScalarModel
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
 from shuhari.needs import evaluate
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.objectives.reparam import Deterministic, Reparam
 from shuhari.objectives.td import QLearning, SmoothedTD, SoftTD, member_values, td_target
 from shuhari.objectives.temperature import Temperature

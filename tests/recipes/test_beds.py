@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.config.build import build_stage
 from shuhari.config.library import BEDS, CONTROL, list_names
 from shuhari.config.recipe import load

@@ -6,7 +6,7 @@ import pytest
 
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
-from shuhari.ramp import Count
+from shuhari.kernel.ramp import Count
 
 RATES = {
     "ppo_cartpole": 2e-3,

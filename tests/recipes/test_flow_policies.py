@@ -10,7 +10,7 @@ import torch
 
 from built import built
 from shuhari.batch import Batch
-from shuhari.claims.claim import read
+from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.models.chain import ChainPolicy

@@ -14,7 +14,7 @@ from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.models.text.masked import Masked
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.transforms.masks import Masks
 
 L, SAID = 3, (1, 2, 3)

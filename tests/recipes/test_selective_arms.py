@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims.claim import read
+from shuhari.lab.claims.claim import read
 
 
 def leaves(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shuhari.claims.claim import read
+from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
 
 TEACHING = {"method": "habits", "baseline": "warm-up", "answers": "habits"}

@@ -15,7 +15,7 @@ from shuhari.data import ContractError, Problem, Ramp, Request, Sampling, Step, 
 from shuhari.engines.local import Local
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, Trace, gather
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.rollouts.branch import Branch, Guided, choose_cut, find_answer
 from shuhari.rollouts.single import Single
 from shuhari.testing import ScriptedEngine

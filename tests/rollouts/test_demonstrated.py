@@ -7,7 +7,7 @@ import torch
 
 from pupils import Pupil, collected, context, request
 from shuhari.data import ContractError
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.rollouts.demonstrated import Demonstrated
 
 

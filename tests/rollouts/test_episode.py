@@ -14,7 +14,7 @@ from shuhari.engines.local import Local
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.rollouts.episode import Episode
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.gym import Gym

@@ -11,7 +11,7 @@ import pytest
 
 from shuhari.data import Problem, Request, Sampling, Status, Whole
 from shuhari.needs import Trace
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 from shuhari.testing import context

@@ -15,8 +15,8 @@ from shuhari.models.text.causal import Causal
 from shuhari.models.text.rows import NoRoom
 from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Trace, Traces
-from shuhari.pack import pack
-from shuhari.registry import find
+from shuhari.kernel.pack import pack
+from shuhari.kernel.registry import find
 from shuhari.rollouts.single import Single
 
 

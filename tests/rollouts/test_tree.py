@@ -17,7 +17,7 @@ from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step
 from shuhari.loop.run import train
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.rollouts.tree import Node, Tree, TreeSearch, back_up_mean, back_up_signed, score, uct
 
 END = 9

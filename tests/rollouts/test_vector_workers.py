@@ -24,7 +24,7 @@ from shuhari.events import Collected
 from shuhari.loop.run import open_run, train
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.needs import Traces
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.rollouts.vector.workers import WorkerError
 from shuhari.store import Run

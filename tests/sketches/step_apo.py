@@ -25,7 +25,7 @@ from shuhari.batch import Batch
 from shuhari.data import Info, Request, Trajectory
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import log_ratio
+from shuhari.kernel.ratio import log_ratio
 from shuhari.rollouts.tree import Node, Tree
 
 

@@ -9,7 +9,7 @@ import evaluated
 import pytest
 
 import shuhari
-from shuhari.claims.quantities import Evidence, Gain
+from shuhari.lab.claims.quantities import Evidence, Gain
 from shuhari.ports import Metric, Rollout
 
 metric: Metric = evaluated.Agreement("start")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import shuhari
-from shuhari.registry import entries
+from shuhari.kernel.registry import entries
 
 HERE = Path(__file__).parent
 ROW = re.compile(r"^\| (?P<names>.*) \| (?P<where>.*) \|$", re.MULTILINE)

@@ -20,7 +20,7 @@ from shuhari.models.text.causal import CausalValue
 from shuhari.needs import Trace
 from shuhari.objectives.value import Value
 from shuhari.optimisers.adamw import AdamW
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Objective, Rollout, Transform
 from shuhari.rollouts.tree import Tree
 from shuhari.testing import Role, check_resumed

@@ -17,7 +17,7 @@ from shuhari.data import Request, code
 from shuhari.learners.parts import Term
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Environment, Environments, Window
 from shuhari.rollouts.episode import Episode
 from shuhari.testing import check_resumed

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, FrozenDict, Problem, Ramp, Request, Sampling, Status, Step, Trajectory
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.store import codec
 from shuhari.store.tensors import NAMES
 from shuhari.store.tensors import pack as pack_tensors

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from older import make_older
 
-from shuhari.cli import main
+from shuhari.desk.cli import main
 from shuhari.store import DamageError, Run, Store, inspect_run, repair_run, schema, sets
 from shuhari.store.rows import COUNTED, compute_checksum, sum_rows, write_rows
 from shuhari.testing.compare import to_plain

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.tasks import catalogue
 from shuhari.tasks.arithmetic import Arithmetic
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from shuhari import api
+from shuhari.desk import api
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from shuhari.store import Run, Store
-from shuhari.tools.comparison import (
+from shuhari.desk.comparison import (
     ComparisonError,
     check_same_task,
     compare_seeds,

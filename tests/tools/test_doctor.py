@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shuhari.store.files import count_cores
-from shuhari.tools import doctor
+from shuhari.desk import doctor
 
 
 def test_versions_and_cores() -> None:

@@ -19,12 +19,12 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from listening import FLOOD, connect, count_open, flooded, get, is_open, served, take, until
-from shuhari.tools.serving import bodies, doors
-from shuhari.tools.serving.bodies import BODY, Bodies, read_object
-from shuhari.tools.serving.doors import name_peer
-from shuhari.tools.serving.events import refuse, wait_gone
-from shuhari.tools.serving.guard import Guard
-from shuhari.tools.serving.refusals import Refused
+from shuhari.desk.serving import bodies, doors
+from shuhari.desk.serving.bodies import BODY, Bodies, read_object
+from shuhari.desk.serving.doors import name_peer
+from shuhari.desk.serving.events import refuse, wait_gone
+from shuhari.desk.serving.guard import Guard
+from shuhari.desk.serving.refusals import Refused
 
 KEY = "a-key-of-thirty-two-characters-!"
 POST = b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"

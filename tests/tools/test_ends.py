@@ -6,7 +6,7 @@ import io
 import math
 from typing import Any
 
-from shuhari.tools.ends import draw, find_unit, tabulate_ends
+from shuhari.desk.ends import draw, find_unit, tabulate_ends
 
 ENDS = {
     "chance": {"greedy": 0.25},

@@ -16,7 +16,7 @@ import shuhari
 from shuhari.config.recipe import load
 from shuhari.models.text.causal import Causal
 from shuhari.store import Run, Store, StoreError
-from shuhari.tools.export import export
+from shuhari.desk.export import export
 
 RECIPE = """
 steps = 3

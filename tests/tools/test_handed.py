@@ -15,9 +15,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.config.overlay import RecipeError
-from shuhari.tools.handed import hold, hold_environment, take
+from shuhari.desk.handed import hold, hold_environment, take
 
 ROWS = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "1+2=", "answer": "3"}]
 
@@ -95,7 +95,7 @@ def test_a_script_is_recorded_by_its_file(folder: str, tmp_path: Path, monkeypat
     home = tmp_path / "home"
     (home / "other").mkdir(parents=True)
     script = home / "own.py"
-    script.write_text("from shuhari.tools.handed import hold\ndef f(completions): ...\nname = hold(f)\n")
+    script.write_text("from shuhari.desk.handed import hold\ndef f(completions): ...\nname = hold(f)\n")
     monkeypatch.chdir(home / folder)
     name = runpy.run_path(str(script), run_name="__main__")["name"]
     assert name == {".": "own.py:f", "..": "home/own.py:f", "other": f"{script}:f"}[folder]

@@ -17,7 +17,7 @@ from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
-from shuhari.tools.onnx import _example, _pack, compare, export_onnx, write_graph
+from shuhari.desk.onnx import _example, _pack, compare, export_onnx, write_graph
 
 PLAIN = spaces.Box(-1.0, 1.0, (3,), np.float32)
 MASKED = spaces.Dict({"place": spaces.Discrete(4), "view": PLAIN, "action_mask": spaces.MultiBinary(3)})

@@ -13,7 +13,7 @@ import pytest
 
 import shuhari
 from shuhari.store import Store
-from shuhari.tools.page import make_page, make_table, spell
+from shuhari.desk.page import make_page, make_table, spell
 
 EMPTY_TAGS = {"img"}
 
@@ -117,7 +117,7 @@ def test_cells() -> None:
 
 
 def test_what_train_and_load_return_show_themselves(tmp_path: Path) -> None:
-    from shuhari.api import LoadedPolicy, read_trained
+    from shuhari.desk.api import LoadedPolicy, read_trained
 
     run = read_trained(write_run(tmp_path / "a", "plain"))
     assert run._repr_html_() == make_page(tmp_path / "a")

@@ -10,12 +10,12 @@ import pytest
 
 from shuhari.config.recipe import load
 from shuhari.loop.run import loop, open_run
-from shuhari.tools.planning.choose import best_split, limits, plan, scale, splits
-from shuhari.tools.planning.hardware import Hardware
-from shuhari.tools.planning.measured import fit
-from shuhari.tools.planning.setting import Outcome, Setting
-from shuhari.tools.planning.simulate import simulate
-from shuhari.tools.planning.workload import Turn, Workload, lognormal, of_lengths
+from shuhari.desk.planning.choose import best_split, limits, plan, scale, splits
+from shuhari.desk.planning.hardware import Hardware
+from shuhari.desk.planning.measured import fit
+from shuhari.desk.planning.setting import Outcome, Setting
+from shuhari.desk.planning.simulate import simulate
+from shuhari.desk.planning.workload import Turn, Workload, lognormal, of_lengths
 from small_runs import write_sums
 
 TICK = Hardware(step=1.0, update=5.0, train=0.0, slots=100)

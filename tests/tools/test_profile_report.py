@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from shuhari import profile
+from shuhari.kernel import profile
 from shuhari.loop.run import train
-from shuhari.profile import Work
+from shuhari.kernel.profile import Work
 from shuhari.testing.compare import contents, differences
-from shuhari.tools.profile_report import Cost, measure_peak, read, train_profiled
+from shuhari.desk.profile_report import Cost, measure_peak, read, train_profiled
 from small_runs import recipe
 
 

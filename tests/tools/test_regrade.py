@@ -13,7 +13,7 @@ import pytest
 from shuhari.config.recipe import load
 from shuhari.loop.run import train
 from shuhari.store import Run
-from shuhari.tools.replay.regrade import TRAINED, RegradedGroup, regrade, summarise
+from shuhari.desk.replay.regrade import TRAINED, RegradedGroup, regrade, summarise
 from small_runs import PPO, write_sums
 
 GRADERS = """

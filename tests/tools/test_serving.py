@@ -16,17 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import CONTEXT, TEXTS, ask, read_events, until, write_model
 
-from shuhari.api import load
+from shuhari.desk.api import load
 from shuhari.models.text.static import generate
-from shuhari.noise import CounterNoise, keys
-from shuhari.tools.serving.app import make_app
-from shuhari.tools.serving.asking import Ask, read_ask, read_body
-from shuhari.tools.serving.bodies import BODY
-from shuhari.tools.serving.chatting import read_messages
-from shuhari.tools.serving.guard import is_loopback
-from shuhari.tools.serving.refusals import Refused
-from shuhari.tools.serving.running import read_key
-from shuhari.tools.serving.worker import Worker
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.desk.serving.app import make_app
+from shuhari.desk.serving.asking import Ask, read_ask, read_body
+from shuhari.desk.serving.bodies import BODY
+from shuhari.desk.serving.chatting import read_messages
+from shuhari.desk.serving.guard import is_loopback
+from shuhari.desk.serving.refusals import Refused
+from shuhari.desk.serving.running import read_key
+from shuhari.desk.serving.worker import Worker
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 KEY = "a-key-of-thirty-two-characters-!"

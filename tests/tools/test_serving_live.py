@@ -24,7 +24,7 @@ import torch
 from served import TEXTS, write_model
 
 from listening import flooded, get
-from shuhari.api import load
+from shuhari.desk.api import load
 from shuhari.data import Sampling
 from shuhari.engines.local import Local
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_served_is_said_before_it_listens(folder: Path) -> None:
 
 
 def test_without_its_packages_the_error_names_what_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shuhari.tools.serving.running import check_installed
+    from shuhari.desk.serving.running import check_installed
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "shuhari\[serve\]"'):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from served import TEXTS
 
 from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer
-from shuhari.tools.serving.replies import make_names
-from shuhari.tools.serving.telling import Pieces, Said, Telling
+from shuhari.desk.serving.replies import make_names
+from shuhari.desk.serving.telling import Pieces, Said, Telling
 
 BYTES = bpe_tokenizer(TEXTS, 258)  # no merges: a token is a byte
 MERGED = bpe_tokenizer(TEXTS * 4, 300)

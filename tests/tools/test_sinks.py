@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import shuhari
-from shuhari.tools import sinks
-from shuhari.tools.sinks import Tracker, Watchers, open_sinks, track_trackio, track_wandb
-from shuhari.tools.tensorboard import TensorBoard
+from shuhari.desk import sinks
+from shuhari.desk.sinks import Tracker, Watchers, open_sinks, track_trackio, track_wandb
+from shuhari.desk.tensorboard import TensorBoard
 
 
 class Run:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.tools.tensorboard import TensorBoard, compute_crc32c
+from shuhari.desk.tensorboard import TensorBoard, compute_crc32c
 
 
 @pytest.mark.parametrize(

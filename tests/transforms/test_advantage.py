@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 

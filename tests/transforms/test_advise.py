@@ -12,7 +12,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.replay import Replay
 from shuhari.config.recipe import load
 from shuhari.events import Collected
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.tasks.gym import Gym
 from shuhari.testing import context, loop, open_run
 from shuhari.transforms.advise import Advise

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
-from shuhari.join import cat
-from shuhari.pack import pack
+from shuhari.kernel.join import cat
+from shuhari.kernel.pack import pack
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Finished, Latest, Mixed, Only

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shuhari.batch import STATUS, Batch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.testing import context
 from shuhari.transforms.returns import Gae, Returns, credit
 

@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 from shuhari import testing
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.models.critics import ValueCritic
 from shuhari.models.normaliser import Moments

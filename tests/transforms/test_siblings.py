@@ -12,7 +12,7 @@ from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.preference import Preference
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Transform
 from shuhari.testing import context, groups
 from shuhari.transforms.siblings import Apart, FirstPit, find_states

@@ -10,8 +10,8 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
-from shuhari.pack import pack
-from shuhari.reduce import weights
+from shuhari.kernel.pack import pack
+from shuhari.kernel.reduce import weights
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.tree import NodeAdvantage

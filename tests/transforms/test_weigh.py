@@ -13,7 +13,7 @@ from shuhari.batch import Batch
 from shuhari.config.recipe import load
 from shuhari.learners.parts import Term
 from shuhari.objectives.likelihood import Nll
-from shuhari.reduce import reduced, weights
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import check_transform, context, transitions
 from shuhari.transforms.weigh import Weigh
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from shuhari.bounds import Length, ProperShare, check
 from shuhari.data import Array
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 def log_evidence(counts: Array) -> Array:

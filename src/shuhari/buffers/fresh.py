@@ -14,10 +14,10 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Size, check
 from shuhari.events import Collected, Event
-from shuhari.join import cat
-from shuhari.pack import find_usable
+from shuhari.kernel.join import cat
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import find_carried
 
 

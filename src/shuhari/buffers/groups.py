@@ -19,10 +19,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.events import Collected, Event
-from shuhari.join import cat
+from shuhari.kernel.join import cat
 from shuhari.ports import Ctx
-from shuhari.reduce import group_mean
-from shuhari.registry import register
+from shuhari.kernel.reduce import group_mean
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import find_carried
 
 

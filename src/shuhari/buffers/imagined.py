@@ -19,7 +19,7 @@ from shuhari.buffers.mixture import join_draws
 from shuhari.needs import role_model
 from shuhari.ports import Buffer, Ctx
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("buffer", "imagined")

@@ -18,7 +18,7 @@ from shuhari.bounds import Count, check
 from shuhari.buffers.recording import RecordedEpisode, columns_of, examine
 from shuhari.data import nearest
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.views import flatten
 
 

@@ -13,11 +13,11 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.bounds import Length, check
-from shuhari.columns import missing_value
-from shuhari.join import cat
+from shuhari.kernel.columns import missing_value
+from shuhari.kernel.join import cat
 from shuhari.ports import Buffer, Ctx
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("buffer", "mixture")

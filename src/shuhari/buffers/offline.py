@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, Seed, Share, ShareBelow1, Size, check
 from shuhari.buffers.drawing import proportional
@@ -27,7 +27,7 @@ from shuhari.events import Event, Loaded, StageStarted
 from shuhari.needs import decisions, role_model
 from shuhari.ports import Ctx, Recording
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.transforms.returns import credit
 
 SPLITS = ("train", "test")

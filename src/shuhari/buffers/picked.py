@@ -20,9 +20,9 @@ from shuhari.buffers.fresh import put_on_stream
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Request, code
 from shuhari.events import Event, StageStarted
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.demonstrations import find_solution, show_solution, walk_problems
 from shuhari.tasks.source import Listed
 

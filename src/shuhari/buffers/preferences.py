@@ -15,9 +15,9 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import EMPTY, Problem, nearest
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Ctx, Source
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.demonstrations import draw_problems, restrict_to_split, show_solution
 
 

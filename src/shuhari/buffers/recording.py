@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shuhari.data import EMPTY, Array, nearest
-from shuhari.pack import dense
+from shuhari.kernel.pack import dense
 
 BINS = 10  # a coverage counts the cells of a grid with so many an axis
 

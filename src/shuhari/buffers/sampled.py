@@ -22,10 +22,10 @@ from shuhari.buffers.fresh import put_on_stream
 from shuhari.buffers.groups import copy_rows
 from shuhari.data import Request, code
 from shuhari.events import Event, Loaded, StageStarted
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx
-from shuhari.reduce import ends, group_mean
-from shuhari.registry import register
+from shuhari.kernel.reduce import ends, group_mean
+from shuhari.kernel.registry import register
 
 
 @register("buffer", "kept_answers")

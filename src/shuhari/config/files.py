@@ -16,8 +16,8 @@ from shuhari.config.digests import compute_digest
 from shuhari.config.library import find_recipe, list_names, read_table
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
-from shuhari.plugins import PluginError
-from shuhari.registry import find_module, hold, search_in
+from shuhari.kernel.plugins import PluginError
+from shuhari.kernel.registry import find_module, hold, search_in
 from shuhari.store.files import read_file
 
 NAMED_BY_CONTENT = re.compile(r"file/dataset-[0-9a-f]{12}\.jsonl")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import UnshownError

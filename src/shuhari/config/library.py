@@ -18,7 +18,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path as File
 from typing import Any
 
-from shuhari import plugins
+from shuhari.kernel import plugins
 from shuhari.config.overlay import RecipeError, Tree, copy_tree
 
 FORMAT = 1

@@ -166,7 +166,7 @@ def check_removal(one: Statement, places: Places) -> None:
 def _check_known(kind: str, name: Any, where: Path, there: Collection[str], base: str) -> None:
     """RecipeError for the name of an entry that is neither `there` nor a component: by which entries go that have no
     other name."""
-    from shuhari import registry
+    from shuhari.kernel import registry
 
     if name not in there and name not in (components := registry.names(kind)):
         message = f"{name!r} is no {kind}, and {base} has no entry of that name"

@@ -18,8 +18,10 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Union
 
-from shuhari import bounds, ports, registry
-from shuhari.abilities import explain_misfit
+from shuhari import bounds, ports
+
+from shuhari.kernel import registry
+from shuhari.kernel.abilities import explain_misfit
 from shuhari.config.overlay import USE, RecipeError
 from shuhari.config.values import join_key, read_plain, read_ramp
 from shuhari.config.words import find_meanings

@@ -16,7 +16,7 @@ from shuhari.bounds import Bounds, Count, check
 from shuhari.data import Number, Request, Sampling
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("curriculum", "length_limit")

@@ -19,10 +19,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Length, Positive, PositiveShare, check
 from shuhari.data import ContractError, Info, Problem, Request, nearest
 from shuhari.events import Collected, Event
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 PATIENCE = 100  # how often candidates are asked again for a level of which none comes
 SHELF = 4096  # problems of a level that wait at most, and that are remembered

@@ -16,7 +16,7 @@ from shuhari.data import Request
 from shuhari.events import Event, Loaded
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("curriculum", "unseen_problems")

@@ -12,9 +12,9 @@ import numpy as np
 
 from shuhari.bounds import Count, Seed, check
 from shuhari.data import Array, Request
-from shuhari.noise import keys
+from shuhari.kernel.noise import keys
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("curriculum", "sequential")

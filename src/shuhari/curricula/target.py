@@ -21,10 +21,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import Fraction, Length, PositiveNumber, Share, check
 from shuhari.data import Array, Info, Problem, Request, code
 from shuhari.events import Collected, Event
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx, Curriculum, Predictor
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("curriculum", "target")

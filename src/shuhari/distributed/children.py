@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
-from shuhari.begin import build_command, send_places
+from shuhari.kernel.begin import build_command, send_places
 
 
 def open_process(module: str, log: Path, stdin: int) -> tuple[subprocess.Popen[bytes], Connection]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.config.overlay import RecipeError
 from shuhari.config.stage import Components
 from shuhari.data import Request, Trajectory

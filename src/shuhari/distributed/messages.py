@@ -7,7 +7,7 @@ from typing import Any
 
 from shuhari.config.overlay import RecipeError
 from shuhari.data import ContractError, Request, Trajectory
-from shuhari.ramp import Count
+from shuhari.kernel.ramp import Count
 from shuhari.store import codec
 
 LIMIT = 2**48  # bytes of a message between processes of one run

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from shuhari import registry
-from shuhari.abilities import ability
+from shuhari.kernel import registry
+from shuhari.kernel.abilities import ability
 from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe
 from shuhari.distributed.messages import read_count, unpack, write_error, write_group

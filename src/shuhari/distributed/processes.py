@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shuhari.abilities import do_nothing
+from shuhari.kernel.abilities import do_nothing
 from shuhari.distributed.children import open_process, read_end
 from shuhari.distributed.group import TIMEOUT
 from shuhari.store import codec

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.distributed.messages import pack
 from shuhari.loop import state
 

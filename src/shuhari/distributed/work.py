@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shuhari.begin import look_there
+from shuhari.kernel.begin import look_there
 from shuhari.distributed.messages import pack, unpack, write_error
 from shuhari.distributed.player import Player
 from shuhari.loop.outside import compute_digests

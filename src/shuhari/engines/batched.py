@@ -15,8 +15,8 @@ import torch
 
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, copy_with, is_tokens
 from shuhari.needs import Need, Trace, evaluate
-from shuhari.noise import CounterNoise
-from shuhari.pack import dense, pack
+from shuhari.kernel.noise import CounterNoise
+from shuhari.kernel.pack import dense, pack
 from shuhari.ports import ability
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shuhari.bounds import Positive, check
-from shuhari.profile import span
+from shuhari.kernel.profile import span
 
 if TYPE_CHECKING:
     from shuhari.ports import Durations

@@ -21,10 +21,10 @@ from shuhari.engines.copies import Copies
 from shuhari.engines.journal import Journal, plain
 from shuhari.models.text.rows import NoRoom, Row
 from shuhari.needs import Trace, role_model
-from shuhari.noise import keys
+from shuhari.kernel.noise import keys
 from shuhari.ports import CURRENT_GROUP, ability
-from shuhari.profile import active, sized, spanned
-from shuhari.registry import register
+from shuhari.kernel.profile import active, sized, spanned
+from shuhari.kernel.registry import register
 
 
 @register("engine", "local")

@@ -26,7 +26,7 @@ from shuhari.models.text.choice import make_stops
 from shuhari.models.text.pretrained import Outline
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace, role_model
-from shuhari.noise import keys, mix
+from shuhari.kernel.noise import keys, mix
 from shuhari.ports import CURRENT_GROUP, ability
 
 SMALL = 4096  # ids of a vocabulary of which all log-probabilities of a decision may be asked for

@@ -26,7 +26,7 @@ from shuhari.engines.process import DiedError, Process, Reply
 from shuhari.models.text.pretrained import Outline
 from shuhari.needs import Trace, role_model
 from shuhari.ports import ability
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.store.files import count_cores
 
 PYTHON = "SHUHARI_VLLM_PYTHON"  # the environment variable that names vLLM's interpreter

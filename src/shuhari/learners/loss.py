@@ -20,7 +20,7 @@ from shuhari.learners.parts import Part, Term
 from shuhari.learners.pieces import Meters, Pieces, Work, flatten
 from shuhari.needs import packs
 from shuhari.ports import Ctx
-from shuhari.reduce import weights
+from shuhari.kernel.reduce import weights
 
 
 class Loss:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.analysis.average_reward import extended_value_iteration
+from shuhari.tasks.worlds.average_reward import extended_value_iteration
 from shuhari.analysis.change import has_changed
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Positive, ProperShare, check
@@ -30,7 +30,7 @@ from shuhari.events import Updated
 from shuhari.learners.tables import SURE, find_table, report_regret, sum_rewards
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("learner", "ucrl")

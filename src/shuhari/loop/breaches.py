@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import ContractError
 from shuhari.loop import state

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.data import Problem, Status, Step, code
 from shuhari.loop.evaluation import Evaluation, find_held_out
 from shuhari.loop.outcomes import name_measure

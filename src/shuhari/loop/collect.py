@@ -12,10 +12,10 @@ from shuhari.batch import Batch
 from shuhari.data import ContractError, Request, StalledError, Trajectory, copy_with, nearest
 from shuhari.engines.clock import run_together
 from shuhari.engines.time_limit import contained
-from shuhari.measure import Meter
-from shuhari.pack import pack
+from shuhari.kernel.measure import Meter
+from shuhari.kernel.pack import pack
 from shuhari.ports import REPLAYING, Reward, Rollout, Task, ability
-from shuhari.profile import span, spanned, stretches, work
+from shuhari.kernel.profile import span, spanned, stretches, work
 from shuhari.tasks.contract import explain_grade, find_overflow
 
 if TYPE_CHECKING:

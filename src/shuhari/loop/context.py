@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from shuhari.abilities import ability, explain_misfit
+from shuhari.kernel.abilities import ability, explain_misfit
 from shuhari.batch import Batch
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, copy_with, nearest
 from shuhari.engines.clock import VirtualLoop, new_loop
@@ -27,7 +27,7 @@ from shuhari.loop.flight import PATIENCE, InFlight
 from shuhari.loop.jobs import Running
 from shuhari.loop.state import walk
 from shuhari.needs import Need, gather, role_model
-from shuhari.noise import CounterNoise, mix
+from shuhari.kernel.noise import CounterNoise, mix
 from shuhari.ports import (
     CURRENT_GROUP,
     REPLAYING,
@@ -40,7 +40,7 @@ from shuhari.ports import (
     Task,
     is_text,
 )
-from shuhari.profile import spanned
+from shuhari.kernel.profile import spanned
 
 T = TypeVar("T")
 

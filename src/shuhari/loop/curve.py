@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from shuhari.data import Count
 from shuhari.loop.evaluation import evaluate
 from shuhari.loop.progress import Progress, counts
-from shuhari.profile import spanned
+from shuhari.kernel.profile import spanned
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from shuhari.batch import Batch
 from shuhari.data import Info, Request, Sampling, code
-from shuhari.measure import summarise_batch
+from shuhari.kernel.measure import summarise_batch
 from shuhari.needs import Need
 from shuhari.ports import ability, is_text
 

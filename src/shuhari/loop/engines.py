@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import Sampling

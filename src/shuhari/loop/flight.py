@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Request, Trajectory
 from shuhari.engines.clock import VirtualLoop

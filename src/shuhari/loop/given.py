@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shuhari.abilities import MUSTS, find_missing
+from shuhari.kernel.abilities import MUSTS, find_missing
 from shuhari.config.build import make_component
 from shuhari.learners.parts import Term
 from shuhari.rewards.function import Function

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shuhari import registry
-from shuhari.abilities import ability
-from shuhari.begin import list_places
+from shuhari.kernel import registry
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.begin import list_places
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components

@@ -12,7 +12,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.data import Array, Trajectory, code, find_outcomes, is_tokens
 from shuhari.loop.outcomes import name_measure
-from shuhari.pack import rows_of
+from shuhari.kernel.pack import rows_of
 from shuhari.ports import is_text
 from shuhari.store import Store, pick
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari import reduce
+from shuhari.kernel import reduce
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Request, code, nearest
-from shuhari.measure import count_decisions, count_turns
-from shuhari.pack import find_usable
-from shuhari.stats import by_problem, cvar, powers, quantile
+from shuhari.kernel.measure import count_decisions, count_turns
+from shuhari.kernel.pack import find_usable
+from shuhari.kernel.stats import by_problem, cvar, powers, quantile
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context

@@ -19,7 +19,7 @@ from shuhari.config.files import MODULES, NEEDS, find_named, split_module
 from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe
 from shuhari.loop import state
-from shuhari.registry import find_module, is_installed, list_beside
+from shuhari.kernel.registry import find_module, is_installed, list_beside
 from shuhari.store import Store
 from shuhari.store.files import translate_errors
 

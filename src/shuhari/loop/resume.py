@@ -22,7 +22,7 @@ from shuhari.loop.outside import check_outside, describe_changed, find_outside, 
 from shuhari.loop.progress import Progress
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
-from shuhari.profile import spanned
+from shuhari.kernel.profile import spanned
 from shuhari.store import Store
 
 if TYPE_CHECKING:

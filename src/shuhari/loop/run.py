@@ -22,7 +22,7 @@ from shuhari.loop.evaluation import LastScores, watch
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
-from shuhari.measure import Meter
+from shuhari.kernel.measure import Meter
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
 from shuhari.store import Store

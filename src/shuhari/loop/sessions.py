@@ -34,7 +34,7 @@ from shuhari.loop.context import Context
 from shuhari.loop.evaluation import Evaluation, evaluate
 from shuhari.loop.given import find_grader, make, name_terms, play_environment, write_down
 from shuhari.loop.roles import cast_roles, load_weights, take_weights, weights
-from shuhari.measure import Meter
+from shuhari.kernel.measure import Meter
 from shuhari.needs import role_model
 from shuhari.ports import Transform, is_vector
 from shuhari.rollouts.episode import Episode

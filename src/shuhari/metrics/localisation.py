@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.bounds import Length, check
 from shuhari.data import Request, code
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("metric", "localisation")

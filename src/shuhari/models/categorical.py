@@ -22,7 +22,7 @@ from shuhari.models.sampling import epsilon, first_temperature, honour, temperat
 from shuhari.models.spaces import FORBIDDEN, Choices, Inputs, Net, Seen, check_allowed, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 SUPPORTED = frozenset({"temperature", "greedy", "epsilon"})
 

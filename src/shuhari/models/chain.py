@@ -35,7 +35,7 @@ from shuhari.models.schedules import consistency_schedule, ddpm_schedule, diffus
 from shuhari.models.spaces import Inputs, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 class Denoiser(nn.Module):

@@ -27,7 +27,7 @@ from shuhari.models.sampling import epsilon, honour, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces, role_model
 from shuhari.ports import Model, Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 class Others:

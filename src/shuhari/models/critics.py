@@ -25,7 +25,7 @@ from shuhari.models.sampling import epsilon, honour, uniform_share
 from shuhari.models.spaces import FORBIDDEN, Inputs, Net, Seen, box, check_allowed, discrete, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 class Actions:

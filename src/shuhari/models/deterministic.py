@@ -23,7 +23,7 @@ from shuhari.models.sampling import epsilon, honour, mix_log_density, uniform_ro
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 class Clipped:

@@ -17,7 +17,7 @@ from shuhari.bounds import Length, Width, check
 from shuhari.models.mlp import Activation, Ensemble
 from shuhari.models.spaces import box, spaces_of
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 class Prediction:

@@ -18,7 +18,7 @@ from shuhari.data import nearest
 from shuhari.events import Event, On, When
 from shuhari.needs import role_model
 from shuhari.ports import Model
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 Pair = tuple[nn.Module, nn.Module, list[Tensor], list[Tensor], int]  # both modules, their tensors, parameters first
 

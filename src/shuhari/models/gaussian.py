@@ -23,7 +23,7 @@ from shuhari.models.sampling import EDGE, epsilon, honour, mix_log_density, unif
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, bounds_of, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)

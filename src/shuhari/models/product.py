@@ -26,7 +26,7 @@ from shuhari.models.text.static import generate
 from shuhari.models.text.tokens import NEVER, TokenDist
 from shuhari.needs import Noise, Trace, Traces
 from shuhari.ports import Model, Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 class _Caches:

@@ -21,7 +21,7 @@ from shuhari.data import Sampling
 from shuhari.models.spaces import spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("model", "scripted")

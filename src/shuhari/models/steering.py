@@ -22,7 +22,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from shuhari.abilities import ability, find_missing
+from shuhari.kernel.abilities import ability, find_missing
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Length, Positive, Width, check
 from shuhari.data import Sampling
@@ -35,7 +35,7 @@ from shuhari.models.sampling import honour
 from shuhari.models.spaces import box, spaces_of
 from shuhari.needs import Noise, Traces, decisions
 from shuhari.ports import Model, Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("model", "steered")

@@ -18,7 +18,7 @@ from shuhari.models.sampling import honour
 from shuhari.models.spaces import discrete, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 class _Table(nn.Module):

@@ -38,8 +38,8 @@ from shuhari.bounds import AtLeast0, Ratio, check
 from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import log_ratio
-from shuhari.registry import register
+from shuhari.kernel.ratio import log_ratio
+from shuhari.kernel.registry import register
 
 LIMIT = 20.0  # of a log-ratio before exp: beyond it a float32 loss says nothing, and inf x 0 is NaN
 

@@ -17,8 +17,8 @@ from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT
 from shuhari.ports import Ctx
-from shuhari.ratio import log_ratio
-from shuhari.registry import register
+from shuhari.kernel.ratio import log_ratio
+from shuhari.kernel.registry import register
 
 
 @register("objective", "constraint")

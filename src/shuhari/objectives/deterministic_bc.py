@@ -19,7 +19,7 @@ from shuhari.data import Info
 from shuhari.needs import Need, role_model
 from shuhari.objectives.td import member_values
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("objective", "deterministic_bc")

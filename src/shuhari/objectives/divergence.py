@@ -50,8 +50,8 @@ from shuhari.bounds import check
 from shuhari.data import Info, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import log_ratio
-from shuhari.registry import register
+from shuhari.kernel.ratio import log_ratio
+from shuhari.kernel.registry import register
 
 SAMPLED = ("k1", "k2", "k3")
 GENERATORS = ("forward", "js", "alpha")

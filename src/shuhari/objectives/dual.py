@@ -14,7 +14,7 @@ from shuhari.batch import Batch
 from shuhari.data import Info
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("objective", "dual")

@@ -23,7 +23,7 @@ from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.objectives.expectile import advantage_of, stamp_worth
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("objective", "dual_value")

@@ -24,7 +24,7 @@ from shuhari.data import Info, Number
 from shuhari.needs import Need, role_model
 from shuhari.objectives.td import first_position, member_values, td_target
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("objective", "expectile")

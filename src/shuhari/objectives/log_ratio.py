@@ -28,9 +28,9 @@ from shuhari.bounds import Coefficient, check
 from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import SampleLevel, log_ratio
-from shuhari.reduce import group_mean
-from shuhari.registry import register
+from shuhari.kernel.ratio import SampleLevel, log_ratio
+from shuhari.kernel.reduce import group_mean
+from shuhari.kernel.registry import register
 
 Centre: TypeAlias = Literal["none", "mean", "leave-one-out"]
 

@@ -33,8 +33,8 @@ from shuhari.bounds import Bounds, PositiveNumber, check
 from shuhari.data import Info, Number, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import SampleLevel, log_ratio
-from shuhari.registry import register
+from shuhari.kernel.ratio import SampleLevel, log_ratio
+from shuhari.kernel.registry import register
 
 FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (h [P], beta) -> loss [P]
     "sigmoid": lambda h, beta: -F.logsigmoid(h),

@@ -36,7 +36,7 @@ from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT, Clip
 from shuhari.objectives.divergence import estimate
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 NOISE = -1e4  # the logit of an alternative that is filtered out: as good as never, and finite
 

@@ -21,7 +21,7 @@ from shuhari.bounds import PositiveNumber, check
 from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 FORBIDDEN = -1e29  # the logit of an id that could not be taken lies below: it is no action, and no mean counts it
 

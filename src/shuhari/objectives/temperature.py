@@ -15,7 +15,7 @@ from shuhari.bounds import check
 from shuhari.data import Info, Number
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 STAMPED = "fresh/log_prob"
 

@@ -18,7 +18,7 @@ from shuhari.data import Info, Number
 from shuhari.events import Event, When
 from shuhari.optimisers.memory import FirstOrder, Piece, Total, resolve
 from shuhari.ports import Evaluate
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 _Beta = Annotated[float, Bounds(0, 1, open="high")]
 

@@ -14,7 +14,7 @@ from shuhari.data import Info, Number
 from shuhari.events import Event, When
 from shuhari.optimisers.memory import FirstOrder, Piece, Total, resolve
 from shuhari.ports import Evaluate
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("optimiser", "rmsprop")

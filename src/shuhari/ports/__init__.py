@@ -2,7 +2,7 @@
 
 Components meet in columns of a batch, models by role, and events. Any may have `observe(event)`, told in commit order,
 and keeps its memory in `state` (not an init field), tensors and JSON, for the store. These and other things that a
-component may have and need not are in `shuhari.abilities`, with what stands where one is missing; what is in a port's
+component may have and need not are in `shuhari.kernel.abilities`, with what stands where one is missing; what is in a port's
 class without being called optional is a must.
 
 What is to be solved is in `tasks` (its `answers` beside it), models in `models`, `engines` serve them, `context` is
@@ -11,7 +11,7 @@ done with whole runs, `declares` what a component says of itself. Each imports o
 (`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
 """
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
 from shuhari.ports.answers import Answers
 from shuhari.ports.collecting import (

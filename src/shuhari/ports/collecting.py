@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeGuard
 
 from torch import Tensor
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Array, Info, Payload, Problem, Request, Step, Trajectory
 from shuhari.needs import Trace

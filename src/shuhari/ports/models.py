@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from torch import nn
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Sampling
 from shuhari.needs import Noise, Trace

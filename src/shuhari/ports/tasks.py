@@ -20,7 +20,7 @@ class Task(Protocol):
     """What is to be solved. `grade` names its rewards; `score` in [0, 1] is the task's own measure. `spaces` tells
     models of fixed size what they see and do (Gymnasium spaces; None for text).
 
-    Optional: `make`, `alphabet`, `ungraded`, and a classmethod `preview` (see `shuhari.abilities`)."""
+    Optional: `make`, `alphabet`, `ungraded`, and a classmethod `preview` (see `shuhari.kernel.abilities`)."""
 
     def problems(self, split: str) -> Source: ...
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None: ...

@@ -10,7 +10,7 @@ from typing import ClassVar
 from shuhari.bounds import check
 from shuhari.data import Number, Trajectory, sum_reward
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("reward", "length")

@@ -20,7 +20,7 @@ from shuhari.data import Trajectory
 from shuhari.events import Committed, Event
 from shuhari.models.text.child import ChildError, Pool
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rewards.final import find_final, write_formula
 from shuhari.tasks.source import answer_text
 

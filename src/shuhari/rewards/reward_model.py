@@ -15,7 +15,7 @@ from shuhari.data import Trajectory
 from shuhari.models.devices import find_device
 from shuhari.models.text import classifier
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.source import answer_text
 
 

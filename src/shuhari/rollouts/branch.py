@@ -19,7 +19,7 @@ from shuhari.bounds import Coefficient, Fraction, Length, check
 from shuhari.data import Array, ContractError, Request, Step, Trajectory, copy_with, is_tokens
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 

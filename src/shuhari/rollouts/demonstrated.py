@@ -12,7 +12,7 @@ from typing import Any
 from shuhari.data import ContractError, Request, Trajectory, copy_with, sum_reward
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.demonstrations import show_solution
 from shuhari.rollouts.single import Single
 

@@ -16,7 +16,7 @@ from shuhari.engines.clock import run_together
 from shuhari.models.text.rows import NoRoom
 from shuhari.ports import Ctx, Environments, Window, ability
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 from shuhari.rollouts.single import Single
 

@@ -22,7 +22,7 @@ from shuhari.bounds import Length, ProperShare, Share, check
 from shuhari.data import ContractError, Problem, Request, Step, Trajectory, copy_with, is_tokens, sum_reward
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 WEAK = 0.01  # the weight of each prior of a curve, in samples

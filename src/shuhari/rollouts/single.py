@@ -14,7 +14,7 @@ import numpy as np
 from shuhari.data import EMPTY, ContractError, Payload, Request, Status, Step, Trajectory, is_tokens
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("rollout", "single")

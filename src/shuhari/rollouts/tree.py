@@ -22,7 +22,7 @@ from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single, force_steps
 
 # ---------------------------------------------------------------- a tree under construction

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.data import Payload
 from shuhari.ports import ability
 from shuhari.tasks.source import read_first

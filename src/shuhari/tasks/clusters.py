@@ -19,7 +19,7 @@ import numpy as np
 
 from shuhari.bounds import AtLeast0, Length, Positive, Seed, check
 from shuhari.data import Array, Problem, Step
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.scene import Scene
 from shuhari.tasks.source import Generated, Stream, check_split, last_decision
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length, ProperShare, Seed, check
 from shuhari.data import Problem, Step
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.expressions import ExpressionError, Limits, parse
 from shuhari.tasks.source import TRIES, Splits, Stream, answer_text, draw_item
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from shuhari.bounds import Length, Seed, Share, check
 from shuhari.data import Array, Payload, Problem, Status, Step
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.source import Generated, Stream, check_split
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left

@@ -25,7 +25,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.data import Array
 
 Stepped = tuple[Array, Array, Array, Array, dict[str, Any]]

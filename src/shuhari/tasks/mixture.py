@@ -17,7 +17,7 @@ from shuhari.models.text.tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task, ability
 from shuhari.ports.answers import Answers
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.source import Generated, Stream
 
 

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length, ProperShare, Seed, Share, check
 from shuhari.data import Payload, Problem, Status, Step
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.source import Splits, Stream, draw_item, last_decision
 
 ITEMS = tuple("pen cup hat bag box jar tin key map fan rug net bow lid pan mug".split())

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 
 SPARK = "!"

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from shuhari.data import Array
 from shuhari.models.spaces import MASK, alternatives
-from shuhari.registry import locate
+from shuhari.kernel.registry import locate
 
 Env = gymnasium.Env[Any, Any]
 READ = "Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of these"

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from shuhari.bounds import Bounds, Count, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.chain import Chain
 from shuhari.tasks.source import Splits, Stream, answer_text
 

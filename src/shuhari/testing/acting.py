@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.data import Problem, Request, Whole
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.models.spaces import MASK

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 
 
 def groups(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.config.recipe import Recipe, load
 from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, generator_states

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Info
 from shuhari.events import EVENTS, Committed, Evaluated, Event, StageStarted, Updated, event_kinds

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuhari.abilities import ability, explain_misfit
+from shuhari.kernel.abilities import ability, explain_misfit
 from shuhari.batch import Batch
 from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, IN_PLACE, find_changed, generator_states

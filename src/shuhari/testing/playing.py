@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.abilities import ability, find_missing
+from shuhari.kernel.abilities import ability, find_missing
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.events import Collected

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from shuhari import registry
+from shuhari.kernel import registry
 from shuhari.config.overlay import BUDGETS
 from shuhari.config.recipe import Recipe
 from shuhari.config.smaller import cap, cap_buffer

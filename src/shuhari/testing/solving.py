@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.data import Problem, Step
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.ports.declares import declares, is_among

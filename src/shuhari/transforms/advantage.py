@@ -16,10 +16,10 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, check
 from shuhari.needs import Need
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx
-from shuhari.reduce import group_mean
-from shuhari.registry import register
+from shuhari.kernel.reduce import group_mean
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import find_carried, zero_ungraded
 
 

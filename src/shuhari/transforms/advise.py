@@ -21,7 +21,7 @@ from shuhari.buffers.recordings import find_expert
 from shuhari.events import Amended
 from shuhari.needs import decisions, role_model
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("transform", "advise")

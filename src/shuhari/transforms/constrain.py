@@ -15,7 +15,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, check
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("transform", "constrain")

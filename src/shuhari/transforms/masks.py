@@ -17,7 +17,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 KEYS = 2**53
 

@@ -16,7 +16,7 @@ from shuhari.data import Number
 from shuhari.needs import Need
 from shuhari.objectives.divergence import estimate
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("transform", "kl_in_reward")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx
 
 

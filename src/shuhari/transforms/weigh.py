@@ -18,7 +18,7 @@ from shuhari.bounds import Bounds, Ratio, check
 from shuhari.data import Number
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import weights_on, whiten
 
 

@@ -4,7 +4,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.methods.control.hl_gauss.reward_noise import RewardNoise
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.testing import context
 
 

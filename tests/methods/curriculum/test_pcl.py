@@ -22,7 +22,7 @@ from shuhari.models.text.causal import CausalValue
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.value import Value
 from shuhari.ports import Predictor
-from shuhari.reduce import weights
+from shuhari.kernel.reduce import weights
 from shuhari.testing import context, groups
 from shuhari.transforms.advantage import Advantage
 from sketches import harness

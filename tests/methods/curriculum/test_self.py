@@ -13,7 +13,7 @@ import pytest
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.loop.collect import add_reward
 from shuhari.methods.curriculum.self.unsolved_problems import Unsolved
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Curriculum
 from shuhari.testing import context
 

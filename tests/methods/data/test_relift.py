@@ -21,7 +21,7 @@ from shuhari.methods.data.relift.hard_problems import Aside
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.likelihood import Nll
 from shuhari.ports import Buffer
-from shuhari.reduce import weights
+from shuhari.kernel.reduce import weights
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from sketches import harness

@@ -17,7 +17,7 @@ from shuhari.data import Sampling
 from shuhari.methods.diffusion.prdp.proximal_pairs import ProximalPairs
 from shuhari.models.chain import ChainPolicy
 from shuhari.needs import Need
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.testing import context
 

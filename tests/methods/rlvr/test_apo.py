@@ -13,7 +13,7 @@ import torch
 
 from built import answers, built, learnt, padded, same, table
 from shuhari.methods.rlvr.apo.asymmetric_weights import Asymmetric
-from shuhari.reduce import weights
+from shuhari.kernel.reduce import weights
 from shuhari.testing import check_transform, context, groups, transitions
 from shuhari.transforms.advantage import Advantage
 

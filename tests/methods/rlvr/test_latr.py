@@ -18,7 +18,7 @@ from shuhari.engines.local import Local
 from shuhari.methods.rlvr.latr.lookahead_tree import Lookahead, edit_distance
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, Trace, gather
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.rollouts.single import Single
 
 END = 9

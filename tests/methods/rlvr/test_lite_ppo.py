@@ -10,8 +10,8 @@ from built import built
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.needs import Need
-from shuhari.pack import pack
-from shuhari.reduce import reduced, weights
+from shuhari.kernel.pack import pack
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 
 CTX = context()

@@ -14,7 +14,7 @@ from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.events import StageStarted
 from shuhari.loop.collect import add_reward
 from shuhari.methods.rlvr.one_shot.few_problems import Few
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Curriculum
 from shuhari.testing import context
 

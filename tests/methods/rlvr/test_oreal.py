@@ -27,7 +27,7 @@ from shuhari.models.text.causal import CausalValue
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.testing import context
 
 W = Need(("credit",), "value")

@@ -23,7 +23,7 @@ from shuhari.methods.rlvr.rose.semantic_branches import (
 )
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Trace
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.transforms.tree import NodeAdvantage
 
 PROMPT = Problem("t", "p", "ab")

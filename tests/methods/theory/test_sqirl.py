@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.analysis.finite_horizon import act_greedily, evaluate_policy, iterate_from_random
+from shuhari.tasks.worlds.finite_horizon import act_greedily, evaluate_policy, iterate_from_random
 from shuhari.batch import Batch
 from shuhari.methods.theory.sqirl.horizons import Horizons
 from shuhari.methods.theory.sqirl.stepwise import Stepwise, fit, read_episodes

@@ -16,9 +16,9 @@ from shuhari.data import Problem, Ramp, Request, Sampling, Step, Trajectory
 from shuhari.models.text import packing, tokens
 from shuhari.models.text.causal import Causal, CausalValue
 from shuhari.needs import Need, evaluate
-from shuhari.noise import CounterNoise, keys
-from shuhari.pack import pack
-from shuhari.registry import find
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.kernel.pack import pack
+from shuhari.kernel.registry import find
 
 TASK = SimpleNamespace(alphabet="abcdef")
 LOGP, LIVE = Need(("policy",), "log_prob"), Need(("policy",), "log_prob", live=True)

@@ -28,7 +28,7 @@ from shuhari.data import FrozenDict, Problem, Request, Step, Trajectory
 from shuhari.models.text import classifier
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.tokenizers import bpe_tokenizer
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.rewards.reward_model import RewardModel
 
 SIZES = {

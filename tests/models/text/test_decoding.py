@@ -13,7 +13,7 @@ from shuhari.models.text.decoding import Decoder
 from shuhari.models.text.rows import NoRoom, Row
 from shuhari.models.text.static import generate
 from shuhari.models.text.trunk import Trunk
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 
 LAYOUTS = {
     "llama": {"num_key_value_heads": 1},

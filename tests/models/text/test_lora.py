@@ -20,7 +20,7 @@ from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.loop.run import loop, open_run
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.lora import Lora
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.store import Run
 from shuhari.store.codec import dumps
 

@@ -17,8 +17,8 @@ from shuhari.data import Problem, Ramp, Request, Sampling, Step, Trajectory
 from shuhari.models.text.masked import Masked, draw_masks
 from shuhari.models.text.unordered import Unordered
 from shuhari.needs import Need, evaluate
-from shuhari.noise import CounterNoise, keys
-from shuhari.pack import pack
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.kernel.pack import pack
 from shuhari.testing import ModelCase, check_model, context
 from shuhari.transforms.masks import Masks
 

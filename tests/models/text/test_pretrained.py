@@ -22,8 +22,8 @@ from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.expressions import explain_slow
 from shuhari.models.text.tokenizers import Template, Tokenizer, bpe_tokenizer
-from shuhari.noise import CounterNoise, keys
-from shuhari.pack import pack
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.kernel.pack import pack
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no lean forward for layout")
 

@@ -15,7 +15,7 @@ from shuhari.data import Problem, Request, Sampling
 from shuhari.engines.local import Local
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.store.codec import dumps, loads

@@ -14,12 +14,12 @@ import pytest
 from board_runs import MARKUP, TOKEN
 from starlette.testclient import TestClient
 
-from shuhari.api import train
+from shuhari.desk.api import train
 from shuhari.store import Run, finding
 from shuhari.store.rollouts import make_row
 from shuhari.store.rows import write_rows
 from shuhari.store.schema import FILE
-from shuhari.tools.board.app import make_app
+from shuhari.desk.board.app import make_app
 from small_runs import write_sums
 
 

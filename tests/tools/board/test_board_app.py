@@ -14,7 +14,7 @@ from board_runs import TOKEN
 from starlette.testclient import TestClient
 
 from listening import flooded, get, served
-from shuhari.tools.board.app import HEADERS, make_app
+from shuhari.desk.board.app import HEADERS, make_app
 
 LOCAL = "http://127.0.0.1:6060"
 KEY = {"authorization": f"Bearer {TOKEN}"}
@@ -41,7 +41,7 @@ def test_every_answer_forbids_what_comes_from_elsewhere(client: TestClient) -> N
 
 
 def test_the_page_has_no_address_of_elsewhere_and_reads_no_markup() -> None:
-    from shuhari.tools.board.app import STATIC
+    from shuhari.desk.board.app import STATIC
 
     for path in STATIC.rglob("*.js"):
         text = path.read_text()
@@ -70,7 +70,7 @@ def test_no_path_leads_out_of_the_page(client: TestClient, path: str) -> None:
 )
 def test_a_run_is_named_not_given_by_a_path(board_root: Path, name: str) -> None:
     from shuhari.store import NoRunError
-    from shuhari.tools.board.catalogue import Catalogue
+    from shuhari.desk.board.catalogue import Catalogue
 
     with pytest.raises(NoRunError, match="no run"):
         Catalogue(board_root).find(name)
@@ -160,9 +160,9 @@ def test_as_many_runs_as_a_list_shows_may_be_asked_for(ask: Callable[..., Any]) 
 def test_the_address_that_is_printed_holds_a_token_of_its_own_and_no_key(
     board_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from shuhari.cli import main
-    from shuhari.tools.board import results
-    from shuhari.tools.serving import running
+    from shuhari.desk.cli import main
+    from shuhari.desk.board import results
+    from shuhari.desk.serving import running
 
     monkeypatch.setattr(results, "warm", lambda: None)
     served: list[Any] = []
@@ -217,7 +217,7 @@ def test_a_damaged_run_names_what_says_more_of_it(ask: Callable[..., Any], board
 
 
 def test_what_fails_is_told_without_its_insides(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shuhari.tools.board import app
+    from shuhari.desk.board import app
 
     def broken(runs: object) -> None:
         raise ValueError("/secret/path and a token")
@@ -228,7 +228,7 @@ def test_what_fails_is_told_without_its_insides(client: TestClient, monkeypatch:
 
 
 def test_numbers_that_json_has_not_are_null_and_text_is_ascii() -> None:
-    from shuhari.tools.plain import to_json
+    from shuhari.desk.plain import to_json
 
     assert json.loads(to_json({"a": [float("nan"), float("inf"), 1.5], "b": "\ud800\u202e<"})) == {
         "a": [None, None, 1.5], "b": "\ud800\u202e<"}  # fmt: skip

@@ -18,7 +18,7 @@ import pytest
 from board_runs import MARKUP, TOKEN, WALK
 
 from shuhari.store import Run
-from shuhari.tools.board.app import make_app
+from shuhari.desk.board.app import make_app
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"), pytest.mark.timeout(400)]
@@ -189,7 +189,7 @@ def test_what_a_model_wrote_stays_text(visit: Callable[[str], Any]) -> None:
 
 
 def test_an_answer_with_a_negative_advantage_is_three_clicks_away(page: Any, board_root: Path, tmp_path: Path) -> None:
-    from shuhari.api import train
+    from shuhari.desk.api import train
 
     def small(completions: list[str], **_: object) -> list[float]:
         return [float(text[:1] < "5") for text in completions]
@@ -215,7 +215,7 @@ def test_an_answer_with_a_negative_advantage_is_three_clicks_away(page: Any, boa
 def test_a_policy_is_played_and_no_more_is_offered_than_it_can_do(page: Any, board_root: Path, tmp_path: Path) -> None:
     from playwright.sync_api import expect
 
-    from shuhari.api import train
+    from shuhari.desk.api import train
 
     (tmp_path / "walk.toml").write_text(WALK)
     train(tmp_path / "walk.toml", tmp_path / "runs" / "walk")
@@ -353,7 +353,7 @@ def test_a_run_is_seen_as_it_goes_on(
 ) -> None:
     from playwright.sync_api import expect
 
-    from shuhari.api import train
+    from shuhari.desk.api import train
 
     goes = threading.Event()
 

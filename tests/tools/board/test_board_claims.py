@@ -12,14 +12,14 @@ from xml.etree import ElementTree
 import pytest
 from board_runs import MARKUP
 
-from shuhari.claims import board
-from shuhari.claims.cards import find
-from shuhari.claims.wording import describe_verdict
+from shuhari.lab.claims import board
+from shuhari.lab.claims.cards import find
+from shuhari.lab.claims.wording import describe_verdict
 from shuhari.config.library import find_results, read_result
 from shuhari.store import Store
-from shuhari.tools.board import results
-from shuhari.tools.board.catalogue import Catalogue
-from shuhari.tools.board.views.claims import list_claimed
+from shuhari.desk.board import results
+from shuhari.desk.board.catalogue import Catalogue
+from shuhari.desk.board.views.claims import list_claimed
 
 Ask = Callable[..., Any]
 PACS = "rlvr/pacs"
@@ -123,8 +123,8 @@ def test_a_broken_result_is_told_and_hides_no_other(ask: Ask, elsewhere: Path) -
 
 
 def test_the_picture_of_effects_is_whole_whatever_a_result_is_called(board_root: Path) -> None:
-    from shuhari.tools.board.catalogue import Catalogue
-    from shuhari.tools.board.views.claims import draw_effects
+    from shuhari.desk.board.catalogue import Catalogue
+    from shuhari.desk.board.views.claims import draw_effects
 
     drawn = draw_effects(Catalogue(board_root), family="rlvr")
     words = [e.text for e in ElementTree.fromstring(drawn.data).iter("{http://www.w3.org/2000/svg}text")]
@@ -144,7 +144,7 @@ def test_beds_say_what_their_cards_say(ask: Ask) -> None:
 
 
 def test_a_bed_ranks_its_methods_as_the_terminal_does(ask: Ask, elsewhere: Path, capsys: Any) -> None:
-    from shuhari.cli.verdicts import show_board
+    from shuhari.desk.cli.verdicts import show_board
 
     found = ask("beds?bed=beds/trie/twins4&wait=true")
     show_board("beds/trie/twins4", "", elsewhere / "results", json=True)

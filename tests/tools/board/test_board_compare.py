@@ -13,8 +13,8 @@ from board_runs import MARKUP, TOKEN
 from starlette.testclient import TestClient
 
 from shuhari.store import Store
-from shuhari.tools.board.app import make_app
-from shuhari.tools.board.views import compare
+from shuhari.desk.board.app import make_app
+from shuhari.desk.board.views import compare
 
 X, Y = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5]
 A, B = (",".join(f"{name}-s{seed}" for seed in range(5)) for name in "ab")
@@ -58,7 +58,7 @@ def ask(root: Path) -> Iterator[Ask]:
 def test_its_numbers_are_those_of_the_terminal(
     ask: Ask, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shuhari.cli import measuring
+    from shuhari.desk.cli import measuring
 
     monkeypatch.chdir(root.parent)
     measuring.compare([A, B], metric="m", png=Path("c.png"), n=None, json=True)

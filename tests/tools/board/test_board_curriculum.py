@@ -10,12 +10,12 @@ import pytest
 from board_runs import MARKUP
 
 from shuhari.store import Run, Store
-from shuhari.tools.board import numbers
-from shuhari.tools.board.catalogue import Catalogue
-from shuhari.tools.board.views.curriculum import BINS
-from shuhari.tools.board.views.curriculum import list_problems as find_problems
-from shuhari.tools.board.views.curriculum import tell_difficulty as find_difficulty
-from shuhari.tools.board.views.curves import tell_curves
+from shuhari.desk.board import numbers
+from shuhari.desk.board.catalogue import Catalogue
+from shuhari.desk.board.views.curriculum import BINS
+from shuhari.desk.board.views.curriculum import list_problems as find_problems
+from shuhari.desk.board.views.curriculum import tell_difficulty as find_difficulty
+from shuhari.desk.board.views.curves import tell_curves
 
 STEPS = [
     [("a", "1", 4, 0), ("a", "2", 4, 4), ("b", "1", 2, 1)],

@@ -16,11 +16,11 @@ import pytest
 from board_runs import WALK
 from PIL import Image
 
-from shuhari.api import train
-from shuhari.tools.board.catalogue import Catalogue
-from shuhari.tools.board.views import media
-from shuhari.tools.episodes import play
-from shuhari.tools.serving.refusals import Refused
+from shuhari.desk.api import train
+from shuhari.desk.board.catalogue import Catalogue
+from shuhari.desk.board.views import media
+from shuhari.desk.episodes import play
+from shuhari.desk.serving.refusals import Refused
 from small_runs import write_sums
 
 

@@ -16,16 +16,16 @@ import pytest
 from board_runs import TOKEN
 from starlette.testclient import TestClient
 
-from shuhari.api import train
+from shuhari.desk.api import train
 from shuhari.store import Run
-from shuhari.tools.board import app as pages
-from shuhari.tools.board import child
-from shuhari.tools.board.app import make_app
-from shuhari.tools.board.catalogue import Catalogue
-from shuhari.tools.board.child import Desk
-from shuhari.tools.board.views import replay
-from shuhari.tools.replay.what_if import TAKEN, what_if
-from shuhari.tools.serving.refusals import Refused
+from shuhari.desk.board import app as pages
+from shuhari.desk.board import child
+from shuhari.desk.board.app import make_app
+from shuhari.desk.board.catalogue import Catalogue
+from shuhari.desk.board.child import Desk
+from shuhari.desk.board.views import replay
+from shuhari.desk.replay.what_if import TAKEN, what_if
+from shuhari.desk.serving.refusals import Refused
 from small_runs import write_sums
 
 LOCAL = "http://127.0.0.1:6060"
@@ -101,8 +101,8 @@ def test_a_setting_of_a_stage_is_told_as_its_own(home: Path, tmp_path: Path) -> 
 
 def test_the_steps_that_can_be_made_again_are_those_of_the_terminal(tmp_path: Path) -> None:
     """By `find_start`, of a run whose second stage keeps its last two checkpoints."""
-    from shuhari.tools.replay.steps import find_state
-    from shuhari.tools.replay.update import find_start
+    from shuhari.desk.replay.steps import find_state
+    from shuhari.desk.replay.update import find_start
 
     stages = "[[stage]]\nname = 'one'\nsteps = 2\n[[stage]]\nname = 'two'\nsteps = 4\n"
     (tmp_path / "two.toml").write_text(write_sums(6, 4) + "[store]\nkeep = 2\nevery = 1\n" + stages)
@@ -117,7 +117,7 @@ def test_the_steps_that_can_be_made_again_are_those_of_the_terminal(tmp_path: Pa
 
 
 def test_regrade_says_what_the_library_says(client: TestClient, home: Path) -> None:
-    from shuhari.tools.replay.regrade import regrade
+    from shuhari.desk.replay.regrade import regrade
 
     asked = {"run": "kept", "grader": "graders.py:loud", "name": "sevens", "first": 2, "last": 2,
              "settings": ["reward.weights.sevens=1"]}  # fmt: skip

@@ -17,17 +17,17 @@ import pytest
 from board_runs import MARKUP, TOKEN
 from starlette.testclient import TestClient
 
-from shuhari.diagnosis import diagnose
+from shuhari.lab.diagnosis import diagnose
 from shuhari.store import Run, Store, StoreError
-from shuhari.tools.board import numbers
-from shuhari.tools.board.app import make_app
-from shuhari.tools.board.catalogue import Catalogue
-from shuhari.tools.board.numbers import Known
-from shuhari.tools.board.views import curves
-from shuhari.tools.board.views.curves import tell_curves, thin
-from shuhari.tools.board.views.run import list_events, show_findings, show_recipe, show_run
-from shuhari.tools.ends import tabulate_ends
-from shuhari.tools.serving.refusals import Refused
+from shuhari.desk.board import numbers
+from shuhari.desk.board.app import make_app
+from shuhari.desk.board.catalogue import Catalogue
+from shuhari.desk.board.numbers import Known
+from shuhari.desk.board.views import curves
+from shuhari.desk.board.views.curves import tell_curves, thin
+from shuhari.desk.board.views.run import list_events, show_findings, show_recipe, show_run
+from shuhari.desk.ends import tabulate_ends
+from shuhari.desk.serving.refusals import Refused
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +152,7 @@ def test_a_run_before_its_first_step_is_told_as_such(tmp_path: Path) -> None:
 
 
 def test_a_healthy_run_is_told_in_the_words_of_the_terminal(tmp_path: Path, capsys: Any) -> None:
-    from shuhari.cli.diagnosing import say_findings
+    from shuhari.desk.cli.diagnosing import say_findings
 
     for name, rewards in {"well": [i / 20 for i in range(20)], "short": [1.0], "none": [0.0]}.items():
         path = write(tmp_path / name, [{"reward/mean": x} for x in rewards])
@@ -164,9 +164,9 @@ def test_a_healthy_run_is_told_in_the_words_of_the_terminal(tmp_path: Path, caps
 
 
 def test_every_rule_that_has_rollouts_to_show_is_one() -> None:
-    from shuhari.diagnosis import RULES
+    from shuhari.lab.diagnosis import RULES
     from shuhari.store.finding import ORDERS
-    from shuhari.tools.board.views.run import SHOWN
+    from shuhari.desk.board.views.run import SHOWN
 
     assert {*SHOWN} <= {rule.name for rule in RULES}
     assert {query["order"] for _, query in SHOWN.values()} <= {*ORDERS}

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Depth, Length, Width, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
@@ -34,7 +34,7 @@ from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_t
 from shuhari.models.text.tokens import TokenDist
 from shuhari.models.text.trunk import Trunk
 from shuhari.needs import Noise, Trace
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.store.files import find_memory, follow_umask
 
 VALUE = "value_head.safetensors"

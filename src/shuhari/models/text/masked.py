@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Depth, Length, Width, check
 from shuhari.data import Array, Payload, Sampling
@@ -29,8 +29,8 @@ from shuhari.models.text.choice import choose
 from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.models.text.tokens import NEVER
 from shuhari.needs import Noise, Trace
-from shuhari.noise import CounterNoise
-from shuhari.registry import register
+from shuhari.kernel.noise import CounterNoise
+from shuhari.kernel.registry import register
 
 Order: TypeAlias = Literal["left", "confidence", "random"]
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from shuhari.abilities import find_missing
+from shuhari.kernel.abilities import find_missing
 from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.data import Array, Payload, Sampling
@@ -24,7 +24,7 @@ from shuhari.models.composite import Others
 from shuhari.models.text.masked import Answers, Masked
 from shuhari.needs import Noise, Trace
 from shuhari.ports import Model, Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("model", "unordered")

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.data import Array, Payload
 from shuhari.engines.time_limit import EscapeError, Overdue, guard
 from shuhari.tasks.lanes import Lanes, are_alike

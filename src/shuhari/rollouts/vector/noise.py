@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from shuhari.data import Array
-from shuhari.noise import CounterNoise
+from shuhari.kernel.noise import CounterNoise
 
 BLOCK = 64  # steps whose noise is drawn at once
 

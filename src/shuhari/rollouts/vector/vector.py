@@ -24,9 +24,9 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, Lanes, Processes, check
 from shuhari.data import Payload, Ramp, Sampling, code
 from shuhari.needs import Traces, role_model
-from shuhari.noise import keys
+from shuhari.kernel.noise import keys
 from shuhari.ports import Ctx, Task, ability
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.vector.asking import Asking
 from shuhari.rollouts.vector.fragment import SENT, Fragment, join_rows, make_extra_columns, put_on_last
 from shuhari.rollouts.vector.lanes import (

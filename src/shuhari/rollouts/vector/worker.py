@@ -79,7 +79,7 @@ def main() -> None:
 
 def serve(link: Connection, memory: int) -> None:
     """Serve messages until the link is closed."""
-    from shuhari.registry import locate
+    from shuhari.kernel.registry import locate
     from shuhari.rollouts.vector.lanes import Inline
     from shuhari.store.codec import dumps, loads
 

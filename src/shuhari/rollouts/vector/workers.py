@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.abilities import ability
-from shuhari.begin import build_command, send_places
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.begin import build_command, send_places
 from shuhari.data import Array, Payload
-from shuhari.registry import USERS, locate
+from shuhari.kernel.registry import USERS, locate
 from shuhari.rollouts.vector import worker
 from shuhari.rollouts.vector.lanes import PATIENCE, Extras, Seen, find_extras, split_space, view_rows, write
 from shuhari.store import codec

@@ -21,7 +21,7 @@ import numpy as np
 
 from shuhari.bounds import Length, PositiveShare, ProperShare, Seed, check
 from shuhari.data import EMPTY, Problem, Step, nearest
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.reasoning.table import GRADING, score
 from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 

@@ -16,7 +16,7 @@ from scipy import optimize, sparse
 
 from shuhari.bounds import AtLeast0, Bounds, Length, Seed, check
 from shuhari.data import Array
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.lanes import Stepped
 
 

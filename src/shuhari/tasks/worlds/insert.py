@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from shuhari.bounds import AtLeast0, Length, Positive, Share, check
 from shuhari.data import Array
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.lanes import Stepped, at_least, at_most, look
 from shuhari.tasks.scene import Scene
 

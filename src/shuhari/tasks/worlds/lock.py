@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from shuhari.bounds import Bounds, Length, Seed, Share, check
 from shuhari.data import Array, code
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.scene import Scene
 
 TRAP = 2

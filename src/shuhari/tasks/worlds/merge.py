@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import Array
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.lanes import Stepped, at_least, at_most, look, power
 from shuhari.tasks.scene import Scene
 

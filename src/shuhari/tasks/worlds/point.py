@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from shuhari.bounds import AtLeast0, Length, Positive, ShareBelow1, check
 from shuhari.data import Array, nearest
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.lanes import Stepped, look, power
 from shuhari.tasks.scene import Box, Scene
 

@@ -13,10 +13,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.analysis.average_reward import extended_value_iteration
+from shuhari.tasks.worlds.average_reward import extended_value_iteration
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.data import Array
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.lanes import Stepped
 
 LEFT, RIGHT = 0, 1  # before the first change

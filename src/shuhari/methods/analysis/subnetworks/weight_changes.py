@@ -15,7 +15,7 @@ from shuhari.bounds import AtLeast0, check
 from shuhari.data import nearest
 from shuhari.needs import role_model
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("metric", "weights")

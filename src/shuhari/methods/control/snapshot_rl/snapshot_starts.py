@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.abilities import ability
+from shuhari.kernel.abilities import ability
 from shuhari.bounds import Count, Length, check
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.needs import role_model
-from shuhari.noise import CounterNoise, keys
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.objectives.td import member_values
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.snapshots import thaw
 

@@ -13,7 +13,7 @@ from shuhari.data import Info
 from shuhari.methods.curriculum.again.cubes import TAUGHT, Course, Kind, teach_former, trace
 from shuhari.methods.curriculum.again.teachers import Variant
 from shuhari.ports import Runs
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("study", "classroom")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shuhari.bounds import Count, Length, ProperShare, check
 from shuhari.methods.curriculum.again.cubes import Course, Kind, teach
 from shuhari.methods.curriculum.again.teachers import Variant
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("analysis", "cubes")

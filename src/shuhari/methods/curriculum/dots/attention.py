@@ -26,7 +26,7 @@ from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Problem, Request, code
 from shuhari.events import Collected, Event
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 class Adapter(nn.Module):

@@ -24,7 +24,7 @@ import numpy as np
 from shuhari.bounds import AtLeast0, Count, Length, check
 from shuhari.data import Array, Info, code
 from shuhari.ports import Runs
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("study", "mbtl")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from shuhari.batch import Batch
 from shuhari.bounds import check
 from shuhari.needs import Need
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx
-from shuhari.reduce import group_mean
-from shuhari.registry import register
+from shuhari.kernel.reduce import group_mean
+from shuhari.kernel.registry import register
 
 
 @register("transform", "prompt_rate")

@@ -21,7 +21,7 @@ from torch import Tensor
 from shuhari.bounds import check
 from shuhari.data import Problem
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("predictor", "value")

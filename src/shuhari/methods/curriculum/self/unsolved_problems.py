@@ -14,10 +14,10 @@ from shuhari.bounds import Length, check
 from shuhari.curricula.others import look
 from shuhari.curricula.target import name_of
 from shuhari.data import Request
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("curriculum", "unsolved_problems")

@@ -24,7 +24,7 @@ from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Info, Request
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 GRAM = 3  # tokens
 

@@ -19,8 +19,8 @@ from shuhari.bounds import check
 from shuhari.events import Event, Loaded
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.reduce import ends
-from shuhari.registry import register
+from shuhari.kernel.reduce import ends
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import zero_weight
 
 

@@ -20,10 +20,10 @@ from shuhari.curricula.others import look
 from shuhari.data import Info, Request, Sampling
 from shuhari.events import Event, StageStarted
 from shuhari.needs import Need
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 HALVINGS = 20  # of the interval of temperatures: to a millionth of it
 

@@ -21,7 +21,7 @@ from shuhari.bounds import Share, check
 from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("objective", "calibrated_imitation")

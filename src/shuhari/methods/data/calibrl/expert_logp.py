@@ -17,8 +17,8 @@ from shuhari.batch import Batch
 from shuhari.bounds import check
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.reduce import units
-from shuhari.registry import register
+from shuhari.kernel.reduce import units
+from shuhari.kernel.registry import register
 
 
 @register("transform", "expert_logp")

@@ -18,9 +18,9 @@ from shuhari.bounds import Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import code, list_scores
 from shuhari.events import Collected, Event
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.demonstrations import find_solution, show_solution
 
 

@@ -21,7 +21,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import Length, ProperShare, check
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import weights_on
 
 

@@ -21,7 +21,7 @@ from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("objective", "boundary")

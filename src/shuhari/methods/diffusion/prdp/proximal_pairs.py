@@ -20,9 +20,9 @@ from shuhari.bounds import Bounds, Coefficient, check
 from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import log_ratio
-from shuhari.reduce import ends, units
-from shuhari.registry import register
+from shuhari.kernel.ratio import log_ratio
+from shuhari.kernel.reduce import ends, units
+from shuhari.kernel.registry import register
 
 
 @register("objective", "proximal_pairs")

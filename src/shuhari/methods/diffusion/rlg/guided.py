@@ -27,7 +27,7 @@ from shuhari.models.schedules import Schedule
 from shuhari.models.spaces import Seen
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Model, Task
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("model", "guided")

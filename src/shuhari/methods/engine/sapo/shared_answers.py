@@ -14,10 +14,10 @@ import numpy as np
 
 from shuhari.data import ContractError, Request, Trajectory, copy_with
 from shuhari.needs import Need
-from shuhari.pack import pack
+from shuhari.kernel.pack import pack
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 SAID = "said"  # the setting of a request that brings its answers: trajectories of one step each

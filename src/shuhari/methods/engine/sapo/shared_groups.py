@@ -25,7 +25,7 @@ from shuhari.events import Collected, Committed, Event
 from shuhari.methods.engine.sapo.shared_answers import SAID
 from shuhari.ports import Ctx, Curriculum, ability
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.store.codec import CodecError, dumps, loads
 from shuhari.store.files import replace_file
 

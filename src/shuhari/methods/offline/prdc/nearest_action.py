@@ -22,7 +22,7 @@ from shuhari.data import Array
 from shuhari.events import Event, Loaded
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("transform", "nearest_action")

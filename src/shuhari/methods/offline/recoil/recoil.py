@@ -25,7 +25,7 @@ from shuhari.data import Info
 from shuhari.needs import Need, role_model
 from shuhari.objectives.td import first_position, member_values
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("objective", "mixture_td")

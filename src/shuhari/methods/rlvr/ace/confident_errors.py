@@ -20,8 +20,8 @@ from shuhari.bounds import Bounds, check
 from shuhari.data import Number
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import log_ratio
-from shuhari.registry import register
+from shuhari.kernel.ratio import log_ratio
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import weights_on
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from shuhari.bounds import AtLeast0, Length, Positive, check
 from shuhari.data import Array
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 REWARDS = (1.0, -1.0)  # R_c, R_w
 

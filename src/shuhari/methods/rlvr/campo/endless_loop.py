@@ -16,7 +16,7 @@ import numpy as np
 from shuhari.bounds import Bounds, check
 from shuhari.data import Number, Step, Trajectory
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("reward", "loop")

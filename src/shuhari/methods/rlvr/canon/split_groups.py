@@ -18,10 +18,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Fraction, check
 from shuhari.data import Number
 from shuhari.needs import Need
-from shuhari.pack import find_usable
+from shuhari.kernel.pack import find_usable
 from shuhari.ports import Ctx
-from shuhari.reduce import ends, mean_by, units
-from shuhari.registry import register
+from shuhari.kernel.reduce import ends, mean_by, units
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import zero_ungraded
 
 

@@ -18,8 +18,8 @@ from shuhari.data import Request, code
 from shuhari.events import Collected, Event
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.reduce import ends, group_mean, units
-from shuhari.registry import register
+from shuhari.kernel.reduce import ends, group_mean, units
+from shuhari.kernel.registry import register
 
 TYPES = {"action": np.int32, "mask": np.bool_, "logp": np.float32, "version": np.int64}
 

@@ -15,7 +15,7 @@ from shuhari.bounds import AtLeast0, Bounds, Count, Positive, check
 from shuhari.data import Ramp, Request, Sampling
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("curriculum", "annealed_temperature")

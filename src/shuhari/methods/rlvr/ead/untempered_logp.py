@@ -11,7 +11,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("transform", "untempered_logp")

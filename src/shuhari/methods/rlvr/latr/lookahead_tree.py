@@ -21,7 +21,7 @@ import numpy as np
 from shuhari.bounds import Fraction, Length, Share, check
 from shuhari.data import ContractError, Request, Status, Step, Trajectory, copy_with, is_tokens
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 

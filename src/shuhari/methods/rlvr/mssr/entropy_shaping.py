@@ -17,7 +17,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Coefficient, check
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("transform", "entropy_shaping")

@@ -19,7 +19,7 @@ from shuhari.bounds import Positive, PositiveShare, check
 from shuhari.curricula.target import count_successes
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("transform", "tracked_advantage")

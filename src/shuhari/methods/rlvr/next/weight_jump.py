@@ -21,7 +21,7 @@ from shuhari.data import code
 from shuhari.events import Event, On, StageStarted
 from shuhari.needs import role_model
 from shuhari.ports import Model
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 Weights = Mapping[str, Tensor]
 

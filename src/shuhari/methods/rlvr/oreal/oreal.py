@@ -15,8 +15,8 @@ from shuhari.batch import Batch
 from shuhari.bounds import ShareBelow1, check
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.reduce import ends, units
-from shuhari.registry import register
+from shuhari.kernel.reduce import ends, units
+from shuhari.kernel.registry import register
 from shuhari.transforms.streams import find_carried
 
 

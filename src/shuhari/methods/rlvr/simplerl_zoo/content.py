@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from shuhari.bounds import check
 from shuhari.data import Trajectory
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.source import answer_text
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from shuhari.bounds import Length, check
 from shuhari.data import Number, Trajectory
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 from shuhari.tasks.source import answer_text
 
 

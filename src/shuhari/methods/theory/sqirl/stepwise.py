@@ -24,7 +24,7 @@ from shuhari.events import Updated
 from shuhari.learners.tables import SURE, find_table
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("learner", "stepwise")

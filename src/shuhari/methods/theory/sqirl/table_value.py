@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from shuhari.abilities import ability
-from shuhari.analysis.finite_horizon import evaluate_policy, iterate_from_random
+from shuhari.kernel.abilities import ability
+from shuhari.tasks.worlds.finite_horizon import evaluate_policy, iterate_from_random
 from shuhari.bounds import check
 from shuhari.needs import role_model
 from shuhari.ports import Ctx
-from shuhari.registry import register
+from shuhari.kernel.registry import register
 
 
 @register("metric", "table")

@@ -1,0 +1,52 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from shuhari.store.listing import STATUSES, Summary
+from shuhari.desk.board.catalogue import AT_ONCE, PENDING, Catalogue, name_doctor
+from shuhari.desk.board.sketches import list_changes, sketch
+
+NOTE = 500  # characters of why a run failed
+
+Order = Literal["date", "name", "recipe", "task", "status", "step", "score"]
+
+
+def list_runs(
+    runs: Catalogue,
+    words: str = "",
+    status: str = "",
+    order: Order = "date",
+    down: bool = True,
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100,
+    offset: Annotated[int, Field(ge=0)] = 0,
+    wait: bool = False,
+) -> dict[str, Any]:
+    """{root, total, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe, task,
+    status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait` none). `curve`:
+    some values of the score; `changes`: [setting=value] that differ from the recipe of its name in the library, or why
+    they could not be compared; null where they were not read yet."""
+    found = runs.choose(words.split(), status, wait=wait)
+    if (order, down) != ("date", True):
+        found.sort(key=lambda r: _get_key(r, order), reverse=down)
+    shown = found[offset : offset + limit]
+    pending = sum(r.status == PENDING for r in found)
+    seconds = float("inf") if wait else AT_ONCE / 4 if pending else AT_ONCE  # summaries first
+    made = runs.make("list", shown, lambda r: {"curve": sketch(r), "changes": list_changes(r)}, seconds)
+    rows = [{**_tell(r), **made.get(r.name, {"curve": None, "changes": None})} for r in shown]
+    return {"root": runs.root, "total": len(found), "pending": pending, "runs": rows}
+
+
+def _get_key(run: Summary, order: str) -> tuple[bool, Any]:
+    value = getattr(run, order)
+    return value not in (None, ""), value if value not in (None, "") else 0 if order in ("step", "score") else ""
+
+
+def _tell(run: Summary) -> dict[str, Any]:
+    names = ("name", "status", "step", "total", "score", "score_name", "recipe", "task", "date", "tags")
+    bad = run.status == STATUSES[-1]
+    note = name_doctor(run.note[:NOTE], run.path) if bad else run.note[:NOTE]
+    return {**{name: getattr(run, name) for name in names}, "note": note}

@@ -1,0 +1,237 @@
+"""`claim`: test a paper's statement about its method against a baseline."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shuhari.desk.cli import exploring, keeping, verdicts
+from shuhari.desk.cli.exploring import check_bed
+from shuhari.desk.cli.options import check_together
+from shuhari.desk.cli.text import make_console, make_printable, note, print_json, say
+
+if TYPE_CHECKING:
+    from shuhari.lab.claims.pool import Progress
+
+QUIET = 15.0  # seconds between two lines where the output is no terminal
+READS = {
+    "": "RECIPE... --smoke --on --workers --out --runs --json",
+    "--board": "--by --out --json",
+    "--matrix": "--out --json",
+    "--bed": "RECIPE... --dry-run --metric --margin --seeds --workers --out --runs --json",
+    "--card": "RECIPE... --dry-run --workers --out --runs",
+    "--prove": "RECIPE... --stale --whole --quick --on --workers --out --runs --json",
+    "--show": "RECIPE... --stale --on --out --runs --json",  # --runs: at the end of a line that measured
+    "--dry-run": "RECIPE... --stale --smoke --on --workers --out --runs",
+    "--stale": "RECIPE... --on --out --runs --json",
+}
+
+
+def claim(
+    ctx: typer.Context,
+    recipes: Annotated[list[str] | None, typer.Argument(metavar="RECIPE...", help="family/method, or a .toml.")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="A minute's version on two seeds; no result is kept.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="List the results that are out of date; run nothing.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the results that are kept; run nothing.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Show arms, budget and checks; run nothing.")] = False,
+    prove: Annotated[bool, typer.Option("--prove", help="Rerun a part of each arm: does its result stand?")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="With --prove: one seed of every arm to its end.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="With --prove: no arm to its end.")] = False,
+    board: Annotated[str, typer.Option(metavar="BED", help="Print the methods measured on BED, best first.")] = "",
+    by: Annotated[str, typer.Option(help="With --board: the number to sort by ('': the bed's own score).")] = "",
+    card: Annotated[bool, typer.Option("--card", help="Measure a bed beforehand: 24 runs of its baseline.")] = False,
+    on: Annotated[str, typer.Option(metavar="BED", help="Measure the same claim on another bed.")] = "",
+    bed: Annotated[str, typer.Option(help="Lay the method over BED and compare with that alone; exploratory.")] = "",
+    metric: Annotated[str, typer.Option(help="With --bed: what is compared, such as evaluate/mean:area.")] = "",
+    margin: Annotated[
+        float, typer.Option(min=0.0, help="With --bed: the least effect of interest (0: chosen).")
+    ] = 0.0,
+    seeds: Annotated[int, typer.Option(min=0, help="With --bed: so many, once (0: look at 5, 8 and 12).")] = 0,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Print a table of methods by beds; run nothing.")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
+    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Where runs are made; what is there is used again.")] = Path("runs/claims"),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what a recipe's paper claims: method and baseline on the same seeds, an interval, and a verdict.
+
+    A claim that was stopped goes on where it stood. Results go to OUT/claims/<family>/<method>.json, curves to
+    OUT/plots/<family>/<method>.png. With --prove a part of every arm (method, baseline, ...) is made again: the result
+    stands where it is the same bit for bit, and is marked stale where it is not.
+
+    A bed is a small recipe on which methods are compared (docs/beds.md). With --bed any method, or several as A+B, is
+    compared with any recipe alone; that is exploratory, and goes to OUT/explore/BED. With --on the same claim is
+    measured on another bed, such as one of larger policies; that goes to OUT/scale/BED. --show and --stale have those
+    too, or with --on that bed's alone.
+
+    Example: shuhari claim rlvr/pacs
+    """
+    from shuhari.lab.claims.pool import ClaimError
+    from shuhari.lab.claims.result import write
+    from shuhari.config.overlay import RecipeError
+
+    check_together(ctx, READS)
+    check_bed("--bed", bed)
+    check_bed("--on", on)
+    if board:
+        verdicts.show_board(board, by, out, json)
+        return
+    if matrix:
+        exploring.show_matrix(out, json)
+        return
+    if bed:
+        for name in recipes or [""]:
+            with _end_by_sigterm(), _show_progress(f"{name} on {bed}") as tell:
+                asked = (name, bed, metric, margin, seeds)
+                result, path = exploring.run_exploration(*asked, dry, workers, runs, out, tell)
+            exploring.show(result, path, json)
+        return
+    named = list(dict.fromkeys(recipes or []))
+    if stale or (prove and not recipes):
+        all_places = keeping.list_places(named, out, on)
+        reasons = keeping.find_stale(all_places, named=bool(recipes))
+        if not (prove or show or dry):
+            keeping.list_stale(reasons, json, keeping.describe_none(all_places, reasons, out))
+            return
+        for at, reason in reasons.items():
+            note(f"{at}: {reason}")
+        places = list(reasons)
+        if not places:
+            say(keeping.describe_none(all_places, reasons, out))
+            return
+    elif not named:
+        raise typer.BadParameter("which recipe? `shuhari methods` lists them, --stale those that are out of date")
+    else:
+        places = keeping.list_places(named, out, on) if show else [keeping.place(name, out, on) for name in named]
+    if prove:
+        from shuhari.desk.cli.proving import prove as proving
+
+        if whole and quick:
+            raise typer.BadParameter("--whole and --quick are opposites: give one")
+        depth = "whole" if whole else "quick" if quick else "spot"
+        with _end_by_sigterm():
+            stand = proving(places, runs, depth=depth, workers=workers, json=json, telling=_show_progress)
+        raise typer.Exit(0 if stand else 1)
+    if show:
+        keeping.show_kept(places, json)
+        return
+    out = places[0].out
+    if card:
+        with _end_by_sigterm():
+            for name in named:
+                verdicts.show_card_plan(name, runs, out) if dry else _make_card(name, workers, runs, out)
+        return
+    claims = [at.read(smoke=smoke) for at in places]  # a mistake in one is found before the first run
+    names = Counter((at.out, one.name) for at, one in zip(places, claims, strict=True))
+    if twice := [name for (_, name), times in names.items() if times > 1]:
+        why = f"two recipes are called {twice[0]!r}, and would share a result"
+        raise typer.BadParameter(f"{why}: claim them apart, each with an --out of its own")
+    if dry:
+        for at, one in zip(places, claims, strict=True):
+            verdicts.show_plan(one, runs, at.out)
+            at.read(smoke=True)  # a mistake in `smoke` is one too
+        return
+    for option, folder in (("--out", out), ("--runs", runs))[smoke:]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise typer.BadParameter(f"{folder} cannot be written: {error.strerror}", param_hint=option) from None
+    found, failed = [], 0
+    for one in claims:
+        try:
+            result = _measure(one, workers, runs, out)
+        except (ClaimError, RecipeError) as error:
+            if len(claims) == 1:
+                raise
+            note(f"{one.name}: {error}")  # the others go on
+            failed += 1
+            continue
+        found.append(result)
+        path = None if smoke else write(result, out)
+        if not json:
+            verdicts.show(result)
+            say(f"result: {path}" if path else "smoke: that it runs is all it says")
+    if json:
+        print_json(found)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _measure(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
+    from shuhari.lab.claims.measure import measure
+    from shuhari.lab.claims.result import read_kept
+    from shuhari.lab.claims.tries import file_of
+
+    before, begun = (None, None) if one.smoke else (read_kept(one.name, out / "claims"), file_of(one.name, out))
+    try:
+        with _show_progress(one.name) as tell, _end_by_sigterm():
+            return measure(one, root, before, workers=workers, tell=tell, begun=begun)
+    except KeyboardInterrupt:
+        note(f"stopped; the runs that were made are in {root}, and the same command goes on")
+        raise
+
+
+def _make_card(bed: str, workers: int, runs: Path, out: Path) -> None:
+    from shuhari.lab.claims.making import make_card, plan_card, save_card
+
+    runs.mkdir(parents=True, exist_ok=True)
+    with _show_progress(bed) as tell:
+        made = make_card(bed, plan_card(bed), runs, workers=workers, tell=tell)
+    spent = sum(sum(arm["cpu_s"]) for arm in made["arms"].values()) + sum(made["warm_cpu_s"])
+    say(f"card: {save_card(made, out)}; {spent / 60:.1f} minutes of one core")
+
+
+@contextmanager
+def _end_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends what is inside as an interrupt does, so that workers end and nothing is left behind."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop) if current_thread() is main_thread() else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
+    """Shows the progress of a claim: a bar on a terminal, a line now and then elsewhere."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = make_console(err=True)
+    if console.is_terminal:
+        texts = (TextColumn(text, markup=False) for text in ("{task.fields[name]}", "{task.description}"))
+        columns = (next(texts), BarColumn(), next(texts), TimeElapsedColumn())
+        with Bar(*columns, TimeRemainingColumn(), console=console) as bar:
+            task = bar.add_task("", total=1.0, name=make_printable(name))
+            yield lambda p: bar.update(
+                task, completed=p.share, description=make_printable(f"{p.done}/{p.total} {p.now}")
+            )
+        return
+    last = [-QUIET, time.monotonic(), 0.0]  # last line at, began at, the share that was there before
+
+    def tell(p: Progress) -> None:
+        now = time.monotonic()
+        last[2] = p.share if last[0] < 0 else last[2]
+        if p.finished or now - last[0] > QUIET:
+            gone, done = now - last[1], p.share - last[2]
+            left = f", ETA {gone * (1 - p.share) / done:.0f} s" if done > 0.02 else ""
+            end = f"; {message}" if (message := p.finished or p.now) else ""
+            note(f"{name}: {p.done}/{p.total} runs, {p.share:.0%}{left}{end}")
+            last[0] = now
+
+    yield tell

@@ -1,0 +1,152 @@
+"""Printing for the commands: all that reaches the terminal goes through here, and is made printable, as names and texts
+of a run may be anybody's. rich is imported when something is printed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from shuhari.desk.plain import to_finite
+from shuhari.desk.printable import make_printable as make_printable
+
+NOTHING = 1  # exit code where nothing was found of what was asked for by name, as of grep
+
+
+def say(text: str = "") -> None:
+    """Print a line to stdout."""
+    typer.echo(make_printable(text))
+
+
+def note(text: str) -> None:
+    """Print a line to stderr."""
+    typer.echo(make_printable(text), err=True)
+
+
+def print_json(value: Any) -> None:
+    """A value as JSON; what JSON has not is written as text, NaN as null."""
+    text = json.dumps(to_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False)
+    say(_ODD.sub(lambda found: _spell(found[0]), text))
+
+
+_ODD = re.compile(r"[^\n -~]")  # what may have to be spelled out
+
+
+def _spell(c: str) -> str:
+    """A character of a JSON text as it is, or as JSON spells it out."""
+    return c if c.isprintable() else json.dumps(c)[1:-1]
+
+
+def print_csv(columns: Mapping[str, Sequence[Any]]) -> None:
+    """Columns as CSV to stdout; `write_csv` makes them printable."""
+    from shuhari.desk.plot import write_csv
+
+    write_csv(columns, sys.stdout)
+
+
+def make_console(*, err: bool = False) -> Any:
+    """rich's console; what it shows of a run is made by `make_text`."""
+    from rich.console import Console
+
+    return Console(stderr=err)
+
+
+def make_text(text: str, style: str = "") -> Any:
+    """A text as rich shows it: printable, and without markup."""
+    from rich.text import Text
+
+    return Text(make_printable(text), style=style)
+
+
+@contextmanager
+def printable_log() -> Iterator[None]:
+    """While inside, what nobody but the terminal hears of logging, and warnings, are printable too."""
+    last, write = logging.lastResort, warnings.formatwarning
+    assert last is not None
+    form = last.format
+    last.format = lambda record: make_printable(form(record))  # type: ignore[method-assign]
+    warnings.formatwarning = lambda *given: make_printable(write(*given))
+    try:
+        yield
+    finally:
+        last.format = form  # type: ignore[method-assign]
+        warnings.formatwarning = write
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """A table; cells are plain text, and a column without any is left out. In a pipe it is as wide as needed."""
+    from rich import box
+    from rich.table import Table
+
+    cells = [[format_number(cell) for cell in row] for row in rows]
+    used = [i for i in range(len(columns)) if not cells or any(row[i] not in ("", "-") for row in cells)]
+    console = make_console()
+    if not console.is_terminal:
+        console.width = 100_000
+    shown = Table(box=box.SIMPLE_HEAD, title=make_text(title) if title else None, title_justify="left", pad_edge=False)
+    for i in used:
+        shown.add_column(make_text(columns[i]), overflow="fold")
+    for row in cells:
+        shown.add_row(*(make_text(row[i]) for i in used))
+    console.print(shown)
+
+
+def format_number(value: object) -> str:
+    """A cell: numbers short, None as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def describe(card: Mapping[str, Any]) -> str:
+    """The card of a data set in a line."""
+    of, length = card["return"], card["length"]
+    low, _, middle, _, high = of["quantiles"]
+    spread = f"median {format_number(middle)}, {format_number(low)} to {format_number(high)}"
+    weights = " + ".join(f"{format_number(w)} x {name}" for name, w in of.get("weights", {}).items())
+    whose = f"trained reward{f', {weights}' if weights else ''}" if of["of"] == "reward" else of["of"]
+    return (
+        f"{card['episodes']} episodes, {card['transitions']} transitions; return ({whose}) "
+        f"{format_number(of['mean'])} ({spread}), length {format_number(length['mean'])}, "
+        f"coverage {format_number(card['coverage'])}; {card['digest'][:8]}"
+    )
+
+
+def describe_error(error: BaseException) -> str:
+    """The message of an error, with its notes (whose environment, which step) and the line of the user's own code that
+    raised it."""
+    message = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    if isinstance(error, MemoryError):  # which Python and numpy mostly tell without a word
+        message = f"there is not enough memory{f': {message}' if message else ''}; expected a smaller model, buffer or "
+        message += "micro_batch, or a higher limit (ulimit -v says which one there is)"
+    message = message or f"{type(error).__name__}, without a word"
+    about = [*vars(error).get("__notes__", ()), *_find_own_line(error)]
+    return f"{message} ({', '.join(about)})" if about else message
+
+
+def _find_own_line(error: BaseException) -> list[str]:
+    """`file.py:12` where the error comes from a file of the folder at hand or below it."""
+    from traceback import extract_tb
+
+    frames = extract_tb(error.__traceback__)
+    own = find_own_file(frames[-1].filename) if frames else ""
+    return [f"{own}:{frames[-1].lineno}"] if own else []
+
+
+def find_own_file(name: str) -> str:
+    """The path, from the folder at hand, of a source file that is the user's own: there or below it, and of no package
+    nor of this library; else ""."""
+    from pathlib import Path
+
+    path, here = Path(name), Path.cwd()
+    own = path.is_relative_to(here) and not {"site-packages", "shuhari"} & set(path.parts)
+    return str(path.relative_to(here)) if own else ""

@@ -1,0 +1,184 @@
+"""What `claim` prints: a plan of what it would run, and results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from shuhari.desk.cli.text import format_number, note, print_json, print_table, say
+
+WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than",
+         "equal": "as"}  # fmt: skip
+
+
+def show_plan(one: Any, root: Path, out: Path) -> None:
+    """Print the runs of a claim, which of them exist, what they could find, and what they are expected to cost."""
+    from shuhari.kernel.abilities import ability
+    from shuhari.lab.claims.checks import name_quantity
+    from shuhari.lab.claims.protocol import prepare
+    from shuhari.lab.claims.result import (
+        describe_differences,
+        find_differences,
+        find_modules,
+        format_factor,
+        list_quantities,
+        read_kept,
+    )
+    from shuhari.lab.claims.runs import plan_runs
+    from shuhari.lab.claims.tries import Begun, file_of
+
+    now = find_modules(one)  # builds every arm, so that mistakes show
+    say(f"{one.name}: {one.says}")
+    before = None if one.smoke else read_kept(one.name, out / "claims")
+    tries = Begun(None if one.smoke else file_of(one.name, out), before)
+    one, card, protocol = prepare(one, tries.last(), now)
+    quantities = list_quantities(one)
+    jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities)) if one.arms else []
+    budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
+    begun = sum(j.arm not in one.arms for j in jobs)
+    warm = f"; {begun} runs are warm starts and an untrained policy" if begun else ""
+    looks = f"looks at {', '.join(map(str, one.looks))} seeds" if len(one.looks) > 1 else f"{len(one.seeds)} seeds"
+    most = "at most " if len(one.looks) > 1 else ""
+    if not one.arms:
+        say(f"no run is made: {len(quantities)} numbers of each seed are simulated anew, {looks}; how long that takes "
+            "is not known beforehand")  # fmt: skip
+    else:
+        say(f"{most}{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {looks}{warm}")
+    kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
+    say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {one.seeds[0]}")
+    for line in _describe_expected(one, quantities, card, before):
+        say(line)
+    if one.arms:
+        print_table(("arm", "what differs from the method"), [
+            (name, ", ".join(describe_differences(find_differences(one, name))) or "-") for name in one.arms
+        ])  # fmt: skip
+    print_table(("role", "check", "claimed", "margin"), [
+        (c.rule.role, name_quantity(c.quantity),
+         f"{c.rule.arm} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}", c.rule.margin)
+        for c in one.checks
+    ])  # fmt: skip
+
+
+def show_card_plan(bed: str, root: Path, out: Path) -> None:
+    """Print the runs of a bed's card, which of them exist, and what all cost where one is known."""
+    from shuhari.lab.claims import making
+    from shuhari.lab.claims.cards import find
+    from shuhari.lab.claims.claim import WARM
+
+    claim = making.plan_card(bed)
+    jobs = making.plan_jobs(claim, root)
+    ((unit, amount),) = [claim.budget] if claim.budget else [("", 0.0)]
+    say(f"{bed}: {len(jobs)} runs, {sum(job.done for job in jobs)} of them there, {amount:,.0f} {unit} each")
+    card, total = find(bed, out / "beds"), 0.0
+    for kept, warms in zip(card.seconds if card else (math.nan, math.nan), (False, True), strict=True):
+        some = [job for job in jobs if (job.arm == WARM) is warms]
+        total += len(some) * next((job.cpu for job in some if job.done), kept) if some else 0.0
+    say(f"about {total / 60:.0f} minutes of one core" if math.isfinite(total) else "no run tells of its minutes yet")
+
+
+def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str, Any] | None) -> list[str]:
+    """What seeds could find, and the minutes: by the bed's card, else by the result that is there."""
+    from shuhari.lab.claims.cards import plan
+    from shuhari.lab.claims.looks import simulate_power
+
+    (i,) = one.find_checks("headline")
+    rule, out = one.checks[i].rule, []
+    if (planned := plan(card, one.checks[i], quantities[i], one.looks)) is not None:
+        out.append(f"planned MDE {planned:.3g} (margin {rule.margin:g}), from the card of {card.bed}")
+    elif before and (achieved := before.get("mde", {}).get("achieved")) is not None:
+        out.append(f"MDE {achieved:.3g} (margin {rule.margin:g}) in the result that is there")
+    else:
+        out.append(
+            f"MDE {simulate_power(one.looks).mde:.2f} standard deviations of one pair's difference: no card tells these"
+        )
+    run, warm = card.seconds if card else (math.nan, math.nan)
+    if math.isnan(run) and before and before.get("seeds"):
+        seconds = before.get("cpu_s") or {"all": before["wall_s"]}
+        run, warm = sum(seconds.values()) / len(before["seeds"]) / max(len(one.arms), 1), 0.0
+    if not math.isnan(run) and one.arms:
+        each = run * len(one.arms) + (warm if one.warm and not math.isnan(warm) else 0.0)
+        ends = " to ".join(f"{n * each / 60:.1f}" for n in dict.fromkeys((one.looks[0], one.looks[-1])))
+        out.append(f"{ends} minutes of one core, less where runs are there")
+    return out
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Print a result."""
+    from shuhari.lab.claims.wording import describe_verdict
+
+    say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else describe_verdict(result)}")
+    if result["says"]:
+        say(result["says"])
+    rows = []
+    for check in result["checks"]:
+        interval = (
+            f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check.get("low") is not None else "-"
+        )
+        level = f"{check['level']:.1%}" if "level" in check else "-"
+        why = f" ({check['why']})" if check.get("why") else ""
+        rows.append((
+            check["role"], _describe_check(check), check["direction"], check["margin"], check.get("effect"), interval,
+            level, check.get("n"), check["verdict"] + why,
+        ))  # fmt: skip
+    print_table(("role", "what", "claimed", "margin", "effect", "interval", "level", "pairs", "verdict"), rows)
+    effects = {k: v for k, v in result["mde"].items() if v is not None}
+    if effects:
+        say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in effects.items())}; margin {result['headline']['margin']:g}")
+    for why in result["exploratory"]:
+        say(f"exploratory: {why}")
+
+
+def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
+    """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands. By
+    `metric`, or where that is "" by the bed's own score. Exit 1 where nothing was measured there."""
+    from shuhari.lab.claims.board import put_in_order
+    from shuhari.lab.claims.explore import read_results
+    from shuhari.lab.claims.result import read_kept
+    from shuhari.lab.claims.wording import describe_verdict
+    from shuhari.config.recipe import list_names
+    from shuhari.data import nearest
+
+    names = list_names()
+    results = {found["method"]: found for found in read_results(bed, out)}
+    claimed = {
+        name: found
+        for name in names
+        if (found := read_kept(name, out / "claims") or read_kept(name)) is not None
+    }
+    results |= {name: found for name, found in claimed.items() if found.get("bed") == bed}
+    beds = {*(str(found["bed"]) for found in claimed.values() if found.get("bed"))}
+    if not results and bed not in names:
+        near = nearest(bed, beds | {n for n in names if n.startswith("beds/")})
+        raise typer.BadParameter(f"no bed {bed!r}; {near}", param_hint="--board")
+    try:
+        ranking = put_in_order(results, bed, metric)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--by") from None
+    metric, there, ranked, name = ranking.by, ranking.metrics, ranking.methods, ranking.by.partition(":")[0]
+    judged = {n: describe_verdict(results[n], now=True) for n in ranked}
+    if json:
+        rows = [{"method": n, "less_baseline": e.value, "low": e.low, "high": e.high, "seeds": e.n,
+                 "verdict": judged[n]} for n, e in ranked.items()]  # fmt: skip
+        print_json({"bed": bed, "by": metric, "metrics": there, "methods": rows})
+    elif ranked:
+        print_table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict of its own claim"), [
+            (n, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n, judged[n])
+            for n, e in ranked.items()
+        ])  # fmt: skip
+        if len(there) > 1:
+            say(f"--by has also {', '.join(one for one in there if one != name)}, each with :area, :final, ...")
+    if not ranked:
+        why = f"results there have {', '.join(there)}" if there else f"`shuhari claim METHOD --bed {bed}` measures one"
+        note(f"nothing was measured on {bed!r}; {why}")
+        raise typer.Exit(1)
+
+
+def _describe_check(check: Mapping[str, Any]) -> str:
+    from shuhari.lab.claims.checks import name_quantity
+    from shuhari.lab.claims.result import format_factor
+
+    return f"{name_quantity(check)}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"

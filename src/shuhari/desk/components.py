@@ -1,0 +1,144 @@
+"""What is known of a component before it is made: what it is, its settings, what it declares. Plain values.
+
+The terminal and the board tell them by these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Union
+
+WORDS: dict[Any, str] = {
+    int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "nothing"
+}  # fmt: skip
+INFINITIES = (float("inf"), -float("inf"))
+SHOWN = ("reads", "stamps", "roles", "needs", "hears", "couples", "links", "least_n")  # of what it declares, in order
+
+
+def summarise(kind: str, name: str) -> dict[str, Any]:
+    """`kind`, `name`, and the first paragraph of its docstring."""
+    from shuhari.kernel import registry
+
+    try:
+        doc = inspect.getdoc(registry.find(kind, name)) or ""
+    except LookupError as error:  # of an installed package that cannot be imported
+        doc = f"({error.args[0]})"
+    return {"kind": kind, "name": name, "summary": doc.partition("\n\n")[0].replace("\n", " ")}
+
+
+def describe(kind: str, name: str) -> dict[str, Any]:
+    """All that is known of a component before it is made: `doc`, `settings` (name, type, bounds, default, required) and
+    what it `declares` with its defaults (`note`: why not, where that hangs on settings that it needs). LookupError for
+    a kind or a component that there is not."""
+    from shuhari.kernel import registry
+    from shuhari.data import nearest
+
+    if kind not in registry.KINDS:
+        raise LookupError(f"no kind of component {kind!r}; {nearest(kind, registry.KINDS)}")
+    cls: Any = registry.find(kind, name)
+    if not isinstance(cls, type) or not is_dataclass(cls):
+        raise LookupError(f"{kind} {name!r} is no dataclass: its init fields are its settings")
+    preset = registry.preset(kind, name)
+    settings = describe_settings(cls, preset)
+    declared, note = _read_declared(cls, preset, settings)
+    return {
+        "kind": kind,
+        "name": name,
+        "class": f"{cls.__module__}.{cls.__qualname__}",
+        "doc": inspect.getdoc(cls) or "",
+        "settings": settings,
+        "declares": declared,
+        "note": note,
+    }
+
+
+def describe_settings(cls: Any, preset: Mapping[str, Any] = MappingProxyType({})) -> list[dict[str, Any]]:
+    """The settings of a dataclass: name, type, bounds, default, required. preset: defaults in the place of its own."""
+    from shuhari import bounds
+
+    hints = bounds.hints(cls)
+    return [_describe_setting(f, hints[f.name], preset) for f in fields(cls) if f.init]
+
+
+def _describe_setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[str, Any]:
+    own = f.default if f.default_factory is MISSING else f.default_factory()
+    default = preset.get(f.name, own)
+    required = default is MISSING
+    bounds = dict.fromkeys(bound for bound in _describe_bounds(hint))
+    return {
+        "name": f.name,
+        "type": " or ".join(dict.fromkeys(_describe_types(hint))),
+        "bounds": "; ".join(bounds),
+        "default": None if required else _to_plain(default),
+        "required": required,
+    }
+
+
+def _to_plain(value: Any) -> Any:
+    """A default as JSON writes it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return _to_plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {k: _to_plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_to_plain(v) for v in value]
+    return str(value) if value in INFINITIES else value
+
+
+def _describe_types(hint: Any) -> Iterator[str]:
+    """What may stand there, in words."""
+    from shuhari.config.settings import KINDS
+    from shuhari.data import Ramp, with_article
+
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        yield from _describe_types(inner[0])
+    elif origin in (Union, types.UnionType):
+        for choice in inner:
+            yield from _describe_types(choice)
+    elif origin is Literal:
+        yield "one of " + ", ".join(repr(x) for x in inner)
+    elif origin is tuple:
+        yield f"list of {' or '.join(_describe_types(inner[0]))}" if inner else "list"
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        yield f"table of name = {' or '.join(_describe_types(inner[-1]))}"
+    elif hint is Ramp:
+        yield "schedule"
+    elif hint in KINDS:
+        yield with_article(KINDS[hint])
+    else:
+        table = isinstance(hint, type) and is_dataclass(hint)
+        name = f"table ({hint.__name__})" if table else str(hint).replace("typing.", "")
+        yield WORDS.get(hint, name)
+
+
+def _describe_bounds(hint: Any) -> Iterator[str]:
+    from shuhari.bounds import Bounds
+
+    if typing.get_origin(hint) is Annotated:
+        yield from (str(x) for x in typing.get_args(hint)[1:] if isinstance(x, Bounds))
+    if typing.get_origin(hint) is not Literal:
+        for inner in typing.get_args(hint):
+            yield from _describe_bounds(inner)
+
+
+def _read_declared(cls: Any, preset: Mapping[str, Any], settings: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    """What it says of itself with its defaults, and a note where it cannot be made by them."""
+    from shuhari.ports.declares import Declares, declares
+
+    if any(s["required"] for s in settings):
+        return {}, "what it reads and writes depends on the settings that it needs"
+    try:
+        declared = declares(cls(**preset))
+    except Exception as error:  # a listing shows what there is, whatever a component needs to be made
+        return {}, f"what it reads and writes is known once it is made: {error}"
+    silent = Declares()
+    out = {key: getattr(declared, key) for key in SHOWN if getattr(declared, key) != getattr(silent, key)}
+    if "needs" in out:
+        out["needs"] = [f"{need.key}{' (live)' if need.live else ''}" for need in out["needs"]]
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in out.items()}, ""

@@ -1,0 +1,203 @@
+"""Export the trained model of a run: a Hugging Face directory, LoRA adapters for peft, or a controller's weights.
+
+A directory is written whole or not at all: it is made beside its place and renamed, and takes that of nothing but an
+export (`store.folders`). Of the code that a recipe names, tasks and models alone are loaded, no grader and no tool.
+Left out: optimisers and all else that going on takes (`--init` starts another run from a run's weights).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shuhari.kernel.abilities import ability
+from shuhari.config import recipe as recipes
+from shuhari.data import nearest
+from shuhari.store.folders import find_old, refuse_foreign, replace_folder
+
+WEIGHTS, CARD = "model.safetensors", "model.json"  # of a controller
+_MODEL = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "model.safetensors",
+    "model-?????-of-?????.safetensors", "model.safetensors.index.json", "value_head.safetensors",
+)  # fmt: skip
+OURS = (  # what an export without a list of its files may consist of: one that was written before there were any
+    *_MODEL, *(f"base/{name}" for name in _MODEL), "adapter_config.json", "adapter_model.safetensors", "README.md",
+    CARD,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote. kind: `causal`, `adapter`, `reward model` or `controller`; `use`: how it is loaded, as
+    Python."""
+
+    path: Path
+    kind: str
+    role: str
+    step: int
+    files: dict[str, int]  # name -> bytes
+    use: str
+
+
+def export(
+    run: str | Path,
+    directory: str | Path,
+    *,
+    role: str = "policy",
+    dtype: str = "",
+    shard: str = "5GB",
+    adapter: bool = False,
+    reward_model: bool = False,
+    force: bool = False,
+) -> Exported:
+    """Write the model of a run for use outside of it. `run`: `RUN`, `RUN@step` or `RUN@best`.
+
+    A language model becomes what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read, with
+    LoRA adapters merged; `adapter`: they alone, for `PeftModel.from_pretrained`; `reward_model`: its value head at the
+    last token of a text, for `AutoModelForSequenceClassification.from_pretrained` and the reward `reward_model`. Any
+    other model becomes the state dict of its module (`model.safetensors`) and `model.json`, which says what it is.
+    `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file of weights, as `2GB`; `force`:
+    replace what `export` has written there, whose files `written.json` lists (of exports that have none: the names of
+    such files alone); FileExistsError where anything else is there too.
+
+    Raises ValueError for a role that there is not and for settings that cannot be honoured, FileExistsError where the
+    directory is not empty, NoRunError or StoreError for the run and its step, StoreError where nothing can be written.
+    """
+    from shuhari.loop.opening import open_models
+    from shuhari.models.text.pretrained import dtype_of
+    from shuhari.needs import role_model
+    from shuhari.store import Run, StoreError, find_checkpoint
+
+    path, step = find_checkpoint(str(run))
+    if dtype:
+        dtype_of(dtype)
+    if not re.fullmatch(r"[1-9]\d*(KB|MB|GB)", shard):
+        raise ValueError(f"shard is {shard!r}: expected a size, such as 500MB or 2GB")
+    target = Path(directory)
+    _check_target(target, path, force)
+    roles = {r for stage in recipes.load(path).stages for r in stage.get("models", {})}
+    if role not in roles:
+        raise ValueError(f"{path} has no role {role!r}; {nearest(role, roles)}")
+    models, task = open_models(path, step)
+    model, place = role_model(models, role), target.resolve()
+    made = place.with_name(f".tmp-{place.name}")
+    try:
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        if adapter:
+            _check_adapter(model, role, dtype)
+            kind, use = "adapter", _adapter(model, made, place, _base(model, Run(path), role))
+        elif reward_model:
+            kind, use = "reward model", f"AutoModelForSequenceClassification.from_pretrained({str(target)!r})"
+            _save_scorer(model, made, role, dtype, shard)
+        elif ability(model, "save") is not None:
+            model.save(made, dtype=dtype, shard=shard)
+            kind, use = "causal", f"AutoModelForCausalLM.from_pretrained({str(target)!r})"
+        else:
+            if dtype not in ("", "float32"):
+                raise ValueError(f"dtype is {dtype!r}: the model of {role!r} is no language model; expected float32")
+            kind, use = "controller", f"safetensors.torch.load_file({str(target / WEIGHTS)!r})"
+            _controller(model, task, made, role, Run(path).recipe)
+        replace_folder(place, made, OURS)
+        files = {str(f.relative_to(place)): f.stat().st_size for f in sorted(place.rglob("*")) if f.is_file()}
+    except FileExistsError:  # what came there meanwhile
+        raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise StoreError(f"{target} cannot be written: {why}: choose a directory of yours with room") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    at = step if step is not None else int((Run(path).cursor or {"step": -1})["step"])
+    return Exported(target, kind, role, at, files, use)
+
+
+def export_replay(run: str | Path, directory: str | Path, *, place: str = "") -> Path:
+    """Write what the replay of a run holds as a data set, which the recording `file` reads; `card.json` beside it says
+    what it is. `place`: which, where a run has several.
+
+    Raises ValueError for a run without a replay or with several, FileExistsError where the directory is not empty,
+    NoRunError or StoreError for the run and its step."""
+    from shuhari.buffers.recordings import save
+    from shuhari.loop import state
+    from shuhari.loop.opening import open_checkpoint
+    from shuhari.store import find_checkpoint
+
+    path, step = find_checkpoint(str(run))
+    target = Path(directory)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target} is there already: choose another directory")
+    with open_checkpoint(path, step) as opened:
+        kept = {at: c for at, c in state.walk(dict(opened.stage.learners)) if ability(c, "recorded") is not None}
+        if place and place not in kept:
+            raise ValueError(f"{path} has no replay {place!r}; {nearest(place, kept)}")
+        if len(kept) != 1 and not place:
+            message = f"several: {', '.join(kept)}: name one with --place" if kept else "none: its rows are used once"
+            raise ValueError(f"{path} keeps {message}")
+        columns = kept[place or next(iter(kept))].recorded()
+        return save(columns, target, f"reward/{next(iter(opened.ctx.weights))}", str(run))
+
+
+def _check_target(target: Path, run: Path, force: bool) -> None:
+    if target.resolve().is_relative_to(run.resolve()):
+        raise ValueError(f"{target} lies in the run {run}, which holds what the store writes: choose another directory")
+    if target.is_dir() and any(target.iterdir()) and not force:
+        raise FileExistsError(f"{target} is not empty: choose another directory, or replace an export with --force")
+    for folder in (target, find_old(target.resolve())):
+        refuse_foreign(folder, OURS)
+
+
+def _base(model: Any, run: Any, role: str) -> str:
+    """The directory whose weights lie under the adapters; "" where none holds them: the model was made from scratch, or
+    began with the weights of another run or role, or with adapters that were merged."""
+    path = Path(ability(model, "path")).expanduser()
+    began = run.get("init", "") or run.recipe.get("models", {}).get(role, {}).get("init", "")
+    return str(path.resolve()) if str(path) != "." and not began and (path / "config.json").is_file() else ""
+
+
+def _save_scorer(model: Any, made: Path, role: str, dtype: str, shard: str) -> None:
+    if (save := ability(model, "save_scorer")) is None:
+        raise ValueError(f"the model of {role!r} is no language model: export it without --reward-model")
+    try:
+        save(made, dtype=dtype, shard=shard)
+    except ValueError as error:
+        raise ValueError(f"the model of {role!r} is no reward model: {error}") from None
+
+
+def _check_adapter(model: Any, role: str, dtype: str) -> None:
+    if ability(model, "lora") is None:
+        raise ValueError(f"the model of {role!r} has no adapters ([models.{role}] lora): export it without --adapter")
+    if dtype:
+        raise ValueError(f"dtype is {dtype!r}: adapters alone are written as they were trained, float32")
+
+
+def _adapter(model: Any, made: Path, place: Path, base: str) -> str:
+    if not base:
+        model.save_base(made / "base")
+        base = str(place / "base")
+    model.save_adapters(made, base)
+    return f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {str(place)!r})"
+
+
+def _controller(model: Any, task: Any, made: Path, role: str, recipe: dict[str, Any]) -> None:
+    from shuhari.store.files import write_file
+    from shuhari.store.tensors import pack
+
+    tensors = dict(model.module.state_dict())
+    space, actions = task.spaces() or (None, None)
+    write_file(made / WEIGHTS, pack(tensors))
+    card = {
+        "format": 1,
+        "role": role,
+        "class": f"{type(model).__module__}.{type(model).__qualname__}",
+        "models": recipe.get("models", {}),
+        "task": recipe.get("task", {}),
+        "observations": str(space),
+        "actions": str(actions),
+        "tensors": {name: [str(x.dtype).removeprefix("torch."), list(x.shape)] for name, x in tensors.items()},
+    }
+    (made / CARD).write_text(json.dumps(card, indent=2) + "\n")

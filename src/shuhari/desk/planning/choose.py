@@ -1,0 +1,160 @@
+"""What to do with devices: the modes side by side, the best split between sampling and training, the cost, and what is
+the first to hold up more of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from shuhari.desk.planning.hardware import Hardware
+from shuhari.desk.planning.setting import Outcome, Setting
+from shuhari.desk.planning.simulate import simulate
+from shuhari.desk.planning.workload import Workload
+
+ROWS = 12_000  # answers a step that are simulated one by one; beyond, devices and groups stand for several
+SIZES = (8, 64, 512, 4096, 10_000)
+SHARE = 0.1  # of the time: what takes more of it is a bottleneck
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A setting and how it goes; `cost` is of a million trained tokens, in the currency of the price."""
+
+    setting: Setting
+    outcome: Outcome
+    cost: float
+
+
+def plan(setting: Setting, hardware: Hardware, workload: Workload, seed: int = 0) -> Plan:
+    """Simulate a setting; of a large one a part that stands for it."""
+    scale = max(1.0, setting.groups * workload.size / ROWS)
+    replicas = setting.sampling // hardware.replica
+    scale = min(scale, max(1.0, replicas / 8), max(1.0, setting.training / 8), setting.groups / 4)
+    used = setting
+    if scale > 1:
+        sampling, training, groups = (
+            max(1, round(x / scale)) for x in (setting.sampling, setting.training, setting.groups)
+        )
+        sampling = max(hardware.replica, sampling // hardware.replica * hardware.replica)
+        scale = setting.groups / groups
+        used = replace(setting, sampling=sampling, training=training, groups=groups, scale=scale)
+        if setting.mode == "sync" and not setting.apart:
+            used = replace(used, training=sampling)
+    outcome = simulate(used, hardware, workload.stream(seed))
+    hours = outcome.seconds / 3600
+    tokens = outcome.tokens * outcome.seconds
+    cost = setting.devices * hardware.price * hours / tokens * 1e6 if tokens else math.inf
+    return Plan(setting, outcome, cost)
+
+
+def splits(devices: int, replica: int) -> list[int]:
+    """Devices that sample, of so many: all splits of a few, and a grid of many; whole replicas."""
+    most = devices - 1
+    counts = range(replica, most + 1, replica)
+    if len(counts) <= 16:
+        return list(counts)
+    return sorted({max(replica, min(most, round(devices * i / 16) // replica * replica)) for i in range(1, 16)})
+
+
+def best_split(setting: Setting, devices: int, hardware: Hardware, workload: Workload) -> Plan:
+    """The split with the most tokens a second; of many devices the grid's best is refined once. ValueError where there
+    are too few devices to split."""
+    if devices <= hardware.replica:
+        raise ValueError(f"{devices} devices cannot be split: a replica of the engine takes {hardware.replica}, and "
+                         "training at least 1")  # fmt: skip
+    found: dict[int, Plan] = {}
+
+    def look(counts: Iterable[int]) -> Plan:
+        for n in counts:
+            if n not in found:
+                found[n] = plan(replace(setting, sampling=n, training=devices - n), hardware, workload)
+        return max(found.values(), key=lambda p: p.outcome.tokens)
+
+    grid = splits(devices, hardware.replica)
+    best = look(grid)
+    gap = max((b - a for a, b in pairwise(grid)), default=0) // 2
+    near = [best.setting.sampling + d for d in (-gap, gap)]
+    fine = [n // hardware.replica * hardware.replica for n in near]
+    return look(n for n in fine if hardware.replica <= n < devices) if gap else best
+
+
+def compare(
+    modes: Sequence[str], devices: int, split: int, setting: Setting, hardware: Hardware, workload: Workload
+) -> list[Plan]:
+    """Each mode on these devices. `setting` is of an asynchronous mode. `split`: how many of them sample, 0 for the
+    best number; mode `sync` uses all for both."""
+    found = []
+    for mode in modes:
+        if mode == "sync":
+            own = replace(setting, mode=mode, shared=False, staleness=0.0, sampling=devices, training=devices)
+            found.append(plan(own, hardware, workload))
+            continue
+        own = replace(setting, mode=mode, shared=False)
+        if devices < 2 and len(modes) > 1:  # one device cannot be split
+            continue
+        if split:
+            found.append(plan(replace(own, sampling=split, training=devices - split), hardware, workload))
+        else:
+            found.append(best_split(own, devices, hardware, workload))
+    return found
+
+
+@dataclass(frozen=True)
+class Scale:
+    """So many devices with as many groups a device as before. Shares are of a step; `efficiency`: tokens a second and
+    device beside the fewest devices; `bottleneck`: what takes more than a tenth of the time that devices work, "" where
+    nothing does."""
+
+    devices: int
+    plan: Plan
+    weights: float
+    driver: float
+    store: float
+    efficiency: float
+    bottleneck: str
+
+
+def scale(
+    sizes: Sequence[int], setting: Setting, hardware: Hardware, workload: Workload, *, split: float, base: int
+) -> list[Scale]:
+    """Weak scaling: `base` devices have the setting's groups, more of them as many times more. `split`: the share of
+    the devices that sample, for the modes that have one."""
+    found: list[Scale] = []
+    for devices in sizes:
+        groups = max(1, round(setting.groups * devices / base))
+        sampling = max(hardware.replica, round(devices * split) // hardware.replica * hardware.replica)
+        training = devices - sampling if setting.mode != "sync" else devices
+        own = replace(setting, sampling=sampling if setting.mode != "sync" else devices, training=max(1, training),
+                      groups=groups, shared=False)  # fmt: skip
+        result = plan(own, hardware, workload)
+        answers = groups * workload.size
+        weights = hardware.broadcast(max(1, own.sampling // hardware.replica))
+        seconds = result.outcome.seconds
+        stored = answers * hardware.store * hardware.kept
+        parts = {
+            "weights": weights / seconds,
+            "driver": 2 * answers * hardware.driver / seconds,
+            "store": stored / seconds,
+        }
+        per = result.outcome.tokens / devices
+        first = found[0].plan.outcome.tokens / found[0].devices if found else per
+        worst = max(parts, key=lambda k: parts[k])
+        name = worst if parts[worst] > SHARE else ""
+        found.append(Scale(devices, result, efficiency=per / first, bottleneck=name, **parts))
+    return found
+
+
+def limits(setting: Setting, hardware: Hardware, workload: Workload, base: int, seconds: float) -> dict[str, float]:
+    """name -> about how many devices it takes until that alone fills a step of `seconds`, if groups grow with the
+    devices; inf where it costs nothing."""
+    answers = setting.groups * workload.size / base  # of a device
+    per = {"driver": 2 * answers * hardware.driver, "store": answers * hardware.store * hardware.kept}
+    found = {name: seconds / x if x else math.inf for name, x in per.items()}
+    low, high = 0, 1 << 40  # replicas that weights reach in time, and that they do not
+    while high - low > 1:
+        n = (low + high) // 2
+        low, high = (n, high) if hardware.broadcast(n) < seconds else (low, n)
+    found["weights"] = float(low * hardware.replica) if high < 1 << 40 else math.inf
+    return found

@@ -1,0 +1,254 @@
+"""Curves of runs as PNG or SVG files, and their numbers as CSV. matplotlib is imported when something is drawn, and no
+display is needed."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from shuhari.data import EMPTY, Array, nearest
+from shuhari.desk.printable import make_cell
+
+# what a person looks at first: label -> metric, or the end of its name
+CURVES = {
+    "reward": ("reward/mean",),
+    "return": ("rollout/return",),
+    "held-out": ("evaluate/greedy",),
+    "regret": ("*/regret_sum",),  # so far
+    "length": ("rollout/length",),
+    "entropy": ("*/entropy",),
+    "KL": ("*/kl", "*/approx_kl"),
+    "preferred": ("*/accuracy",),
+}
+
+KINDS = (".png", ".svg")  # of files; else PNG
+PRINT: Any = {"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
+         "ytick.labelsize": 8, "lines.linewidth": 1.5, "svg.fonttype": "none", "svg.hashsalt": "shuhari",
+         "font.family": "sans-serif", "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"]}  # fmt: skip
+MARKS = {"before": "--", "chance": ":"}  # held-out numbers beside the curve -> their line
+
+
+def choose_curves(names: Iterable[str]) -> dict[str, str]:
+    """label -> metric, of those in CURVES that are among `names`."""
+    names = list(names)
+    known = [n for n in names if "/loss/" not in n]
+    out = {}
+    for label, patterns in CURVES.items():
+        for pattern in patterns:
+            found = [n for n in known if n == pattern or (pattern[0] == "*" and n.endswith(pattern[1:]))]
+            if found:
+                out[label] = found[0]
+                break
+    if studied := [n for n in names if n.startswith("study/")]:
+        out["study"] = studied[-1]  # a row ends with what it is about
+    losses = [n for n in names if "/loss/" in n]
+    return out or ({"loss": losses[0]} if losses else {})  # imitation has its loss alone
+
+
+def name_metric(metric: str) -> str:
+    """The word by which tables call a metric, where CURVES has one for it; else the metric itself."""
+    return next((word for word, m in choose_curves([metric]).items() if m == metric and word in CURVES), metric)
+
+
+def write_csv(columns: Mapping[str, Sequence[Any]], to: IO[str], head: bool = True) -> None:
+    """Columns as `Run.metrics` has them as CSV, a line a step, below their names where `head`; empty where a step has
+    no value. Names and texts are made printable, and no spreadsheet takes one for a formula."""
+    out = csv.writer(to, lineterminator="\n")
+    if head:
+        out.writerow(map(make_cell, columns))
+    for i in range(len(columns["step"])):
+        out.writerow([make_cell(columns[name][i]) for name in columns])
+
+
+def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:
+    """(step, value) where a metric, or what CURVES calls by a word (`reward`), has a value. Raises KeyError with the
+    nearest name."""
+    metric = metric if metric in columns else (words := choose_curves(columns)).get(metric, metric)
+    if metric not in columns:
+        raise KeyError(f"no metric {metric!r}; {nearest(metric, [*columns, *words])}")
+    pairs = [(s, v) for s, v in zip(columns["step"], columns[metric], strict=True) if isinstance(v, int | float)]
+    x, y = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs], np.float64)
+    return x, y
+
+
+def plot_curves(
+    columns: Mapping[str, Sequence[Any]],
+    to: str | Path | IO[bytes],
+    title: str = "",
+    over: str = "step",
+    marks: Mapping[str, float] = EMPTY,
+    kind: str = "png",
+) -> None:
+    """Plot a run into a file or a binary stream, one panel for each of CURVES that it has, over the column `over`
+    (`step`, or what was spent of a budget); stages are set apart by lines. `marks`: held-out numbers that are no points
+    of the curve: `before`, dashed, which the curve begins with too, and `chance`, dotted. kind: `png` or `svg`. Raises
+    ValueError where there is nothing to draw."""
+    shown, over = choose_curves(columns), over if over in columns else "step"
+    if not shown or not columns.get("step"):
+        raise ValueError(
+            "the run has no step with a reward, a score, a regret, a length, an entropy or a KL yet: nothing to draw"
+        )
+    figure, axes = _figure(len(shown))
+    place = dict(zip(columns["step"], columns[over], strict=True))
+    for ax, (label, metric) in zip(axes, shown.items(), strict=False):
+        steps, y = find_series(columns, metric)
+        x = [place[step] for step in steps.tolist()]
+        if label == "held-out" and "before" in marks:
+            x, y = [_find_start(columns, over), *x], np.append(marks["before"], y)
+        ax.plot(x, y, color="tab:blue", marker="o" if len(x) <= 40 else None, markersize=3)
+        for step in _borders(columns) if over == "step" else ():
+            ax.axvline(step, color="0.8", linewidth=1, zorder=0)
+        for name in (n for n in MARKS if n in marks and label == "held-out"):
+            ax.axhline(marks[name], color="0.5", linewidth=1, linestyle=MARKS[name], label=name)
+            ax.legend(fontsize="small")
+        ax.set_title(label)
+        ax.set_xlabel(name_axis(over))
+    _save(figure, to, title, kind)
+
+
+def plot_comparison(
+    arms: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]],
+    metric: str,
+    to: str | Path | IO[bytes],
+    title: str = "",
+    over: str = "step",
+    kind: str = "",
+) -> None:
+    """Plot one line for each arm over the column `over`: the mean over its runs, as far as all of them go, on straight
+    lines between their values; their range as a band. kind: `png` or `svg`, by default as the file's name ends."""
+    from matplotlib import rc_context
+
+    kind = kind or find_kind(to)
+    with rc_context(PRINT if kind == "svg" else {}):
+        figure, (ax,) = _figure(1)
+        if kind == "svg":
+            figure.set_size_inches(4.5, 3.0)
+        for i, (label, runs) in enumerate(arms.items()):
+            x, y = average_curves([read_curve(run, metric, over) for run in runs])
+            ax.plot(x, y.mean(0), color=f"C{i}", label=f"{label} (n = {len(y)})" if len(y) > 1 else label)
+            if len(y) > 1:
+                ax.fill_between(x, y.min(0), y.max(0), color=f"C{i}", alpha=0.15, linewidth=0)
+        ax.set_xlabel(name_axis(over))
+        ax.set_ylabel(metric, parse_math=False)
+        for text in ax.legend().get_texts():
+            text.set_parse_math(False)
+        _save(figure, to, title, kind)
+
+
+def average_curves(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """([points], [runs, points]) of curves (x, y) on the x that any of them has and all have reached, with straight
+    lines between their values; empty where there are none such."""
+    low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    at = np.unique(np.concatenate([x for x, _ in curves]))
+    at = at[(at >= low) & (at <= high)]
+    return at, np.array([np.interp(at, *curve) for curve in curves])
+
+
+def find_kind(to: str | Path | IO[bytes]) -> str:
+    """`svg` of a file that is called so, else `png`."""
+    return "svg" if isinstance(to, str | Path) and Path(to).suffix.lower() == ".svg" else "png"
+
+
+def plot_bands(
+    curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Sequence[float]]]]], unit: str, path: str | Path, title: str
+) -> Path:
+    """Plot one panel for each metric of `curves` (metric -> arm -> curves {x, y}, one a seed): the mean of each arm
+    over what was spent, with a 95 % percentile bootstrap band over seeds, which says less than an interval of a test.
+    One that ended early counts as far as it went."""
+    from matplotlib.ticker import EngFormatter
+
+    figure, axes = _figure(len(curves))
+    for ax, (metric, arms) in zip(axes, curves.items(), strict=False):
+        for i, (name, found) in enumerate(arms.items()):
+            if (band := compute_band(found)) is None:
+                continue
+            x, mean, low, high, n = band
+            ax.plot(x, mean, color=f"C{i}", label=f"{name} (n = {n})")
+            if n > 1:
+                ax.fill_between(x, low, high, color=f"C{i}", alpha=0.2, linewidth=0)
+        ax.set_title(metric)
+        ax.set_xlabel(unit)
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        ax.legend(fontsize="small")
+    _save(figure, path, title)
+    return Path(path)
+
+
+def compute_band(
+    curves: Sequence[Mapping[str, Sequence[float]]],
+) -> tuple[Array, Array, Array, Array, int] | None:
+    """(x, mean, low, high, runs) of curves {x, y}, one a seed, at 60 places: with a 95 % percentile bootstrap band over
+    seeds, NaN of a single one. One that ended early counts as far as it went. None where no curve has a point."""
+    runs = [r for r in curves if r["x"]]
+    if not runs:
+        return None
+    ends = [max(r["x"]) for r in runs]
+    x = np.linspace(max(min(r["x"]) for r in runs), min(e for e in ends if e > 0.9 * max(ends)), 60)
+    y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64), right=np.nan) for r in runs])
+    low = high = np.full(len(x), np.nan)
+    with warnings.catch_warnings():  # of draws whose runs have all ended: NaN, as is right
+        warnings.simplefilter("ignore", RuntimeWarning)
+        mean = np.nanmean(y, 0)
+        if len(y) > 1:
+            drawn = y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))]
+            low, high = np.nanquantile(np.nanmean(drawn, 1), (0.025, 0.975), axis=0)
+    return x, mean, low, high, len(y)
+
+
+# ------------------------------------------------------------------------------------------------ helpers
+
+
+def read_curve(columns: Mapping[str, Sequence[Any]], metric: str, over: str) -> tuple[Array, Array]:
+    """(x, y) of a metric over the column `over`. Raises KeyError where there is no such metric, or no value of it."""
+    steps, y = find_series(columns, metric)
+    if not len(steps):
+        raise KeyError(f"no run has a value of {metric!r} yet")
+    place = dict(zip(columns["step"], columns[over], strict=True))
+    return np.array([float(place[step]) for step in steps.tolist()]), y
+
+
+def name_axis(over: str) -> str:
+    return over.removeprefix("spent/").replace("_", " ")
+
+
+def _find_start(columns: Mapping[str, Sequence[Any]], over: str) -> float:
+    """Where the last stage began, on the axis `over`: at the step before its first, at 0 where it is the only one."""
+    stages = columns.get("stage", ())
+    before = [i for i in range(len(stages)) if stages[i] != stages[-1]]
+    return float(columns[over][before[-1]] or 0) if before else 0.0
+
+
+def _borders(columns: Mapping[str, Sequence[Any]]) -> list[float]:
+    stages = columns.get("stage", ())
+    return [columns["step"][i] - 0.5 for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
+
+
+def _figure(n: int) -> tuple[Any, list[Any]]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    width = min(n, 3)
+    height = -(-n // width)
+    figure = Figure(figsize=(4.2 * width, 3.2 * height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(height, width, i + 1) for i in range(n)]
+    for ax in axes:
+        ax.grid(alpha=0.25)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))  # it counts steps
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Any, to: str | Path | IO[bytes], title: str, kind: str = "png") -> None:
+    """Into a file, whose folder is made, or a stream; the same bytes of the same curves."""
+    if title:
+        figure.suptitle(title, parse_math=False)  # a name is no formula
+    if isinstance(to, str | Path):
+        Path(to).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(to, dpi=120, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})

@@ -1,0 +1,208 @@
+"""Profile a run (`train --profile`): the loop, the numbers that it writes, and their table.
+
+A profile covers the steps that this process made: a resumed run begins another, and says from which step.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from shuhari.kernel.abilities import ability
+from shuhari.config.recipe import Recipe
+from shuhari.data import Info
+from shuhari.kernel.profile import Peaks, Profile, Work
+
+NUMBERS, TRACE = "profile.json", "trace.json"
+HEADS = ("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB")
+SIZES = (1024, 2048, 4096)  # of the square products that measure the peak
+BUDGET = 0.8  # seconds for that
+
+
+def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
+    """Train as `study.train` does a run; at its end, also after an error, `profile.json` and `trace.json` are written
+    into `path`."""
+    from shuhari.loop.rehearsal import open_rehearsed
+    from shuhari.loop.run import loop
+
+    run = open_rehearsed(recipe, path, **start)
+    reports, memory = loop(run), Peaks()
+    recorder = Profile(memory=memory)
+    peak, first, last = None, run.ctx.step, run.ctx.step
+    try:
+        while not run.done():
+            with recorder.step(run.ctx.step + 1):
+                report = next(reports, None)
+            if report is None:
+                break
+            last = run.ctx.step
+            peak = peak or measure_peak(*_place(run.ctx.models))  # a new run makes its models in its first step
+            yield report
+        next(reports, None)  # the summary
+    finally:
+        reports.close()  # type: ignore[attr-defined]
+        memory.close()
+        if last > first:
+            profile = collect_numbers(recorder, run.ctx.models, first=first + 1, last=last, peak=peak)
+            for name, value in ((NUMBERS, profile), (TRACE, recorder.trace())):
+                (path / name).write_text(json.dumps(value, indent=2 if name == NUMBERS else None) + "\n")
+
+
+def measure_peak(device: torch.device, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """The best rate of square matrix products, in FLOP/s, on the run's threads: the yardstick of a share of the peak.
+    It takes less than a second, and draws no random number."""
+    began, best, at, took = time.perf_counter(), 0.0, 0, 0.0
+    for size in SIZES:
+        if time.perf_counter() - began + 8 * took > BUDGET:
+            break
+        a = torch.full((size, size), 0.5, device=device, dtype=dtype)
+        for _ in range(4):
+            _wait(device)
+            t = time.perf_counter()
+            a @ a
+            _wait(device)
+            took = time.perf_counter() - t
+            if 2 * size**3 / took > best:
+                best, at = 2 * size**3 / took, size
+            if time.perf_counter() - began + took > BUDGET:
+                break
+    name = str(dtype).removeprefix("torch.")
+    return {"flop_s": best, "size": at, "device": str(device), "dtype": name, "threads": torch.get_num_threads()}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a token costs a language model. `parameters`: all but embeddings and head; `trained` of them take a
+    gradient; `attention`: layers times the width of all heads."""
+
+    parameters: int
+    trained: int
+    attention: int
+
+    @classmethod
+    def of(cls, model: Any) -> Cost | None:
+        """None for a model that is no causal transformer."""
+        base: Any = getattr(ability(model, "module"), "base", None)
+        if not hasattr(base, "config"):
+            return None
+        config = base.config.get_text_config()
+        embedded = {id(p) for m in base.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+        found = [p for p in base.parameters() if id(p) not in embedded]
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads = config.num_hidden_layers * config.num_attention_heads
+        return cls(sum(p.numel() for p in found), sum(p.numel() for p in found if p.requires_grad), heads * width)
+
+    def flops(self, kind: str, work: Work) -> float:
+        """`trained`: 2 a parameter and token forwards, 2 backwards, 2 more where the parameter takes a gradient, which
+        is 6 where all do; and 12 a pair of tokens that attend, a layer and an entry of a head. `sampled`: a third of
+        that, for what was decided; prompts, which samples share, are left out, as is all that is done twice."""
+        if kind == "sampled":
+            return 2.0 * self.parameters * work.decided + 4.0 * self.attention * work.decided_pairs
+        return (4.0 * self.parameters + 2.0 * self.trained) * work.tokens + 12.0 * self.attention * work.pairs
+
+
+def read(path: Path) -> Any:
+    """The numbers of the run at `path`, None where it has no profile."""
+    return json.loads((path / NUMBERS).read_text()) if (path / NUMBERS).is_file() else None
+
+
+RATES = {"sampled": "generate", "trained": "update"}  # what is worked on -> the phase in which it is
+
+
+def collect_numbers(
+    recorder: Profile, models: Mapping[str, Any], *, first: int, last: int, peak: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """All of `profile.json`: seconds are exclusive and add up to `seconds`; bytes; rates a second of their phase;
+    `waits`: 1,001 quantiles of the seconds that tools took."""
+    steps, whole = last - first + 1, recorder.seconds
+    phases = {
+        path: {
+            "seconds": p.seconds,
+            "share": p.seconds / whole if whole else 0.0,
+            "per_step": p.seconds / steps,
+            "spans": p.spans,
+            "resident": p.resident,
+            "device": p.device,
+            "edges": recorder.edges.get(path, 0.0),
+            "products": p.products,
+        }
+        for path, p in sorted(recorder.phases.items())
+    }
+    rates = {}
+    for kind, phase in RATES.items():
+        done = {role: w for (k, role), w in recorder.done.items() if k == kind}
+        took = sum(p.seconds for path, p in recorder.phases.items() if _innermost(path) == phase)
+        if not done or not took:
+            continue
+        tokens = max(w.decided if kind == "sampled" else w.tokens for w in done.values())
+        distinct = {id(models[r]): (Cost.of(models[r]), w) for r, w in done.items() if r in models}
+        flops = sum(cost.flops(kind, w) for cost, w in distinct.values() if cost is not None)
+        rates[kind] = {"tokens": tokens, "seconds": took, "tokens_s": tokens / took, "flops": flops or None,
+                       "share_of_peak": flops / took / peak["flop_s"] if flops and peak else None}  # fmt: skip
+    return {
+        "first_step": first,
+        "last_step": last,
+        "resumed": first > 1,
+        "seconds": whole,
+        "phases": phases,
+        "rates": rates,
+        "peak": peak,
+        "waits": np.quantile(recorder.waits, np.linspace(0, 1, 1001)).tolist() if recorder.waits else [],
+    }
+
+
+def table_rows(profile: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any, Any]]:
+    """The table of phases: name, seconds, share, milliseconds a step, peaks of resident and GPU memory in MB. Those
+    inside of another stand below it."""
+    out = []
+    for path, p in profile["phases"].items():
+        name = "  " * path.count("/") + path.rpartition("/")[2]
+        device = p["device"] / 1e6 if p["device"] else None
+        out.append((name, p["seconds"], f"{p['share']:.1%}", p["per_step"] * 1e3, p["resident"] / 1e6, device))
+    return out
+
+
+def table_lines(profile: Mapping[str, Any]) -> list[str]:
+    """The text around the table."""
+    first, last = profile["first_step"], profile["last_step"]
+    of = f"steps {first} to {last}" + (" (since the run was resumed)" if profile["resumed"] else "")
+    out = [f"profile of {of}: {profile['seconds']:.4g} s in steps"]
+    for kind, rate in profile["rates"].items():
+        what = "tokens" if rate["flops"] else "decisions"  # of a model that is no transformer
+        text = f"{kind}: {rate['tokens_s']:,.0f} {what}/s over {rate['seconds']:.4g} s"
+        if rate["flops"]:
+            text += f", {rate['flops'] / rate['seconds'] / 1e9:,.1f} GFLOP/s"
+        if rate["share_of_peak"] is not None:
+            text += f", {rate['share_of_peak']:.1%} of the matmul peak"
+        out.append(text)
+    if peak := profile["peak"]:
+        where = f"{peak['device']}, {peak['dtype']}, {peak['threads']} threads, {peak['size']} squared"
+        out.append(f"matmul peak: {peak['flop_s'] / 1e9:,.1f} GFLOP/s ({where})")
+    return out
+
+
+def _innermost(path: str) -> str:
+    """The innermost phase of RATES that a path is in: sampling in the pauses of an update counts as sampling."""
+    return next((part for part in reversed(path.split("/")) if part in RATES.values()), "")
+
+
+def _place(models: Mapping[str, Any]) -> tuple[torch.device, torch.dtype]:
+    """Where, and in which type, the largest parameter is computed with."""
+    found = [(p, m.module) for m in models.values() for p in m.module.parameters()]
+    if not found:
+        return torch.device("cpu"), torch.float32
+    largest, module = max(found, key=lambda x: x[0].numel())
+    return largest.device, getattr(module, "dtype", None) or largest.dtype
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

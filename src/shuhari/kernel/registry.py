@@ -1,0 +1,332 @@
+"""Names for components. A component is a dataclass: its fields are its configuration, its documentation and its
+registry entry at once. User code registers the same way, or is named by a dotted path or `file.py:Class`; installed
+packages add theirs by entry points (`plugins`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import is_dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from shuhari.kernel import plugins
+from shuhari.data import nearest, with_article
+
+C = TypeVar("C", bound=type)
+
+# kind -> the package whose modules hold our own
+KINDS = {
+    "task": "tasks",
+    "reward": "rewards",
+    "curriculum": "curricula",
+    "predictor": "curricula",
+    "rollout": "rollouts",
+    "environments": "rollouts",
+    "window": "rollouts",
+    "engine": "engines",
+    "model": "models",
+    "buffer": "buffers",
+    "recording": "buffers",
+    "transform": "transforms",
+    "objective": "objectives",
+    "optimiser": "optimisers",
+    "learner": "learners",
+    "follow": "models",
+    "metric": "metrics",
+    "study": "studies",
+    "quantity": "claims",
+    "analysis": "analysis",
+    "world": "tasks.worlds",
+}
+FORMERLY = {  # names of an earlier version -> those of now, to be named in the error
+    "transform": {"mixed": "drop_uniform_groups", "latest": "latest_only", "apart": "drop_tied_steps",
+        "unheated": "untempered_logp", "halves": "split_groups", "best": "keep_best", "finished": "drop_truncated",
+        "only": "keep_matching", "weigh": "advantage_weights", "modulate": "confident_errors", "credit": "oreal",
+        "nearest": "nearest_action", "beside": "expert_logp", "asymmetric": "asymmetric_weights",
+        "safety": "safety_weights", "tracker": "tracked_advantage", "first_pit": "first_error_pairs",
+        "masks": "draw_masks"},
+    "rollout": {"cascade": "cog_rethinker", "deepen": "extra_samples", "demonstrated": "with_solution",
+        "foreign": "shared_answers", "lookahead": "lookahead_tree", "prefixed": "solution_prefix",
+        "semantic": "semantic_branches", "guided": "guide_prefix"},
+    "curriculum": {"annealed": "annealed_temperature", "cache": "cached_solutions",
+        "calibrated": "entropy_temperature", "capped": "length_limit", "few": "few_problems",
+        "others": "unseen_problems", "shared": "shared_groups", "starts": "snapshot_starts",
+        "unsolved": "unsolved_problems", "variance": "variance_sampling"},
+    "buffer": {"aside": "hard_problems", "picked": "chosen_solutions", "sampled": "kept_answers"},
+    "objective": {"outcome": "token_rewards", "calibrated": "calibrated_imitation"},
+}  # fmt: skip
+_ENTRIES: dict[tuple[str, str], type] = {}
+_PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
+_HELD: dict[str, Any] = {}  # name -> what a program handed over, see `hold`
+_LOADED: dict[Path, tuple[bytes, ModuleType]] = {}  # a user's file -> its content as it was loaded, and its module
+_BESIDE: dict[str, tuple[Path, ...]] = {}  # first name of a module -> folders where it may lie, see `search_in`
+HEARS: list[Callable[[str], None]] = []  # called with a file of a user's code as it is about to be run
+USERS = "shuhari_user_"  # begins the name of the module that a user's file is loaded as
+GIVEN = "given/"  # begins the name of an object that nothing imports: it is found in the process that holds it
+
+
+def register(kind: str, name: str, **preset: Any) -> Callable[[C], C]:
+    """Register a dataclass as the component `name` of a kind, such as `objective`, so that recipes may name it.
+
+    A class decorator. `kind`: one of KINDS. `preset`: fields that have another default under this name, where two names
+    are of one class.
+    """
+    if kind not in KINDS:
+        raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
+
+    def enter(cls: C) -> C:
+        if not is_dataclass(cls):
+            raise TypeError(f"{kind} {name!r}: {cls.__qualname__} is not a dataclass; its fields are its configuration")
+        known = _ENTRIES.get((kind, name))
+        if known is not None and _origin(known) != _origin(cls) and not _are_copies(known, cls):
+            raise ValueError(f"{kind} {name!r} is taken by {known.__module__}.{known.__qualname__}")
+        _ENTRIES[kind, name], _PRESETS[kind, name] = cls, preset
+        return cls
+
+    return enter
+
+
+def _origin(cls: type) -> tuple[str, str]:
+    """The file that a class is written in (tests import `mine`, a recipe names `mine.py:Class`), and its name there."""
+    module = sys.modules.get(cls.__module__)
+    return str(getattr(module, "__file__", None) or cls.__module__), cls.__qualname__
+
+
+def _are_copies(one: type, other: type) -> bool:
+    """Whether two classes are of files of one name in two folders: what is loaded last is meant."""
+    users = all(cls.__module__.startswith(USERS) for cls in (one, other))
+    (a, name), (b, also) = _origin(one), _origin(other)
+    return users and name == also and Path(a).name == Path(b).name
+
+
+def preset(kind: str, name: str) -> dict[str, Any]:
+    """The fields that have another default under this name."""
+    return _PRESETS.get((kind, name), {})
+
+
+def find(kind: str, name: str) -> type:
+    """The component called `name`, ours or of an installed package, a dotted path (`package.module.Class`) or
+    `file.py:Class`; LookupError otherwise."""
+    _load(kind)
+    found = _ENTRIES.get((kind, name))
+    if found is not None:
+        return found
+    if name in plugins.find_offered(kind):
+        return _entered(kind, name)
+    if (now := FORMERLY.get(kind, {}).get(name)) is not None:
+        raise LookupError(f"the {kind} {name!r} is called {now!r} now: write that")
+    return locate(kind, name, names(kind))
+
+
+def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
+    """Import the object at a dotted path (`package.module.name`) or at `file.py:name`. Raises LookupError with the
+    nearest of `known`. `what`: its kind, for the error."""
+    if (thing := held(name)) is not None:
+        return thing
+    if name.startswith(GIVEN):
+        shown, ways = name.removeprefix(GIVEN), "module.name or file.py:name"
+        raise LookupError(
+            f"the {what} {shown!r} was handed to shuhari.train as an object, and nothing says where to import it from: "
+            f"call shuhari.train with it as before, or begin another run with one that can be imported ({ways})"
+        )
+    path, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
+    if not path or not attribute:
+        raise LookupError(f"no {what} {name!r}; {nearest(name, known)} (one of your own: file.py:name)")
+    module = _file(path) if path.endswith(".py") else _module(what, name, path, known)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise LookupError(f"{what} {name!r}: {path} has no {attribute!r}; {nearest(attribute, public)}") from None
+
+
+def hold(name: str, thing: Any) -> None:
+    """Let a name that a recipe records stand for an object of this process, ahead of any import: a function, a class,
+    or the path of a file that is named by its content. None: it stands for nothing any more."""
+    _HELD[name] = thing
+
+
+def held(name: str) -> Any:
+    """What this process holds under a name; None where it holds nothing."""
+    return _HELD.get(name)
+
+
+def search_in(module: str, folders: Iterable[Path]) -> None:
+    """Look for a module that a recipe names in these absolute folders too, as it is loaded, and no more afterwards.
+    They take the place of those of before."""
+    first, found = module.partition(".")[0], tuple(folders)
+    _BESIDE.pop(first, None)
+    if found:
+        _BESIDE[first] = found
+
+
+def list_beside() -> dict[str, list[str]]:
+    """What `search_in` was told, as plain data."""
+    return {first: [str(f) for f in folders] for first, folders in _BESIDE.items()}
+
+
+@contextmanager
+def searching(module: str) -> Iterator[None]:
+    """While inside, as a module is loaded that a recipe names, modules are found in the current folder too, and where
+    `search_in` says; behind all others, so that they hide none of them."""
+    folders = [str(Path(f)) for f in (Path.cwd(), *_BESIDE.get(module.partition(".")[0], ()))]
+    if module not in sys.modules and (spec := find_module(module, folders)) and spec.origin:
+        _tell(spec.origin)
+    with _added(folders):
+        yield
+
+
+@contextmanager
+def _added(folders: list[str]) -> Iterator[None]:
+    """While inside, modules are found in these folders too."""
+    sys.path += folders
+    try:
+        yield
+    finally:  # these very entries: another thread may have added the same
+        sys.path[:] = [p for p in sys.path if not any(p is folder for folder in folders)]
+
+
+def find_module(name: str, folders: Iterable[str] = ()) -> ModuleSpec | None:
+    """What an import of a module would find, also in `folders`; None where that is nothing. Nothing is imported for it,
+    not even the packages that a dotted name begins with."""
+    first, *rest = name.split(".")
+    try:
+        spec = importlib.util.find_spec(first)
+    except (ImportError, ValueError, AttributeError):  # it is there, and made by a program
+        spec = None
+    spec = spec or PathFinder.find_spec(first, [*folders])
+    for part in rest:
+        spec = spec and PathFinder.find_spec(part, [*(spec.submodule_search_locations or ())])
+    return spec
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is of Python or of an installed package, which its version tells; or is none at all."""
+    places = (sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not Path(file).is_file() or any(Path(file).resolve().is_relative_to(p) for p in places if p)
+
+
+def _tell(file: str) -> None:
+    if HEARS and not is_installed(file):
+        for hear in HEARS:
+            hear(file)
+
+
+def names(kind: str) -> list[str]:
+    """The names of a kind that are registered or that installed packages offer, sorted."""
+    _load(kind)
+    return sorted({*(n for k, n in _ENTRIES if k == kind), *plugins.find_offered(kind)})
+
+
+def other(kind: str, cls: type) -> str:
+    """ "is registered as ..." where a class is that of other kinds and not of this one; empty else."""
+    here = _origin(cls)
+    kinds = {k for (k, _), known in _ENTRIES.items() if known.__qualname__ == here[1] and _origin(known) == here}
+    if not kinds or kind in kinds:
+        return ""
+    return f"is registered as {' and '.join(sorted(kinds))}: expected {with_article(kind)}"
+
+
+def entries() -> dict[tuple[str, str], type]:
+    """Every registered component: (kind, name) -> class. Of installed packages those that were asked for."""
+    for kind in KINDS:
+        _load(kind)
+    return dict(_ENTRIES)
+
+
+def known_as(cls: Any) -> list[tuple[str, str]]:
+    """The (kind, name)s of a class; none where it is not registered."""
+    return [of for of, known in _ENTRIES.items() if known is cls]
+
+
+def _entered(kind: str, name: str) -> type:
+    """A component that an installed package offers, registered."""
+    try:
+        return register(kind, name)(plugins.component(kind, name))
+    except (TypeError, AttributeError) as error:  # not a dataclass, or no class at all
+        raise plugins.PluginError(f"{kind} {name!r} of an installed package: {error}") from error
+
+
+def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
+    try:
+        with searching(path):
+            return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name and (path == error.name or path.startswith(f"{error.name}.")):
+            missing = f" (there is no module {error.name!r})" if "." in path or ":" in name else ""
+            raise LookupError(f"no {what} {name!r}{missing}; {nearest(name, known)}") from None
+        raise
+
+
+def _file(path: str) -> Any:
+    """The module of a file as it is now: where it was edited since it was loaded here, as in a notebook, it is loaded
+    anew; one that a program has imported itself stays as that has it."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        near = nearest(file.name, (f.name for f in file.parent.glob("*.py"))) if file.parent.is_dir() else ""
+        places = f"looked in {Path.cwd()}; of a recipe file beside that first"
+        raise LookupError(f"no file {path!r} ({places}); {near}".rstrip("; "))
+    text = file.read_bytes()
+    if file in _LOADED and _LOADED[file][0] == text:
+        return _LOADED[file][1]
+    if (known := _find_imported(file)) is not None:
+        return known
+    name = f"{USERS}{file.stem}"
+    if name in sys.modules:  # as it was before, or of a file of that name in another folder; its classes still name it
+        name += f"_{sum(n.startswith(name) for n in sys.modules)}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    _tell(str(file))
+    sys.modules[spec.name], _LOADED[file], before = module, (text, module), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # which knows a file by size and second alone
+    try:
+        with _added([str(file.parent)]):  # meanwhile its neighbours are found, behind all else
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name], _LOADED[file]
+        raise
+    finally:
+        sys.dont_write_bytecode = before
+    return module
+
+
+def _find_imported(file: Path) -> Any:
+    """The module that a program has imported from a file, so that what it names there is what a recipe finds; none of
+    a script, which is run anew, and none that is being imported."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and vars(module).get("__file__") == str(file):
+            whole = not (module.__spec__ is not None and vars(module.__spec__).get("_initializing"))
+            if whole and name not in ("__main__", "__mp_main__") and not name.startswith(USERS):
+                return module
+    return None
+
+
+@cache
+def _load(kind: str) -> None:
+    """Import the modules of the kind's package: registering is a side effect of that."""
+    if kind not in KINDS:
+        raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
+    package = importlib.import_module(f"shuhari.{KINDS[kind]}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+    for name in _list_in_methods(f'@register("{kind}", '):
+        importlib.import_module(name)
+
+
+def _list_in_methods(mark: str) -> list[str]:
+    """The modules of methods that register a component of a kind, by their text: the others are not imported."""
+    root = Path(__file__).parent
+    files = sorted((root / "methods").glob("*/*/*.py"))
+    found = [file for file in files if mark in file.read_text(encoding="utf-8")]
+    return [".".join(("shuhari", *file.relative_to(root).with_suffix("").parts)) for file in found]

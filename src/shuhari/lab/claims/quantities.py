@@ -1,0 +1,234 @@
+"""The quantities that checks compare: one number a seed. Each is a component of kind `quantity`, named by `use`.
+
+Left out: the rule (`verdict`). Axes: `T` points of a curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+from shuhari.bounds import ProperShare, check
+from shuhari.lab.claims.curve import Columns, Reading, cut, read_curve
+from shuhari.config.overlay import RecipeError
+from shuhari.data import EMPTY, nearest
+from shuhari.ports import Analysis
+from shuhari.kernel.registry import register
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One run of one arm: its metrics, what it had spent of the budget at each step, its scores at the `start` of its
+    last stage, which `began` when so much was spent, and the `whole` budget; `diverged`: its numbers ended in NaN,
+    or its filters kept nothing, and no quantity has a value. Without a run (`path` None) only the seed is known."""
+
+    seed: int
+    columns: Columns = EMPTY
+    spent: Sequence[float] = ()
+    start: Mapping[str, float] = EMPTY
+    whole: float = math.nan
+    path: Path | None = None
+    diverged: bool = False
+    began: float = 0.0
+    cpu: float = math.nan  # seconds of processor time that it took
+
+    @property
+    def wall(self) -> float:
+        """The seconds that the run took, as of its last report."""
+        return float(self.columns["wall"][-1]) if self.spent else 0.0
+
+    def read_curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """([T] spent, [T] value) of a metric, as it was reported."""
+        return read_curve(self.columns, metric, self.spent, self.start, self.began)
+
+    def read_within(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """The curve up to where the budget is spent, without NaN."""
+        x, y = cut(self.whole, *self.read_curve(metric))
+        return x[np.isfinite(y)], y[np.isfinite(y)]
+
+
+class Quantity(Protocol):
+    """One number of a run; see `value` for one that diverged. Beside that, all optional (`abilities`): `names`, the
+    metrics that it reads, to be kept and drawn; `trains`, whether there are runs at all; `alone`, whether they must
+    have the machine for themselves."""
+
+    def __call__(self, run: Evidence) -> float: ...
+
+
+def read_value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
+    """The quantity that check number `check` is about, of a run of an arm; NaN where it diverged. RecipeError where the
+    run lacks what is asked for."""
+    if run.diverged:
+        return math.nan
+    try:
+        found = quantity(run)
+    except KeyError as error:
+        raise RecipeError(f"claim.check.{check}", f"arm {arm!r}: {error.args[0]} (the runs are kept)") from None
+    return found if math.isfinite(found) else math.nan
+
+
+def read_values(quantity: Quantity, runs: Iterable[Evidence], arm: str, check: int) -> list[float]:
+    """[S] `value` of each run of an arm."""
+    return [read_value(quantity, run, arm, check) for run in runs]
+
+
+@register("quantity", "metric")
+@dataclass
+class Metric:
+    """A reading of a curve: `metric = "evaluate/mean:final"`; see `curve.Reading` for what may follow the colon."""
+
+    metric: str
+
+    def __post_init__(self) -> None:
+        self._reading = Reading.of(self.metric)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._reading.names
+
+    def __call__(self, run: Evidence) -> float:
+        return self._reading(run.columns, run.spent, run.start, run.whole, run.began)
+
+
+@register("quantity", "gain")
+@dataclass
+class Gain:
+    """`metric` less `weight` times `other`, two readings of one run: what a further way to decode gains over the plain
+    one, where `metric = "evaluate/vote.mean:final", other = "evaluate/mean:final"`; a reward less beta times a KL."""
+
+    metric: str
+    other: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        self._readings = Reading.of(self.metric), Reading.of(self.other)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n for reading in self._readings for n in reading.names))
+
+    def __call__(self, run: Evidence) -> float:
+        a, b = (reading(run.columns, run.spent, run.start, run.whole, run.began) for reading in self._readings)
+        return a - self.weight * b
+
+
+def join_metrics(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
+    """([T], [T]) of two metrics, where a run has both."""
+    a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.read_within, (first, second)))
+    common = [x for x in a if x in b]
+    return np.array([a[x] for x in common]), np.array([b[x] for x in common])
+
+
+@register("quantity", "correlation")
+@dataclass
+class Correlation:
+    """Spearman's rank correlation of `metric` and `other` over a run, in [-1, 1]; NaN with fewer than three points."""
+
+    metric: str
+    other: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
+
+    def __call__(self, run: Evidence) -> float:
+        from scipy.stats import spearmanr
+
+        x, y = join_metrics(run, self.metric, self.other)
+        return float(spearmanr(x, y).statistic) if len(x) > 2 else math.nan
+
+
+@register("quantity", "separation")
+@dataclass
+class Separation:
+    """The chance that a value of `metric` is above one of `other`, ties counting half: the area under the ROC curve."""
+
+    metric: str
+    other: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
+
+    def __call__(self, run: Evidence) -> float:
+        (_, x), (_, y) = run.read_within(self.metric), run.read_within(self.other)
+        return float((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean()) if len(x) and len(y) else math.nan
+
+
+FORMS: dict[str, tuple[Callable[..., Any], int]] = {  # y of x with so many free numbers
+    "linear": (lambda x, a, b: a * x + b, 2),
+    "exponential": (lambda x, a, b: a * np.exp(x) + b, 2),
+    "power": (lambda x, a, b, c: a * np.power(np.maximum(x, 1e-12), b) + c, 3),
+    "sigmoid": (lambda x, a, b, c: a / (1 + np.exp(-b * (x - c))), 3),
+}
+
+
+@register("quantity", "fit")
+@dataclass
+class Fit:
+    """How well `metric` = form(`other`), fitted by least squares to the first `train` share of a run's points, tells
+    the rest: R² there, at most 1. form: linear, exponential (a e^x + b), power, sigmoid. NaN where the fit does not
+    converge or too few points are held out."""
+
+    metric: str
+    other: str
+    form: Literal["linear", "exponential", "power", "sigmoid"] = "linear"
+    train: ProperShare = 0.5
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
+
+    def __call__(self, run: Evidence) -> float:
+        from scipy.optimize import curve_fit
+
+        y, x = join_metrics(run, self.metric, self.other)
+        function, free = FORMS[self.form]
+        cut = int(len(x) * self.train)
+        if cut <= free or len(x) - cut < 2:
+            return math.nan
+        try:
+            found, _ = curve_fit(function, x[:cut], y[:cut], maxfev=10_000)
+        except RuntimeError:
+            return math.nan
+        rest = y[cut:]
+        error, spread = ((rest - function(x[cut:], *found)) ** 2).sum(), ((rest - rest.mean()) ** 2).sum()
+        return float(1 - error / spread) if spread else math.nan
+
+
+@register("quantity", "speed")
+@dataclass
+class Speed:
+    """Units of the budget a second of wall time, from the end of the first step on. Its runs have the machine alone."""
+
+    alone: ClassVar[bool] = True
+
+    def __call__(self, run: Evidence) -> float:
+        wall = run.columns["wall"]
+        return float((run.spent[-1] - run.spent[0]) / (wall[-1] - wall[0])) if len(wall) > 1 else math.nan
+
+
+@register("quantity", "simulated")
+@dataclass
+class Simulated:
+    """A number that no training gives: `metric` out of what the component `by` of kind `analysis` returns for a seed.
+    An identity is such a number whose check goes `equal`."""
+
+    by: Analysis
+    metric: str
+    trains: ClassVar[bool] = False
+
+    def __call__(self, run: Evidence) -> float:
+        values = self.by(run.seed)
+        if self.metric not in values:
+            raise KeyError(f"the analysis gives no {self.metric!r}; {nearest(self.metric, values)}")
+        return float(values[self.metric])

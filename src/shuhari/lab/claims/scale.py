@@ -1,0 +1,113 @@
+"""The same claim on other beds: does a verdict survive another size of the policy, or another task?
+
+A method's claim keeps its headline, margin, guard and budget; its bed is another (`beds/trie/twins4_400k`), whose
+learning rate was fixed on the baseline there. Results lie apart (`results/scale/<bed>/claims/<family>/<method>.json`)
+and count nowhere. Beside the claim's own they say whether effects keep their sign and their order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+from shuhari.lab.claims import cards
+from shuhari.lab.claims.claim import Claim, read
+from shuhari.lab.claims.verdict import HELD
+from shuhari.config.recipe import load
+from shuhari.kernel.stats import Estimate
+
+FOLDER = "scale"
+LEAST = 5  # methods; with fewer a rank correlation has no interval
+
+
+def read_on(reference: str, bed: str, *, smoke: bool = False, beds: Path | None = None) -> Claim:
+    """The claim of a method on another bed than its own. Premises about arms that only a card has, such as the control,
+    are left out where this bed has none, and ablations everywhere: what is asked is the headline and its guard. beds:
+    where cards lie. RecipeError."""
+    claim = read(reference, smoke=smoke, bed=bed)
+    card = cards.find(claim.bed, beds)
+    known = cards.list_arms(claim, card)
+    asked = [c for c in claim.checks if c.rule.role != "because"]
+    kept = [c for c in asked if c.rule.role != "premise" or {*c.arms} <= known]
+    notes = [f"On {claim.bed}; ablations were not asked."]
+    if gone := len(asked) - len(kept):
+        notes.append(f"It has no card: {gone} premises about other arms than the claim's were not asked.")
+    return replace(claim, checks=tuple(kept), notes=(*claim.notes, *notes))
+
+
+def folder_of(bed: str, out: Path) -> Path:
+    """Where results on another bed are kept, apart from those of claims."""
+    return out / FOLDER / load(bed).name
+
+
+def find_beds(out: Path, method: str = "") -> list[str]:
+    """The other beds on which something was measured, or that one method was."""
+    found = (out / FOLDER).rglob(f"claims/{method or '*/*'}.json")
+    return sorted({path.relative_to(out / FOLDER).as_posix().partition("/claims/")[0] for path in found})
+
+
+def read_results(out: Path) -> list[dict[str, Any]]:
+    """What was measured on other beds."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / FOLDER).rglob("claims/**/*.json"))]
+
+
+@dataclass(frozen=True)
+class Sized:
+    """One result of a method: the number of its policy's weights, and its effect with the interval, in margins; NaN
+    where nothing was measured."""
+
+    bed: str
+    weights: int
+    effect: float
+    low: float
+    high: float
+    verdict: str
+
+
+def by_size(claimed: Iterable[Mapping[str, Any]], elsewhere: Iterable[Mapping[str, Any]]) -> dict[str, list[Sized]]:
+    """Methods that were measured on their own bed and on others by the same headline and margin: their results, the
+    claim's own first, then by the number of weights."""
+    own = {result["method"]: result for result in claimed}
+    others: dict[str, list[Sized]] = {}
+    for result in elsewhere:
+        if result["method"] in own and _asked(result) == _asked(own[result["method"]]):
+            others.setdefault(result["method"], []).append(_sized(result))
+    sizes = {name: sorted(found, key=lambda s: (s.weights, s.bed)) for name, found in others.items()}
+    return {name: [_sized(own[name]), *sizes[name]] for name in sorted(sizes)}
+
+
+def correlate_ranks(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Estimate:
+    """Spearman's rank correlation of two series [N] with an interval by Fisher's z, whose variance is 1.06 / (N - 3)
+    (Fieller, Hartley and Pearson 1957); NaN ends below `LEAST`, and NaN where a series does not vary. Pairs with a NaN
+    are left out."""
+    from scipy.stats import spearmanr
+
+    pairs = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+    n = len(pairs)
+    if n < 2 or any(len({*side}) < 2 for side in zip(*pairs, strict=True)):
+        return Estimate(math.nan, math.nan, math.nan, n)
+    rho = float(spearmanr(pairs).statistic)
+    if n < LEAST:
+        return Estimate(rho, math.nan, math.nan, n)
+    half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(1.06 / (n - 3))
+    z = math.atanh(max(-1 + 1e-9, min(1 - 1e-9, rho)))
+    return Estimate(rho, math.tanh(z - half), math.tanh(z + half), n)
+
+
+def _asked(result: Mapping[str, Any]) -> tuple[Any, ...]:
+    head = result["headline"]
+    return tuple(head.get(key) for key in ("metric", "use", "direction", "margin", "ratio"))
+
+
+def _sized(result: Mapping[str, Any]) -> Sized:
+    head = result["headline"]
+    found = [head.get(key) for key in ("effect", "low", "high")]
+    ends = [math.nan if v is None or not head["margin"] else v / head["margin"] for v in found]
+    effect, low, high = ends
+    guard = ", its guard open" if result["verdict"] in HELD and result.get("guard") == "open" else ""
+    return Sized(result["bed"], result["model"]["parameters"], effect, low, high, result["verdict"] + guard)

@@ -1,0 +1,149 @@
+"""The numbers of one stage of a run, and the statistics of them that rules are about.
+
+A statistic takes the evidence and the name of a metric and gives one number, NaN where it cannot be said. Steps at
+which the metric has no value are left out; so are values that are not finite, except by `share_not_finite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from shuhari.kernel.abilities import ability
+from shuhari.data import EMPTY, Array
+from shuhari.kernel.registry import find, names
+
+RECENT = 50  # steps at most that count as the last ones
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The steps of one stage: `columns` as `Run.metrics` gives them, its resolved `table` of the recipe, and `before`,
+    what the ledger (`spent/...`) said when the stage began."""
+
+    stage: str
+    columns: Mapping[str, Sequence[Any]]
+    table: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, float] = EMPTY
+
+    def __len__(self) -> int:
+        return len(self.columns.get("step", ()))
+
+    def find(self, pattern: str) -> list[str]:
+        """The metrics that a pattern such as `*/lr` names and that have a value; not those of a single task."""
+        return [n for n, v in self.columns.items() if "@" not in n and fnmatchcase(n, pattern) and self._has(v)]
+
+    def values(self, name: str) -> Array:
+        """The values of a metric at the steps that have one."""
+        return np.array([v for v in self.columns.get(name, ()) if isinstance(v, int | float)], np.float64)
+
+    def finite(self, name: str) -> Array:
+        """Those of them that are finite."""
+        x = self.values(name)
+        return x[np.isfinite(x)]
+
+    def spent(self, what: str) -> float:
+        """What the stage has spent of something, such as `env_steps`."""
+        x = self.finite(f"spent/{what}")
+        return float(x[-1] - self.before.get(f"spent/{what}", 0.0)) if len(x) else 0.0
+
+    @property
+    def trains_score(self) -> bool:
+        """Whether the task's own score weighs in the trained reward."""
+        trained = list_trained(self.table.get("reward") or EMPTY)
+        return not trained or "score" in trained
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether tokens were sampled in it."""
+        return self.spent("tokens") > 0
+
+    @staticmethod
+    def _has(values: Sequence[Any]) -> bool:
+        return any(isinstance(v, int | float) for v in values)
+
+
+def list_trained(reward: Mapping[str, Any]) -> list[str]:
+    """The names that weigh by a recipe's table of rewards where a grader, or the recipe, takes the place of the task's
+    own measure; empty where that is trained."""
+    beside = reward.get("beside") or EMPTY
+    if (weights := reward.get("weights")) is not None:
+        return [*weights]
+    graders = {k: v for k, v in reward.items() if k not in ("weights", "beside", *beside)}
+    return [name for name, one in graders.items() if _counts(str(one.get("use", name)))]
+
+
+def _counts(use: str) -> bool:
+    """Whether a grader takes the place of the task's own measure; one of a user's, whose code is not asked, does."""
+    return use not in names("reward") or bool(ability(find("reward", use), "counts"))
+
+
+def recent(e: Evidence, name: str) -> float:
+    """the mean of the last quarter of the steps"""
+    return _mean(_last(e.finite(name)))
+
+
+def first(e: Evidence, name: str) -> float:
+    """the value of the first step"""
+    x = e.finite(name)
+    return float(x[0]) if len(x) else float("nan")
+
+
+def growth(e: Evidence, name: str) -> float:
+    """the mean of the last quarter of the steps over that of the first"""
+    x = e.finite(name)
+    begin = _mean(x[: max(1, len(x) // 4)])
+    return recent(e, name) / begin if begin > 0 else float("nan")
+
+
+def spread(e: Evidence, name: str) -> float:
+    """the largest value less the smallest"""
+    x = e.finite(name)
+    return float(x.max() - x.min()) if len(x) else float("nan")
+
+
+def highest(e: Evidence, name: str) -> float:
+    """the largest value"""
+    x = e.finite(name)
+    return float(x.max()) if len(x) else float("nan")
+
+
+def lowest(e: Evidence, name: str) -> float:
+    """the smallest value"""
+    x = e.finite(name)
+    return float(x.min()) if len(x) else float("nan")
+
+
+def upper_decile(e: Evidence, name: str) -> float:
+    """the value that one step in ten exceeds"""
+    x = e.finite(name)
+    return float(np.quantile(x, 0.9)) if len(x) else float("nan")
+
+
+def share_not_finite(e: Evidence, name: str) -> float:
+    """the share of steps at which it is NaN or infinite"""
+    x = e.values(name)
+    return float((~np.isfinite(x)).mean()) if len(x) else float("nan")
+
+
+def spent_per_episode(e: Evidence, name: str) -> float:
+    """how much of it was spent for an episode"""
+    x = e.finite("rollout/episodes")
+    return e.spent(name.removeprefix("spent/")) / float(x.sum()) if len(x) and x.sum() > 0 else float("nan")
+
+
+def spent_in_stage(e: Evidence, name: str) -> float:
+    """how much of it the stage has spent"""
+    return e.spent(name.removeprefix("spent/"))
+
+
+def _last(x: Array) -> Array:
+    return x[-max(1, min(RECENT, len(x) // 4)) :]
+
+
+def _mean(x: Array) -> float:
+    return float(x.mean()) if len(x) else float("nan")

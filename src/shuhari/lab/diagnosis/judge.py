@@ -1,0 +1,106 @@
+"""The judgement of a run: its steps by stages, and every rule asked of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from shuhari.config.overlay import read_budgets
+from shuhari.lab.diagnosis import learning, rewards, sampling
+from shuhari.lab.diagnosis.evidence import Evidence
+from shuhari.lab.diagnosis.rule import Rule
+
+RULES: tuple[Rule, ...] = (*rewards.RULES, *sampling.RULES, *learning.RULES)
+FINE = "every number lies in its healthy range"
+FEW = 10  # steps; the rules that look at rewards ask for so many
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: `number` of `metric` in the steps `begin` to `end` of `stage`."""
+
+    rule: Rule
+    stage: str
+    metric: str
+    number: float
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        return " ".join(self.list_lines())
+
+    def list_lines(self) -> tuple[str, str, str]:
+        """What is wrong, by which number, and what helps."""
+        rule = self.rule
+        about = " ".join((rule.number.__doc__ or "").split())
+        steps = f"step {self.end}" if self.begin == self.end else f"steps {self.begin} to {self.end}"
+        seen = f"{self.metric}, {about}, is {self.number:.4g}; healthy is {rule.describe_range()}."
+        return f"{rule.name} (stage {self.stage}, {steps}): {rule.cause}.", seen, f"What helps: {rule.helps}"
+
+    def to_json(self) -> dict[str, Any]:
+        """In plain values."""
+        low, high = self.rule.healthy
+        where = {"stage": self.stage, "metric": self.metric, "number": self.number, "begin": self.begin}
+        return {"rule": self.rule.name, **where, "end": self.end, "healthy": [low, high],
+                "cause": self.rule.cause, "helps": self.rule.helps}  # fmt: skip
+
+
+def diagnose(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong with a run of whose steps `columns` tell (`Run.metrics`), stage by stage. `recipe`: its resolved
+    recipe, a plain tree (`Run.recipe`)."""
+    return [finding for e in split_stages(columns, recipe) for finding in judge(e)]
+
+
+def judge(e: Evidence, rules: Iterable[Rule] = RULES) -> list[Finding]:
+    """What the rules find in one stage, less what another of them covers."""
+    found = {}
+    for rule in rules:
+        if (pair := rule.find(e)) is not None:
+            steps = e.columns["step"]
+            found[rule.name] = Finding(rule, e.stage, *pair, begin=steps[0], end=steps[-1])
+    covered = {name for f in found.values() for name in f.rule.covers}
+    return [f for name, f in found.items() if name not in covered]
+
+
+def split_stages(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> Iterator[Evidence]:
+    """The evidence of each stage, in order."""
+    tables = {t.get("name"): t for t in recipe.get("stage", ()) if isinstance(t, Mapping)}
+    at, before = 0, dict[str, float]()
+    for stage, group in groupby(columns.get("stage", ())):
+        end = at + len(list(group))
+        own = {name: values[at:end] for name, values in columns.items()}
+        table = {**{k: v for k, v in recipe.items() if k != "stage"}, **tables.get(stage, {})}
+        yield Evidence(str(stage), own, table, before)
+        before = {n: v[-1] for n, v in own.items() if n.startswith("spent/") and v[-1] is not None}
+        at = end
+
+
+def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> str:
+    """What is said of a run in which no rule found anything: `FINE` alone, or with what makes that less sure of the
+    last stage. `recipe`: as in `diagnose`."""
+    *_, last = split_stages(columns, recipe)
+    n = len(last)
+    unsure = f", as far as {n} step{'s' * (n > 1)} can show it: most rules need {FEW}" if n < FEW else ""
+    return f"{FINE}{unsure}{_tell_nothing_learnt(last)}{_tell_nothing_earned(columns)}"
+
+
+def _tell_nothing_learnt(e: Evidence) -> str:
+    """That a stage has ended before it made an update, and that its first step alone was more than its budget."""
+    idle = bool(e.table.get("part")) and not e.spent("updates")
+    out = f"; but no update was made in stage {e.stage}" if idle else ""
+    for unit, budget in read_budgets(e.table).items() if len(e) == 1 else ():
+        if (spent := e.spent(unit)) > budget:
+            out += f"; its first step alone spent {spent:g} {unit} of a budget of {budget:g}"
+    return out
+
+
+def _tell_nothing_earned(columns: Mapping[str, Sequence[Any]]) -> str:
+    """What no rule takes for a disease, and no user for health: that the last stage has earned nothing at all."""
+    last = [stage == columns["stage"][-1] for stage in columns["stage"]]
+    for name in ("reward/score", "reward/mean", "evaluate/greedy"):
+        values = [v for v, here in zip(columns.get(name, ()), last, strict=False) if here and v is not None]
+        if values and not any(values):
+            return f"; and yet {name} was 0 at every step of stage {columns['stage'][-1]}: nothing was achieved so far"
+    return ""

@@ -1,0 +1,44 @@
+"""Alarms while a run trains: the rules that are raised `at_once`, of the first steps of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shuhari.lab.diagnosis.evidence import Evidence
+from shuhari.lab.diagnosis.judge import RULES, Finding, judge
+
+ASKED = frozenset({1, 2, 3, 5, 10, 20, 50, 100, 200, 500})  # at these steps of a stage
+_AT_ONCE = tuple(rule for rule in RULES if rule.at_once)
+
+
+class Watch:
+    """Sees the reports of a run one by one. `add` gives what is found, each rule once a stage. A stage of which it has
+    not seen the first step, as of a run that is resumed, is not judged."""
+
+    def __init__(self) -> None:
+        self._stage: str | None = None
+        self._step, self._rows, self._raised = 0, list[Mapping[str, Any]](), set[str]()
+        self._before: Mapping[str, Any] = {}
+        self._last: Mapping[str, Any] = {}
+
+    def add(self, report: Mapping[str, Any]) -> list[Finding]:
+        """What is found with this report."""
+        stage = str(report.get("stage", ""))
+        if stage != self._stage:
+            resumed = self._stage is None and report.get("step", 1) != 1
+            self._stage, self._step, self._rows, self._raised = stage, max(ASKED) if resumed else 0, [], set()
+            self._before = {k: v for k, v in self._last.items() if k.startswith("spent/")}
+        self._step, self._last = self._step + 1, report
+        if self._step > max(ASKED):
+            return []
+        self._rows.append(report)
+        if self._step not in ASKED:
+            return []
+        names = dict.fromkeys(n for row in self._rows for n, v in row.items() if isinstance(v, int | float))
+        columns = {n: [row.get(n) for row in self._rows] for n in names}
+        found = judge(Evidence(stage, columns, {}, self._before), _AT_ONCE)
+        new = [f for f in found if self._raised.isdisjoint({f.rule.name, *f.rule.covers})]
+        for finding in new:
+            self._raised |= {finding.rule.name, *finding.rule.covers}
+        return new

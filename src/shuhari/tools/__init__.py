@@ -1,1 +1,0 @@
-"""Tools beside training: plots, exports, profiles and machine reports. No training code imports them."""
