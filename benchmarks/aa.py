@@ -30,14 +30,14 @@ import numpy as np
 from trials import Shares, draw_pairs, plant, simulate
 
 import shuhari
+from shuhari.config import library
+from shuhari.config.recipe import Recipe, load
+from shuhari.kernel.stats import Estimate
 from shuhari.lab.claims import cards
 from shuhari.lab.claims.looks import LOOKS, compute_mde
 from shuhari.lab.claims.quantities import Metric, read_values
 from shuhari.lab.claims.verdict import Rule
-from shuhari.config import library
-from shuhari.config.recipe import Recipe, load
 from shuhari.loop.roles import load_initial
-from shuhari.kernel.stats import Estimate
 
 OUT = Path(__file__).parent / "results" / "aa.json"
 COMPARISONS, PLANTED, POOL, EACH = 400, 50, 64, 8  # the pool: pairs of tables, runs of text, of a warm-up each

@@ -24,12 +24,12 @@ from typing import Any
 from asynchrony import TASK, taught
 from common import RESULTS, machine, publish, shown, spread, table
 
-from shuhari.kernel import profile
 from shuhari.config import recipe
-from shuhari.store import Run
 from shuhari.desk.planning.choose import plan
 from shuhari.desk.planning.measured import measure
 from shuhari.desk.profile_report import train_profiled
+from shuhari.kernel import profile
+from shuhari.store import Run
 
 CALIBRATION: dict[str, Any] = {"groups": 8, "n": 8, "staleness": 0, "wait": 0.02, "most": 4}
 SETTINGS: dict[str, dict[str, Any]] = {

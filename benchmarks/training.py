@@ -83,8 +83,8 @@ def learner(args: argparse.Namespace, ids: np.ndarray) -> tuple[Callable[[], Any
     """One update of a learner with the clipped objective, and the model that it trains."""
     from shuhari.config import recipe
     from shuhari.data import Problem, Request, Step, Trajectory
-    from shuhari.loop.run import open_run
     from shuhari.kernel.pack import pack
+    from shuhari.loop.run import open_run
 
     model = {
         "architecture": args.architecture, "hidden": args.hidden, "layers": args.layers, "heads": args.hidden // 64,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shuhari.kernel.stats import Estimate, wilson
 from shuhari.lab.claims.looks import LOOKS, compute_levels, judge_look
 from shuhari.lab.claims.verdict import HELD, Headline, Rule
-from shuhari.kernel.stats import Estimate, wilson
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import shuhari
 from shuhari.batch import Batch
-from shuhari.needs import Need
 from shuhari.kernel.ratio import log_ratio
+from shuhari.needs import Need
 
 NEW = Need(("policy",), "log_prob", live=True)  # recomputed, with gradient, at each optimiser step
 

@@ -17,15 +17,15 @@ from torch import Tensor
 from grading import context
 from shuhari import testing
 from shuhari.batch import Batch
-from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.kernel.pack import pack
+from shuhari.lab.claims.claim import read
 from shuhari.learners.loss import Loss
 from shuhari.loop.collect import add_reward, grade_group
 from shuhari.needs import gather
-from shuhari.kernel.pack import pack
 from shuhari.transforms import apply
 
 OLD = "policy/log_prob"  # the column of what the policy said before the update

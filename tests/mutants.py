@@ -21,13 +21,13 @@ from typing import Any
 
 import tomli_w
 
-from shuhari.kernel import registry
 from shuhari.config.build import build_stage, describe_work
 from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.settings import KINDS as PORTS
 from shuhari.config.settings import Settings
+from shuhari.kernel import registry
 from shuhari.loop.checks import check_stages
 
 LIMIT = 5.0  # seconds of processor time for one

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import shuhari
-from shuhari.kernel import registry
-from shuhari.desk.api import default_path
 from shuhari.config import recipe
 from shuhari.config.overlay import RecipeError
 from shuhari.data import ContractError
+from shuhari.desk.api import default_path
+from shuhari.kernel import registry
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.loop.context import Context
 from shuhari.models.text.causal import Causal
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.store import Run, StoreError
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

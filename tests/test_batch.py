@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuhari.batch import Batch
-from shuhari.kernel.columns import BRANCH, POLICY
 from shuhari.data import Problem, Request, Step, Trajectory, code
+from shuhari.kernel.columns import BRANCH, POLICY
 from shuhari.kernel.join import cat
-from shuhari.needs import Need
 from shuhari.kernel.pack import pack
+from shuhari.needs import Need
 from shuhari.store.decode import from_tree
 from shuhari.store.encode import to_tree
 

@@ -17,14 +17,14 @@ import torch
 from starlette.testclient import TestClient
 
 import shuhari as package
-from shuhari.kernel import registry
-from shuhari.desk.api import train
-from shuhari.desk.cli import main
 from shuhari.config.recipe import load
-from shuhari.distributed.children import open_process
-from shuhari.loop.outside import find_outside
+from shuhari.desk.api import train
 from shuhari.desk.board.app import make_app
 from shuhari.desk.board.views import COSTLY, VIEWS
+from shuhari.desk.cli import main
+from shuhari.distributed.children import open_process
+from shuhari.kernel import registry
+from shuhari.loop.outside import find_outside
 
 SCRIPT = "import sys; del sys.path[0]; from shuhari.desk.cli import main; main()"  # where the installed command begins
 COMMON = (

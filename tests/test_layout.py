@@ -13,19 +13,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "shuhari"
 ROOMS = (  # from the bottom; a room imports from itself and from those before it
-    frozenset(
-        "abilities batch begin bounds columns data events join measure needs noise pack plugins ports profile ramp "
-        "ratio reduce registry stats".split()
-    ),
+    frozenset("batch bounds data events kernel needs ports".split()),
     frozenset(["store"]),
     frozenset(
-        "analysis buffers curricula engines learners methods metrics models objectives optimisers rewards "
-        "rollouts studies tasks transforms".split()
+        "buffers curricula engines learners methods metrics models objectives optimisers rewards rollouts tasks "
+        "transforms".split()
     ),
     frozenset(["config", "distributed", "loop"]),
-    frozenset("__init__ __main__ api claims cli diagnosis recipes testing tools".split()),
+    frozenset("__init__ __main__ desk lab recipes testing".split()),
 )
-LAYERS, TOP, LINES = 16, 48, 350
+LAYERS, TOP, LINES = 16, 30, 350
 
 
 def modules() -> dict[str, Path]:
@@ -80,13 +77,14 @@ def test_imports_point_down(name: str) -> None:
 
 
 def test_nothing_imports_in_a_circle() -> None:
-    """Annotations count too: what two modules say of each other belongs into one below them."""
+    """Annotations and imports inside of functions count too: what two modules say of each other belongs into one below
+    them."""
     done: set[str] = set()
 
     def walk(name: str, path: tuple[str, ...]) -> None:
         assert name not in path, " -> ".join((*path[path.index(name) :], name))
         if name not in done:
-            for other in sorted(imports(name)):
+            for other in sorted(imports(name, later=True)):
                 walk(other, (*path, name))
             done.add(name)
 
@@ -105,6 +103,7 @@ def test_layers_are_few() -> None:
 
 def test_the_top_is_one_screen() -> None:
     seen = [p for p in ROOT.iterdir() if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")]
+    seen = [p for p in seen if not p.name.startswith("__")]
     assert len(seen) <= TOP
 
 

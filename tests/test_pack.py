@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuhari.kernel.columns import BRANCH
 from shuhari.data import Problem, Ramp, Request, Sampling, Status, Step, Trajectory, code
+from shuhari.kernel.columns import BRANCH
 from shuhari.kernel.pack import find_usable, pack, pad
 
 NAN = float("nan")

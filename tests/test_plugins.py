@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.kernel import plugins, registry
 from shuhari.config.library import list_methods, list_names
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.config.settings import look_up
+from shuhari.kernel import plugins, registry
 from shuhari.tasks import catalogue
 
 TASK = '''

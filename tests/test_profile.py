@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from shuhari.kernel import profile
 from shuhari.batch import Batch
+from shuhari.kernel import profile
 from shuhari.kernel.profile import Peaks, Profile, span, spanned, stretches, work
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import Problem, Request, Sampling, Status, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.models.text.causal import Causal
 from shuhari.optimisers.adamw import AdamW
-from shuhari.kernel.pack import pack
 from shuhari.tasks.arithmetic import Arithmetic
 from shuhari.testing import context
 

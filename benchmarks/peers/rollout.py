@@ -81,8 +81,8 @@ def engine(case: dict[str, Any]) -> Callable[[list[list[int]], list[int]], int]:
 
     from shuhari.data import Sampling
     from shuhari.engines.local import Local
-    from shuhari.models.text.causal import Causal
     from shuhari.kernel.noise import keys
+    from shuhari.models.text.causal import Causal
     from shuhari.tasks.prompts import Prompts
 
     wanted: dict[int, int] = {}  # the key of a row -> its length

@@ -18,11 +18,11 @@ from text import prepare
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
+from shuhari.kernel.pack import pad
 from shuhari.learners.parts import Term
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
-from shuhari.kernel.pack import pad
 from shuhari.transforms.advantage import Advantage
 
 B, K = 12, 24

@@ -11,39 +11,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shuhari.desk.api import LoadedPolicy, Trained, load, train
     from shuhari.config.overlay import RecipeError
     from shuhari.data import Problem, Sampling
-    from shuhari.learners.parts import Term
-    from shuhari.loop.sessions import Session, session
-    from shuhari.kernel.registry import register
-    from shuhari.store.directory import NoRunError
-    from shuhari.store.files import StoreError
+    from shuhari.desk.api import LoadedPolicy, Trained, load, train
     from shuhari.desk.export import Exported, export
     from shuhari.desk.sinks import track_trackio as Trackio
     from shuhari.desk.sinks import track_wandb as WandB
     from shuhari.desk.tensorboard import TensorBoard
+    from shuhari.kernel.registry import register
+    from shuhari.learners.parts import Term
+    from shuhari.loop.sessions import Session, session
+    from shuhari.store.directory import NoRunError
+    from shuhari.store.files import StoreError
 
 __version__ = "0.1.0"
 _HOME = {
-    "Exported": "tools.export",
-    "LoadedPolicy": "api",
+    "Exported": "desk.export",
+    "LoadedPolicy": "desk.api",
     "NoRunError": "store.directory",
     "Problem": "data",
     "RecipeError": "config.overlay",
     "Sampling": "data",
     "Session": "loop.sessions",
     "StoreError": "store.files",
-    "TensorBoard": "tools.tensorboard",
+    "TensorBoard": "desk.tensorboard",
     "Term": "learners.parts",
-    "Trackio": "tools.sinks:track_trackio",
-    "Trained": "api",
-    "WandB": "tools.sinks:track_wandb",
-    "export": "tools.export",
-    "load": "api",
-    "register": "registry",
+    "Trackio": "desk.sinks:track_trackio",
+    "Trained": "desk.api",
+    "WandB": "desk.sinks:track_wandb",
+    "export": "desk.export",
+    "load": "desk.api",
+    "register": "kernel.registry",
     "session": "loop.sessions",
-    "train": "api",
+    "train": "desk.api",
 }
 __all__ = [  # noqa: RUF022  (what most people want comes first)
     "train", "load", "export", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session",

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuhari.kernel.columns import BRANCH, DERIVED
 from shuhari.data import Status, Step, nearest
+from shuhari.kernel.columns import BRANCH, DERIVED
 
 STATUS = {s: i for i, s in enumerate(Status)}
 POINTERS = ("parent", "child", "last")  # columns that name rows of the whole

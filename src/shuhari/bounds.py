@@ -29,6 +29,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+PORTS: dict[str, Any] = {}  # name -> port; the package `ports`, which stands above this module, enters them
+
+
 @dataclass(frozen=True)
 class Bounds:
     """`low` <= x <= `high`; `open` leaves out an end: "low", "high" or "both". `infinite`: an infinity is a number too.
@@ -214,9 +217,7 @@ def _hints(cls: Any, bare: bool) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls, include_extras=not bare)
     except NameError:
-        from shuhari import ports
-
-        known = {**vars(typing), **vars(ports), "Callable": Callable}
+        known = {**vars(typing), **PORTS, "Callable": Callable}
         found: dict[str, Any] = {}
         for base in reversed(cls.__mro__):  # what a world of Gymnasium derives from has settings of nobody's
             if "__dataclass_fields__" in vars(base):

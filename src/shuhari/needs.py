@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
-from shuhari.kernel.columns import is_of_rows
 from shuhari.data import EMPTY, Array, nearest
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.columns import is_of_rows
 from shuhari.kernel.profile import span
 
 

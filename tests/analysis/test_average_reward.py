@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from shuhari.tasks.worlds.average_reward import best_transitions, extended_value_iteration
 from shuhari.data import Array
+from shuhari.tasks.worlds.average_reward import best_transitions, extended_value_iteration
 from shuhari.tasks.worlds.riverswim import RiverSwim, make_tables
 
 

@@ -7,8 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from shuhari.analysis.change import Change, has_changed, log_evidence, split_evidence
 from shuhari.data import Array
+from shuhari.learners.change_points import has_changed, log_evidence, split_evidence
+from shuhari.methods.theory.r_bocpd_ucrl2.change import Change
 
 
 def forecast(stream: Array, kinds: int) -> float:

@@ -6,8 +6,8 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.buffers.imagined import Imagined
-from shuhari.models.dynamics import Prediction
 from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.models.dynamics import Prediction
 from shuhari.testing import context
 
 

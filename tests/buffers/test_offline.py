@@ -28,8 +28,8 @@ from shuhari.buffers.recording import (
     select_episodes,
 )
 from shuhari.buffers.recordings import Joined, Played, Stored, save
-from shuhari.desk.cli.text import describe
 from shuhari.config.recipe import load
+from shuhari.desk.cli.text import describe
 from shuhari.events import Loaded, StageStarted
 from shuhari.kernel.join import cat
 from shuhari.loop.run import Run as Loop

@@ -13,8 +13,8 @@ import pytest
 from shuhari.buffers.picked import Picked
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.events import StageStarted
-from shuhari.loop.collect import add_reward
 from shuhari.kernel.pack import pack
+from shuhari.loop.collect import add_reward
 from shuhari.ports import Buffer
 from shuhari.tasks.source import Generated, Listed
 from shuhari.testing import context

@@ -16,8 +16,8 @@ from shuhari.curricula.others import Others
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.events import Loaded, StageStarted
-from shuhari.loop.collect import add_reward
 from shuhari.kernel.pack import pack
+from shuhari.loop.collect import add_reward
 from shuhari.ports import Buffer, Curriculum
 from shuhari.tasks.source import Generated, Listed
 from shuhari.testing import context

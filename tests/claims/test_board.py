@@ -133,8 +133,8 @@ def test_a_bed_is_ranked_by_its_own_score_and_less_is_better_where_checks_say_so
 def test_the_board_of_a_bed_names_what_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from shuhari.lab.claims import result as results
     from shuhari.desk.cli import main
+    from shuhari.lab.claims import result as results
 
     found = {name: on_loops(name, cut) for name, cut in METHODS}
     monkeypatch.setattr(results, "read_kept", lambda name, at=None: found.get(name))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims import cards
 from shuhari.lab.claims.checks import Check
 from shuhari.lab.claims.quantities import Metric
 from shuhari.lab.claims.verdict import Rule, Verdict
-from shuhari.config.overlay import RecipeError
 
 SEEDS = 6
 

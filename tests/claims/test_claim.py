@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from shuhari.config.build import build_stage
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
 from shuhari.lab.claims.checks import name_quantity
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.runs import plan_runs
-from shuhari.config.build import build_stage
-from shuhari.config.overlay import RecipeError
-from shuhari.config.recipe import load
 
 RECIPE = """extends = "baselines/grpo"
 [collect.advantage]

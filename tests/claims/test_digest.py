@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shuhari.lab.claims.digest import compute_digest, describe
 from shuhari.config.overlay import format_path, walk_leaves
 from shuhari.config.recipe import Recipe, RecipeError, dump, load
+from shuhari.lab.claims.digest import compute_digest, describe
 
 
 def written(tmp_path: Path, text: str) -> Recipe:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
+from shuhari.desk.cli import main
 from shuhari.lab.claims import runs
 from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.explore import arrange, choose_metric, explore, read_cells
 from shuhari.lab.claims.looks import compute_mde
-from shuhari.desk.cli import main
-from shuhari.config.overlay import RecipeError
-from shuhari.config.recipe import load
 
 
 def test_the_method_over_the_bed_is_compared_with_the_bed_alone() -> None:

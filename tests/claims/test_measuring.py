@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims import runs
 from shuhari.lab.claims.board import count_tries
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.measure import measure
 from shuhari.lab.claims.result import compute_hashes, find_stale
 from shuhari.lab.claims.wording import describe_verdict
-from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"
 part.policy.optimiser.lr = 0.3

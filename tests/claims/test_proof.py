@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shuhari.config import library
 from shuhari.lab.claims import proof, runs
 from shuhari.lab.claims.claim import Claim, read
 from shuhari.lab.claims.measure import measure
@@ -18,7 +19,6 @@ from shuhari.lab.claims.proof import Proof, prove, settle
 from shuhari.lab.claims.result import compute_hashes, find_stale, list_quantities
 from shuhari.lab.claims.runs import make, plan_runs
 from shuhari.lab.claims.sources import is_older
-from shuhari.config import library
 from shuhari.objectives.clip import Clip
 from shuhari.store.directory import Run
 

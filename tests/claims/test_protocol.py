@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims.claim import FIRST, Claim, read
 from shuhari.lab.claims.making import plan_card
 from shuhari.lab.claims.protocol import choose_card, find_commit, find_first_seed, find_mark, find_protocol, prepare
 from shuhari.lab.claims.result import compute_hashes, find_modules
-from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"
 part.policy.optimiser.lr = 0.3

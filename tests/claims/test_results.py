@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from shuhari.config.library import find_results, list_names, read_result
+from shuhari.config.overlay import format_path, look_up, walk_leaves
+from shuhari.config.recipe import load
+from shuhari.config.settings import Settings
 from shuhari.lab.claims.cards import judge_premise
 from shuhari.lab.claims.claim import Claim, read
 from shuhari.lab.claims.curve import Reading
@@ -16,10 +20,6 @@ from shuhari.lab.claims.looks import compute_levels, compute_mde
 from shuhari.lab.claims.protocol import choose_card
 from shuhari.lab.claims.result import find_modules, find_stale
 from shuhari.lab.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons
-from shuhari.config.library import find_results, list_names, read_result
-from shuhari.config.overlay import format_path, look_up, walk_leaves
-from shuhari.config.recipe import load
-from shuhari.config.settings import Settings
 
 CLAIMS = [name for name in list_names() if load(name).tree.get("claim")]
 RESULTS = [p.relative_to(find_results()).with_suffix("").as_posix() for p in sorted(find_results().rglob("*.json"))]

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from shuhari.config.recipe import load
+from shuhari.config.settings import Settings
+from shuhari.desk.cli import main
 from shuhari.lab.claims import sources
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.result import compute_hashes, find_stale
 from shuhari.lab.claims.runs import CHANCE, SCORES, ClaimError, Job, find_own, find_spent, make, plan_runs
-from shuhari.desk.cli import main
-from shuhari.config.recipe import load
-from shuhari.config.settings import Settings
 from shuhari.store import Run
 
 RECIPE = """summary = "a bandit, after a warm-up"

@@ -12,14 +12,14 @@ import gymnasium
 import numpy as np
 import pytest
 
+from shuhari.config import library
+from shuhari.config.build import make_component
+from shuhari.config.recipe import load
 from shuhari.kernel import registry
 from shuhari.lab.claims import sources
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.result import compute_hashes, find_stale
 from shuhari.lab.claims.runs import plan_runs
-from shuhari.config import library
-from shuhari.config.build import make_component
-from shuhari.config.recipe import load
 
 
 def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shuhari.lab.claims.tries import Begun, file_of
 from shuhari.config.overlay import RecipeError
+from shuhari.lab.claims.tries import Begun, file_of
 
 
 def protocol(number: int, mark: str = "a") -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from shuhari.lab.claims.verdict import Because, Effect, Headline, Rule, Verdict, join_reasons
 from shuhari.kernel.stats import t_interval
+from shuhari.lab.claims.verdict import Because, Effect, Headline, Rule, Verdict, join_reasons
 
 H, F, O = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN  # noqa: E741
 SPREAD = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])  # mean 0; half a 95 % interval is 0.982

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shuhari.kernel import registry
 from shuhari.desk.cli.components import complete_kind
 from shuhari.desk.components import describe, summarise
+from shuhari.kernel import registry
 
 OWN = '''
 from dataclasses import dataclass, field

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.desk.cli.live import Eta, Live, format_time
 from shuhari.config.recipe import load
+from shuhari.desk.cli.live import Eta, Live, format_time
 
 from .conftest import RECIPE
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shuhari.store import Run
 from shuhari.desk.planning import published
 from shuhari.desk.planning.measured import measure
+from shuhari.store import Run
 from small_runs import write_sums
 
 

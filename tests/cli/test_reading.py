@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from shuhari.desk.api import read_trained
-from shuhari.desk.cli.text import make_printable, print_table
 from shuhari.config.library import TROUBLES
 from shuhari.config.recipe import list_names, load
+from shuhari.desk.api import read_trained
+from shuhari.desk.cli.text import make_printable, print_table
 from shuhari.store import Run, Store
 
 
@@ -242,8 +242,8 @@ def test_methods(shuhari) -> None:
 def test_a_long_verdict_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     from types import SimpleNamespace
 
-    from shuhari.lab.claims.wording import describe_verdict
     from shuhari.desk.cli.catalogue import _say_method
+    from shuhari.lab.claims.wording import describe_verdict
 
     failing = [f"stage-{i}: evaluate/greedy of the baseline at least 0.{i}" for i in range(4)]
     kept = {"headline": "x", "verdict": "uninformative", "premise": {"failing": failing}, "hashes": {}}
@@ -298,9 +298,9 @@ def test_a_long_reason_of_a_failure_is_a_line(shuhari, home: Path) -> None:
 def test_an_open_guard_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from shuhari.lab.claims import wording
-    from shuhari.desk.cli.catalogue import _describe_verdict
     from shuhari.config import library
+    from shuhari.desk.cli.catalogue import _describe_verdict
+    from shuhari.lab.claims import wording
 
     kept = {"headline": "x", "guard": "open", "hashes": {}}
     monkeypatch.setattr(library, "read_result", lambda name: kept)

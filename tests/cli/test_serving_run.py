@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from shuhari.desk.api import load
-from shuhari.store import NoRunError, Run, StoreError
 from shuhari.desk.serving.running import open_policy
 from shuhari.desk.serving.worker import Worker
+from shuhari.store import NoRunError, Run, StoreError
 
 
 def test_a_run_is_served_as_of_the_step_that_is_named(home: Path) -> None:

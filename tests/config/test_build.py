@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from shuhari.kernel import registry
 from shuhari.config.build import build_stage, describe_work, make_component, order_entries
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.settings import Settings
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Number, Ramp, Sampling
+from shuhari.kernel import registry
 from shuhari.loop.run import train
 from shuhari.ports import Buffer, Curriculum, Model, Objective, Optimiser, Reward, Transform
 from shuhari.tasks.source import Listed

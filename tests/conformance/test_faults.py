@@ -19,9 +19,9 @@ import torch
 import shuhari
 from shuhari import Sampling, testing
 from shuhari.data import Problem, Request, Status, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.models.text.tokenizers import bpe_tokenizer
 from shuhari.needs import Need, Trace, evaluate
-from shuhari.kernel.pack import pack
 from shuhari.rewards.maths import Maths
 from shuhari.rollouts.episode import Episode
 from shuhari.tasks.arithmetic import Arithmetic

@@ -19,10 +19,10 @@ from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Components, list_roles
 from shuhari.data import Sampling
 from shuhari.events import Collected
+from shuhari.kernel.registry import entries, preset
 from shuhari.loop import state
 from shuhari.loop.run import Run, open_run
 from shuhari.ports import is_text
-from shuhari.kernel.registry import entries, preset
 from shuhari.testing import ModelCase
 from shuhari.testing.models import pick_rows
 from shuhari.testing.small import shrink

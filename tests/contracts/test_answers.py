@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import Problem, Step
+from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import entries
 
 BUILT: dict[str, dict[str, Any]] = {}  # settings of tasks that need some

@@ -16,9 +16,9 @@ import pytest
 from registry_examples import Example, draw_batch
 
 from shuhari.kernel.abilities import ability
+from shuhari.kernel.registry import entries
 from shuhari.loop.run import loop, open_run
 from shuhari.ports import is_text, is_vector
-from shuhari.kernel.registry import entries
 from shuhari.testing import (
     check_analysis,
     check_buffer,

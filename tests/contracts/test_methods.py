@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from shuhari.desk.api import train
 from shuhari.config.build import build_stage
 from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, find_usual_base, load, read_method
+from shuhari.desk.api import train
 from shuhari.loop.checks import check_stages
 from shuhari.testing import shrink
 

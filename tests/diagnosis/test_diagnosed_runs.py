@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from shuhari.config.recipe import load
 from shuhari.desk.api import Trained
 from shuhari.desk.api import train as train_run
-from shuhari.config.recipe import load
 from shuhari.lab.diagnosis import diagnose
 from small_runs import write_sums
 

@@ -17,6 +17,7 @@ from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.distributed.shares import cut_shares
+from shuhari.kernel.pack import pack
 from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.models.text.causal import Causal
@@ -24,7 +25,6 @@ from shuhari.needs import packs
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.optimisers.adamw import AdamW
-from shuhari.kernel.pack import pack
 
 dist: Any = torch.distributed
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from shuhari.kernel.abilities import do_nothing
 from shuhari.distributed import processes
 from shuhari.distributed.children import kill_session, open_process, read_end, wait_for_end
 from shuhari.distributed.processes import DONE, Processes, RankError
+from shuhari.kernel.abilities import do_nothing
 from shuhari.store import codec
 
 

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 import shuhari
-from shuhari.desk.cli import app, main
 from shuhari.config.library import list_names
+from shuhari.desk.cli import app, main
 from shuhari.lab.diagnosis import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"

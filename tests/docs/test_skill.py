@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.desk.cli import main
 from shuhari.desk.board.views import VIEWS
+from shuhari.desk.cli import main
 
 PAGE = (Path(__file__).parents[2] / "SKILL.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import shuhari
+from shuhari.desk.doctor import describe_vllm
 from shuhari.engines import advice
 from shuhari.engines.advice import ANSWER, WEIGHTS, advise
-from shuhari.desk.doctor import describe_vllm
 from small_runs import write_sums
 
 

@@ -11,12 +11,12 @@ import torch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.engines.clock import Virtual, VirtualLoop
 from shuhari.engines.local import Local
-from shuhari.models.text.causal import Causal
-from shuhari.models.text.rows import NoRoom
-from shuhari.needs import Trace, Traces
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import find
+from shuhari.models.text.causal import Causal
+from shuhari.models.text.rows import NoRoom
+from shuhari.needs import Trace, Traces
 
 
 class Dice:

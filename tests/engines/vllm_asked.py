@@ -17,8 +17,8 @@ import torch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.engines.process import Process
 from shuhari.engines.vllm import Vllm
-from shuhari.models.text.causal import Causal
 from shuhari.kernel.pack import pack
+from shuhari.models.text.causal import Causal
 
 NEAR = 1e-4  # of a log-probability: what the engine promises
 SAID = Path(__file__).with_name("vllm_said.json")

@@ -15,14 +15,14 @@ from torch import nn
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Problem, Request, Step, Trajectory
+from shuhari.kernel.pack import pack
+from shuhari.kernel.ratio import log_ratio
+from shuhari.kernel.reduce import group_mean
 from shuhari.learners.gradient import GradientLearner
 from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
-from shuhari.kernel.pack import pack
-from shuhari.kernel.ratio import log_ratio
-from shuhari.kernel.reduce import group_mean
 from shuhari.store.codec import dumps, loads
 
 LIVE = Need(("policy",), "log_prob", live=True)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.tasks.worlds.average_reward import extended_value_iteration
 from shuhari.batch import Batch
 from shuhari.learners.ucrl import Ucrl
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.tabular import Tabular
 from shuhari.tasks.gym import Gym
+from shuhari.tasks.worlds.average_reward import extended_value_iteration
 from shuhari.tasks.worlds.riverswim import RiverSwim
 from shuhari.testing import context
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from shuhari.config.overlay import BUDGETS
+from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.desk.api import load as load_policy
 from shuhari.desk.api import read_trained, train
 from shuhari.desk.cli import main
-from shuhari.config.overlay import BUDGETS
-from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.loop import outside
 from shuhari.loop.outside import compute_digests, find_outside
 from shuhari.loop.study import train as steps

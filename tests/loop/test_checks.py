@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import shuhari
-from shuhari.kernel import registry
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.stage import Components
 from shuhari.data import Problem
+from shuhari.kernel import registry
 from shuhari.loop.checks import check_stages
 from shuhari.loop.run import Run
 from shuhari.needs import Need

@@ -10,8 +10,8 @@ import torch
 
 from grading import Judge, Samples, context, requests
 from shuhari.data import Ramp
-from shuhari.loop import collect
 from shuhari.kernel.measure import summarise_batch
+from shuhari.loop import collect
 from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.single import Single
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.kernel import registry
 from shuhari.buffers.recordings import find_expert
-from shuhari.desk.cli.dry import list_values
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import RecipeError, load
 from shuhari.data import Request
+from shuhari.desk.cli.dry import list_values
 from shuhari.engines.local import Local
+from shuhari.kernel import registry
 from shuhari.learners.pieces import Meters
 from shuhari.loop.checks import check_stages
 from shuhari.loop.evaluation import Evaluation, score_models

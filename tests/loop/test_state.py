@@ -28,10 +28,10 @@ from shuhari.batch import Batch
 from shuhari.config.build import build_stage
 from shuhari.config.library import list_names
 from shuhari.config.recipe import Recipe, load
+from shuhari.kernel.registry import entries
 from shuhari.loop import state
 from shuhari.loop.run import Run
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import entries
 from shuhari.store.codec import dumps, loads
 from shuhari.testing import shrink
 from shuhari.testing.compare import contents, differences, to_plain

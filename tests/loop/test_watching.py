@@ -8,10 +8,10 @@ from statistics import fmean
 import numpy as np
 import pytest
 
+from shuhari.desk.video import FRAMES, draw_numbers, flatten, save_video, write_gif
 from shuhari.loop.run import train
 from shuhari.loop.watching import watch
 from shuhari.store import Run, StoreError
-from shuhari.desk.video import FRAMES, draw_numbers, flatten, save_video, write_gif
 from small_runs import recipe
 
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.kernel.abilities import ability
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.registry import register
 from shuhari.loop.run import Run, open_run
 from shuhari.metrics.exact import Exact, Rows
 from shuhari.ports.answers import Answers
-from shuhari.kernel.registry import register
 from shuhari.tasks.source import Listed, answer_text
 
 WORDS = tuple("".join(w) for n in range(3) for w in product("ab", repeat=n))  # all that two tokens may say: 7

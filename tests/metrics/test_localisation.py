@@ -12,8 +12,8 @@ import torch
 
 from shuhari import testing
 from shuhari.data import Request, Step, Trajectory
-from shuhari.metrics.localisation import Localisation
 from shuhari.kernel.pack import pack
+from shuhari.metrics.localisation import Localisation
 from shuhari.tasks.bandit import Bandit
 from shuhari.tasks.work import Work
 

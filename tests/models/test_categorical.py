@@ -12,10 +12,10 @@ from scipy import stats
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.models.categorical import Categorical, CategoricalPolicy, sample_rows
 from shuhari.models.spaces import Choices, box
 from shuhari.models.tabular import Tabular
-from shuhari.kernel.noise import CounterNoise, keys
 
 LOGITS = torch.tensor([[0.0, 1.0, -0.5]])
 

@@ -13,10 +13,10 @@ from torch import distributions
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.models.chain import ChainPolicy, embed
 from shuhari.models.gaussian import GaussianPolicy
 from shuhari.models.schedules import consistency_schedule, ddpm_schedule, diffused, flow_schedule
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.testing import ModelCase
 from shuhari.testing.models import closed_forms_equal_monte_carlo, the_expected_ratio_is_one
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.models.composite import Gated, Residual
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
@@ -23,7 +24,6 @@ from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.choice import choose, mark_kept
 from shuhari.needs import Need, evaluate
-from shuhari.kernel.noise import CounterNoise, keys
 
 STATE, TWO, FOUR = spaces.Discrete(1), spaces.Discrete(2), spaces.Discrete(4)
 SEEN = spaces.Box(-np.inf, np.inf, (3,))

@@ -13,9 +13,9 @@ from scipy import stats
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.models.critics import Actions, ContinuousQ, DiscreteQ, ScalarModel, ValueCritic
 from shuhari.needs import Need, evaluate
-from shuhari.kernel.noise import CounterNoise, keys
 
 SEEN, CHOICE, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(4), spaces.Box(-1, 1, (2,))
 

@@ -14,8 +14,8 @@ from scipy import integrate, stats
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
-from shuhari.models.deterministic import Clipped, DeterministicPolicy
 from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.models.deterministic import Clipped, DeterministicPolicy
 
 BOUNDS = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 5.0], np.float32))
 SEEN = spaces.Box(-np.inf, np.inf, (3,))

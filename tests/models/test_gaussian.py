@@ -14,8 +14,8 @@ from torch import distributions
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
-from shuhari.models.gaussian import Gaussian, GaussianPolicy, Squashed, SquashedPolicy
 from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.models.gaussian import Gaussian, GaussianPolicy, Squashed, SquashedPolicy
 
 BOUNDS = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 5.0], np.float32))
 SEEN = spaces.Box(-np.inf, np.inf, (3,))

@@ -13,13 +13,13 @@ from gymnasium import spaces
 
 from shuhari.batch import Batch
 from shuhari.data import Ramp, Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import ContinuousQ, DiscreteQ
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
 from shuhari.models.sampling import epsilon, first_temperature, honour, temperature, uniform_share
 from shuhari.models.spaces import Inputs
 from shuhari.models.tabular import Tabular
-from shuhari.kernel.noise import CounterNoise, keys
 
 SEEN, CHOICE, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(4), spaces.Box(-1, 1, (2,))
 MODELS = {

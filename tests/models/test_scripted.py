@@ -14,9 +14,9 @@ from shuhari.batch import Batch
 from shuhari.buffers.recordings import Played
 from shuhari.config.recipe import load
 from shuhari.data import Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.loop.run import train
 from shuhari.models.scripted import Scripted
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.gym import Gym
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.models.chain import ChainPolicy
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
 from shuhari.models.steering import Filtered, Steered
 from shuhari.needs import Need, evaluate
-from shuhari.kernel.noise import CounterNoise, keys
 
 SEEN = spaces.Box(-np.inf, np.inf, (3,))
 ARM = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 4.0], np.float32))

@@ -10,9 +10,9 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import Ramp
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
-from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 
 CTX = context(count=5)

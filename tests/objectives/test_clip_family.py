@@ -18,10 +18,10 @@ import torch
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
-from shuhari.needs import Need
-from shuhari.objectives.clip import Clip
 from shuhari.kernel.pack import pack
 from shuhari.kernel.reduce import reduced, weights
+from shuhari.needs import Need
+from shuhari.objectives.clip import Clip
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed

@@ -11,8 +11,8 @@ import torch
 
 from shuhari import testing
 from shuhari.batch import Batch
-from shuhari.needs import evaluate
 from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.needs import evaluate
 from shuhari.objectives.conservative import Conservative, ConservativeSampled
 
 

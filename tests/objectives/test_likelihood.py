@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from shuhari.batch import Batch
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.needs import Need
 from shuhari.objectives.entropy import Entropy
 from shuhari.objectives.likelihood import Nll
-from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 
 CTX = context()

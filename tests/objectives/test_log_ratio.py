@@ -10,12 +10,12 @@ import torch
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
 from shuhari.data import Ramp
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.loop.run import train
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.preference import Preference
-from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 from small_runs import POLICY
 

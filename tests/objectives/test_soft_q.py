@@ -11,9 +11,9 @@ import torch
 
 from given_logits import Logits
 from shuhari.batch import Batch
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.soft_q import UniformQ, mean_log_prob, next_values
-from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 
 CTX: Any = context()

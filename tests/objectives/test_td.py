@@ -12,12 +12,12 @@ import torch
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.loop.run import loop, open_run
 from shuhari.models.critics import ContinuousQ, DiscreteQ, ScalarModel
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
 from shuhari.needs import evaluate
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.objectives.reparam import Deterministic, Reparam
 from shuhari.objectives.td import QLearning, SmoothedTD, SoftTD, member_values, td_target
 from shuhari.objectives.temperature import Temperature

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.kernel.abilities import ability
 from shuhari.config.build import build_stage
 from shuhari.config.library import BEDS, CONTROL, list_names
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Step
+from shuhari.kernel.abilities import ability
 from shuhari.metrics.exact import Exact
 from shuhari.rollouts.demonstrations import select_problems
 

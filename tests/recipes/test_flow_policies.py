@@ -10,9 +10,9 @@ import torch
 
 from built import built
 from shuhari.batch import Batch
-from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
+from shuhari.lab.claims.claim import read
 from shuhari.models.chain import ChainPolicy
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.denoise import Denoise

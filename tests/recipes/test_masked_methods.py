@@ -13,8 +13,8 @@ from torch import Tensor
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
-from shuhari.models.text.masked import Masked
 from shuhari.kernel.pack import pack
+from shuhari.models.text.masked import Masked
 from shuhari.transforms.masks import Masks
 
 L, SAID = 3, (1, 2, 3)

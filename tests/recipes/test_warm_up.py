@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
+from shuhari.lab.claims.claim import read
 
 TEACHING = {"method": "habits", "baseline": "warm-up", "answers": "habits"}
 

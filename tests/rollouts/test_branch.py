@@ -13,9 +13,9 @@ import torch
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Ramp, Request, Sampling, Step, Trajectory, is_tokens
 from shuhari.engines.local import Local
+from shuhari.kernel.pack import pack
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, Trace, gather
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.branch import Branch, Guided, choose_cut, find_answer
 from shuhari.rollouts.single import Single
 from shuhari.testing import ScriptedEngine

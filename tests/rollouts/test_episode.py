@@ -11,10 +11,10 @@ from shuhari import testing
 from shuhari.batch import STATUS
 from shuhari.data import Problem, Request, Sampling, Status, Step, is_tokens
 from shuhari.engines.local import Local
+from shuhari.kernel.pack import pack
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.episode import Episode
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.gym import Gym

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from shuhari.data import Problem, Request, Sampling, Status, Whole
-from shuhari.needs import Trace
 from shuhari.kernel.pack import pack
+from shuhari.needs import Trace
 from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 from shuhari.testing import context

@@ -9,9 +9,9 @@ from scipy.optimize import curve_fit, minimize
 
 from pupils import SOLUTION, Pupil, collected, context, request
 from shuhari.data import ContractError, Problem, Step
+from shuhari.kernel.pack import pack
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, gather
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.rounds import HintCurve, HintLadder, fit_curve, invert_curve, make_hint, predict_accuracy
 from shuhari.rollouts.single import Single
 

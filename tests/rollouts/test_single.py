@@ -11,12 +11,12 @@ import torch
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step
 from shuhari.engines.local import Local
+from shuhari.kernel.pack import pack
+from shuhari.kernel.registry import find
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.rows import NoRoom
 from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Trace, Traces
-from shuhari.kernel.pack import pack
-from shuhari.kernel.registry import find
 from shuhari.rollouts.single import Single
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.kernel import registry
 from shuhari.config.build import make_component
 from shuhari.config.overlay import RecipeError
 from shuhari.data import FrozenDict, Problem, Request, Sampling, Status
+from shuhari.kernel import registry
+from shuhari.kernel.pack import pack
 from shuhari.models.text.tokenizers import bpe_tokenizer
 from shuhari.needs import Trace
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.tools import Tools, find_calls
 from shuhari.tasks.source import answer_text

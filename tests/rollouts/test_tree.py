@@ -14,10 +14,10 @@ import pytest
 from shuhari import testing
 from shuhari.config.recipe import load
 from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.loop.run import train
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.tree import Node, Tree, TreeSearch, back_up_mean, back_up_signed, score, uct
 
 END = 9

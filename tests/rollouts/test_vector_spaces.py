@@ -19,11 +19,11 @@ from shuhari import testing
 from shuhari.config.recipe import load
 from shuhari.data import Sampling
 from shuhari.events import Collected
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.loop.run import loop, open_run, train
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ
 from shuhari.needs import Need, Traces, evaluate
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.objectives.td import td_target
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym

@@ -21,10 +21,10 @@ from shuhari import testing
 from shuhari.config.recipe import load
 from shuhari.data import Sampling, code
 from shuhari.events import Collected
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.loop.run import open_run, train
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.needs import Traces
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.rollouts.vector.workers import WorkerError
 from shuhari.store import Run

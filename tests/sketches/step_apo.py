@@ -23,9 +23,9 @@ from torch.nn import functional as F
 
 from shuhari.batch import Batch
 from shuhari.data import Info, Request, Trajectory
+from shuhari.kernel.ratio import log_ratio
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.ratio import log_ratio
 from shuhari.rollouts.tree import Node, Tree
 
 

@@ -15,12 +15,12 @@ from toys import Echo
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.learners.parts import Term
 from shuhari.models.text.causal import CausalValue
 from shuhari.needs import Trace
 from shuhari.objectives.value import Value
 from shuhari.optimisers.adamw import AdamW
-from shuhari.kernel.pack import pack
 from shuhari.ports import Objective, Rollout, Transform
 from shuhari.rollouts.tree import Tree
 from shuhari.testing import Role, check_resumed

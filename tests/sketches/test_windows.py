@@ -14,10 +14,10 @@ from windows import Answer, CarryOver, Chunks, KeepLast, Summary
 from shuhari import RecipeError
 from shuhari.config.build import make_component
 from shuhari.data import Request, code
+from shuhari.kernel.pack import pack
 from shuhari.learners.parts import Term
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
-from shuhari.kernel.pack import pack
 from shuhari.ports import Environment, Environments, Window
 from shuhari.rollouts.episode import Episode
 from shuhari.testing import check_resumed

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from shuhari.tasks.worlds.finite_horizon import evaluate_policy, iterate_from_random
 from shuhari.data import Array
 from shuhari.tasks.gym import Gym
+from shuhari.tasks.worlds.finite_horizon import evaluate_policy, iterate_from_random
 from shuhari.tasks.worlds.lock import Lock
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from shuhari.desk import api
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import Problem
+from shuhari.desk import api
 from shuhari.tasks.reasoning.reasoning import ReasoningGym
 from shuhari.tasks.reasoning.table import GRADING
 from spoken import said

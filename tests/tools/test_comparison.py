@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from shuhari.store import Run, Store
 from shuhari.desk.comparison import (
     ComparisonError,
     check_same_task,
@@ -17,6 +16,7 @@ from shuhari.desk.comparison import (
     name_arms,
     read_finals,
 )
+from shuhari.store import Run, Store
 
 Make = Callable[..., Path]
 

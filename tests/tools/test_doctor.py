@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shuhari.store.files import count_cores
 from shuhari.desk import doctor
+from shuhari.store.files import count_cores
 
 
 def test_versions_and_cores() -> None:

@@ -14,9 +14,9 @@ import torch
 
 import shuhari
 from shuhari.config.recipe import load
+from shuhari.desk.export import export
 from shuhari.models.text.causal import Causal
 from shuhari.store import Run, Store, StoreError
-from shuhari.desk.export import export
 
 RECIPE = """
 steps = 3

@@ -11,10 +11,10 @@ import torch
 from typer.testing import CliRunner
 
 from shuhari.buffers.recording import order_episodes
-from shuhari.desk.cli import app
 from shuhari.config.recipe import load
-from shuhari.loop.run import train
+from shuhari.desk.cli import app
 from shuhari.desk.export import export_replay
+from shuhari.loop.run import train
 
 RECIPE = """
 format = 1

@@ -15,9 +15,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from shuhari.kernel import registry
 from shuhari.config.overlay import RecipeError
 from shuhari.desk.handed import hold, hold_environment, take
+from shuhari.kernel import registry
 
 ROWS = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "1+2=", "answer": "3"}]
 

@@ -13,11 +13,11 @@ from gymnasium import spaces
 
 import shuhari
 from shuhari.data import Sampling
+from shuhari.desk.onnx import _example, _pack, compare, export_onnx, write_graph
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
-from shuhari.desk.onnx import _example, _pack, compare, export_onnx, write_graph
 
 PLAIN = spaces.Box(-1.0, 1.0, (3,), np.float32)
 MASKED = spaces.Dict({"place": spaces.Discrete(4), "view": PLAIN, "action_mask": spaces.MultiBinary(3)})

@@ -10,11 +10,11 @@ import torch
 
 import shuhari
 from shuhari.desk.api import load, train
+from shuhari.desk.export import export
+from shuhari.desk.opening import find_kind
 from shuhari.learners.parts import Term
 from shuhari.objectives.clip import Clip
 from shuhari.store import StoreError
-from shuhari.desk.export import export
-from shuhari.desk.opening import find_kind
 from shuhari.transforms.advantage import Advantage
 from small_runs import recipe
 

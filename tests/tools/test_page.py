@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import shuhari
-from shuhari.store import Store
 from shuhari.desk.page import make_page, make_table, spell
+from shuhari.store import Store
 
 EMPTY_TAGS = {"img"}
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from shuhari.config.recipe import load
-from shuhari.loop.run import loop, open_run
 from shuhari.desk.planning.choose import best_split, limits, plan, scale, splits
 from shuhari.desk.planning.hardware import Hardware
 from shuhari.desk.planning.measured import fit
 from shuhari.desk.planning.setting import Outcome, Setting
 from shuhari.desk.planning.simulate import simulate
 from shuhari.desk.planning.workload import Turn, Workload, lognormal, of_lengths
+from shuhari.loop.run import loop, open_run
 from small_runs import write_sums
 
 TICK = Hardware(step=1.0, update=5.0, train=0.0, slots=100)

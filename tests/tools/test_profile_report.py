@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from shuhari.kernel import profile
-from shuhari.loop.run import train
-from shuhari.kernel.profile import Work
-from shuhari.testing.compare import contents, differences
 from shuhari.desk.profile_report import Cost, measure_peak, read, train_profiled
+from shuhari.kernel import profile
+from shuhari.kernel.profile import Work
+from shuhari.loop.run import train
+from shuhari.testing.compare import contents, differences
 from small_runs import recipe
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from shuhari.config.recipe import load
+from shuhari.desk.replay.regrade import TRAINED, RegradedGroup, regrade, summarise
 from shuhari.loop.run import train
 from shuhari.store import Run
-from shuhari.desk.replay.regrade import TRAINED, RegradedGroup, regrade, summarise
 from small_runs import PPO, write_sums
 
 GRADERS = """

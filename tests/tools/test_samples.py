@@ -11,13 +11,13 @@ import pytest
 
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Status
+from shuhari.desk import samples
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.run import train
 from shuhari.loop.watching import Watched, watch
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.tasks.gym import Gym
 from shuhari.testing import shrink
-from shuhari.desk import samples
 from small_runs import recipe
 
 RUNS = Path(__file__).parents[1] / "runs"

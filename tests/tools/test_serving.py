@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from served import CONTEXT, TEXTS, ask, read_events, until, write_model
 
 from shuhari.desk.api import load
-from shuhari.models.text.static import generate
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.desk.serving.app import make_app
 from shuhari.desk.serving.asking import Ask, read_ask, read_body
 from shuhari.desk.serving.bodies import BODY
@@ -27,6 +25,8 @@ from shuhari.desk.serving.guard import is_loopback
 from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.serving.running import read_key
 from shuhari.desk.serving.worker import Worker
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.models.text.static import generate
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 KEY = "a-key-of-thirty-two-characters-!"

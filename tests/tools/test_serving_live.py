@@ -24,8 +24,8 @@ import torch
 from served import TEXTS, write_model
 
 from listening import flooded, get
-from shuhari.desk.api import load
 from shuhari.data import Sampling
+from shuhari.desk.api import load
 from shuhari.engines.local import Local
 
 KEY = "a-key-of-thirty-two-characters-!"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import TEXTS
 
-from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer
 from shuhari.desk.serving.replies import make_names
 from shuhari.desk.serving.telling import Pieces, Said, Telling
+from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer
 
 BYTES = bpe_tokenizer(TEXTS, 258)  # no merges: a token is a byte
 MERGED = bpe_tokenizer(TEXTS * 4, 300)

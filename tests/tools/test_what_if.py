@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from shuhari.config.recipe import RecipeError, load
-from shuhari.loop.run import train
-from shuhari.store import Run
 from shuhari.desk.replay.steps import change_recipe, find_state
 from shuhari.desk.replay.update import GradientRecorder, UpdateResult, find_start, make_update, open_at
 from shuhari.desk.replay.what_if import _list_cosines, what_if
+from shuhari.loop.run import train
+from shuhari.store import Run
 from small_runs import DQN, GRIDWORLD, TEXT, write_sums
 
 KEPT = '\n[store]\nevery = 1\nkeep = 40\ngroups = ["all"]\n'

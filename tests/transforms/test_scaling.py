@@ -13,8 +13,8 @@ import torch
 from gymnasium import spaces
 
 from shuhari import testing
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
+from shuhari.kernel.abilities import ability
 from shuhari.models.critics import ValueCritic
 from shuhari.models.normaliser import Moments
 from shuhari.transforms.scaling import ScaleRewards

@@ -10,9 +10,9 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.preference import Preference
-from shuhari.kernel.pack import pack
 from shuhari.ports import Transform
 from shuhari.testing import context, groups
 from shuhari.transforms.siblings import Apart, FirstPit, find_states

@@ -11,9 +11,9 @@ from torch import nn
 
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.learners.parts import Term
 from shuhari.objectives.likelihood import Nll
-from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import check_transform, context, transitions
 from shuhari.transforms.weigh import Weigh
 

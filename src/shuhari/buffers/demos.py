@@ -14,8 +14,8 @@ from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import EMPTY
 from shuhari.kernel.pack import pack
-from shuhari.ports import Ctx, Source, Task, Window
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx, Source, Task, Window
 from shuhari.rollouts.demonstrations import (
     check_solutions,
     draw_problems,

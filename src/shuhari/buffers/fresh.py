@@ -16,8 +16,8 @@ from shuhari.bounds import Size, check
 from shuhari.events import Collected, Event
 from shuhari.kernel.join import cat
 from shuhari.kernel.pack import find_usable
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 from shuhari.transforms.streams import find_carried
 
 

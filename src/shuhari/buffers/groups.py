@@ -20,9 +20,9 @@ from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.events import Collected, Event
 from shuhari.kernel.join import cat
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import group_mean
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 from shuhari.transforms.streams import find_carried
 
 

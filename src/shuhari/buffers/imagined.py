@@ -16,10 +16,10 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Length, Share, check
 from shuhari.buffers.mixture import join_draws
+from shuhari.kernel.registry import register
 from shuhari.needs import role_model
 from shuhari.ports import Buffer, Ctx
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 
 @register("buffer", "imagined")

@@ -17,8 +17,8 @@ from torch import Tensor
 from shuhari.bounds import Count, check
 from shuhari.buffers.recording import RecordedEpisode, columns_of, examine
 from shuhari.data import nearest
-from shuhari.ports import Task
 from shuhari.kernel.registry import register
+from shuhari.ports import Task
 from shuhari.tasks.views import flatten
 
 

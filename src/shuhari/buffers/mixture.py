@@ -15,9 +15,9 @@ from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.kernel.columns import missing_value
 from shuhari.kernel.join import cat
+from shuhari.kernel.registry import register
 from shuhari.ports import Buffer, Ctx
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 
 @register("buffer", "mixture")

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, Seed, Share, ShareBelow1, Size, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import card_of, check_columns, digest, select_episodes
 from shuhari.data import Array, code, nearest
 from shuhari.events import Event, Loaded, StageStarted
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.registry import register
 from shuhari.needs import decisions, role_model
 from shuhari.ports import Ctx, Recording
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.transforms.returns import credit
 
 SPLITS = ("train", "test")

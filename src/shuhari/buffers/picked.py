@@ -21,8 +21,8 @@ from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Request, code
 from shuhari.events import Event, StageStarted
 from shuhari.kernel.pack import pack
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 from shuhari.rollouts.demonstrations import find_solution, show_solution, walk_problems
 from shuhari.tasks.source import Listed
 

@@ -16,8 +16,8 @@ from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import EMPTY, Problem, nearest
 from shuhari.kernel.pack import pack
-from shuhari.ports import Ctx, Source
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx, Source
 from shuhari.rollouts.demonstrations import draw_problems, restrict_to_split, show_solution
 
 

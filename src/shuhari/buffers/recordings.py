@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
 from shuhari.buffers.data_files import read_arrays, read_columns
 from shuhari.buffers.recording import (
@@ -30,9 +29,10 @@ from shuhari.buffers.recording import (
     select_episodes,
 )
 from shuhari.data import Array, ContractError, Status, Step, code, nearest
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.registry import locate, register
 from shuhari.ports import Recording, Task
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import locate, register
 from shuhari.store import tensors
 from shuhari.store.files import StoreError, Trail, replace_file, translate_errors
 from shuhari.tasks.contract import explain_step

@@ -23,11 +23,11 @@ from shuhari.batch import STATUS, Batch
 from shuhari.bounds import AtLeast0, Bounds, Coefficient, Count, Size, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import order_episodes
-from shuhari.kernel.columns import missing_value
 from shuhari.data import Array, Status
 from shuhari.events import Amended, Collected, Event, Updated
-from shuhari.ports import Ctx
+from shuhari.kernel.columns import missing_value
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 from shuhari.store.ring import Ring
 from shuhari.transforms.streams import find_carried
 

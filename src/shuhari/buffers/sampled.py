@@ -23,9 +23,9 @@ from shuhari.buffers.groups import copy_rows
 from shuhari.data import Request, code
 from shuhari.events import Event, Loaded, StageStarted
 from shuhari.kernel.pack import find_usable
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import ends, group_mean
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 
 @register("buffer", "kept_answers")

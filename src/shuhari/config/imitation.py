@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shuhari.kernel.abilities import ability
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import UnshownError
+from shuhari.kernel.abilities import ability
 from shuhari.loop.state import walk
 from shuhari.ports import Learner, Task
 

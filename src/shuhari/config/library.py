@@ -18,8 +18,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path as File
 from typing import Any
 
-from shuhari.kernel import plugins
 from shuhari.config.overlay import RecipeError, Tree, copy_tree
+from shuhari.kernel import plugins
 
 FORMAT = 1
 RECIPE, CLAIM = "recipe.toml", "claim.toml"  # of a method's folder

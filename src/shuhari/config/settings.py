@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any, Union
 
 from shuhari import bounds, ports
-
-from shuhari.kernel import registry
-from shuhari.kernel.abilities import explain_misfit
 from shuhari.config.overlay import USE, RecipeError
 from shuhari.config.values import join_key, read_plain, read_ramp
 from shuhari.config.words import find_meanings
 from shuhari.data import EMPTY, Ramp, Sampling, nearest, with_article
+from shuhari.kernel import registry
+from shuhari.kernel.abilities import explain_misfit
 
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
 Table = Mapping[str, Any]

@@ -20,8 +20,8 @@ from shuhari.bounds import AtLeast0, Count, Positive, Share, check
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Problem, Request
 from shuhari.events import Collected, Event
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 
 @register("predictor", "beta")

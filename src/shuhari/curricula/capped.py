@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 from shuhari.bounds import Bounds, Count, check
 from shuhari.data import Number, Request, Sampling
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 
 @register("curriculum", "length_limit")

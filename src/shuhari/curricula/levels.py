@@ -20,9 +20,9 @@ from shuhari.bounds import AtLeast0, Length, Positive, PositiveShare, check
 from shuhari.data import ContractError, Info, Problem, Request, nearest
 from shuhari.events import Collected, Event
 from shuhari.kernel.pack import find_usable
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 PATIENCE = 100  # how often candidates are asked again for a level of which none comes
 SHELF = 4096  # problems of a level that wait at most, and that are remembered

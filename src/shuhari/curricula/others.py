@@ -14,9 +14,9 @@ from shuhari.bounds import Length, check
 from shuhari.curricula.target import name_of
 from shuhari.data import Request
 from shuhari.events import Event, Loaded
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 
 @register("curriculum", "unseen_problems")

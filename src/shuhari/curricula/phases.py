@@ -19,9 +19,9 @@ from shuhari.curricula.others import look
 from shuhari.curricula.target import name_of
 from shuhari.data import Info, Number, Problem, Ramp, Request, list_scores
 from shuhari.events import Collected, Event
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 PATIENCE = 100  # how often candidates are asked again for a problem of the phase
 KEPT = 4096  # problems that wait at most for a phase, and that are remembered

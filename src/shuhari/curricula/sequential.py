@@ -13,8 +13,8 @@ import numpy as np
 from shuhari.bounds import Count, Seed, check
 from shuhari.data import Array, Request
 from shuhari.kernel.noise import keys
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 
 @register("curriculum", "sequential")

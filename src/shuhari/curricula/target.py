@@ -22,9 +22,9 @@ from shuhari.bounds import Fraction, Length, PositiveNumber, Share, check
 from shuhari.data import Array, Info, Problem, Request, code
 from shuhari.events import Collected, Event
 from shuhari.kernel.pack import find_usable
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum, Predictor
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 
 @register("curriculum", "target")

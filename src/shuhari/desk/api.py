@@ -18,18 +18,18 @@ from shuhari.config.library import find_recipe
 from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
+from shuhari.desk.handed import hold_environment, take, without_functions
+from shuhari.desk.profile_report import train_profiled
+from shuhari.desk.sinks import Watchers
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.kernel.pack import dense
 from shuhari.lab.diagnosis import Watch
 from shuhari.loop.measuring import measure
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.roles import load_initial
 from shuhari.loop.study import train as steps
 from shuhari.needs import role_model
-from shuhari.kernel.noise import CounterNoise, keys
-from shuhari.kernel.pack import dense
 from shuhari.ports import ability, is_text
-from shuhari.desk.handed import hold_environment, take, without_functions
-from shuhari.desk.profile_report import train_profiled
-from shuhari.desk.sinks import Watchers
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,8 +283,8 @@ def load(
     """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`; or
     that of a directory which `export`, `LoadedPolicy.save` or `Session.save_state` has written. env: the environment,
     where `train` was handed one that cannot be imported."""
-    from shuhari.store import resolve
     from shuhari.desk.opening import find_kind, open_model
+    from shuhari.store import resolve
 
     if kind := find_kind(Path(run)):
         if step is not None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shuhari.data import EMPTY
+from shuhari.desk.doctor import find_memory, find_version
 from shuhari.distributed.rays import World
 from shuhari.store.files import count_cores
-from shuhari.desk.doctor import find_memory, find_version
 
 ALIKE = ("shuhari", "python", "torch", "ray", "numpy", "transformers")  # versions that a run's nodes should share
 TIMEOUT = 60.0  # seconds that a node has to answer

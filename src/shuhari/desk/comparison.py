@@ -15,13 +15,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from shuhari.kernel import stats
-from shuhari.lab.claims.verdict import LEAST
 from shuhari.config.overlay import SPREAD, format_path, walk_leaves
-from shuhari.store import Run
-from shuhari.store.listing import find_tested, name_task
 from shuhari.desk.ends import find_unit
 from shuhari.desk.plot import find_series
+from shuhari.kernel import stats
+from shuhari.lab.claims.verdict import LEAST
+from shuhari.store import Run
+from shuhari.store.listing import find_tested, name_task
 
 FEWEST = 10  # problems, below which an interval of two runs says next to nothing
 GREEDY = "evaluate/greedy"

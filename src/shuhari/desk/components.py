@@ -35,8 +35,8 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     """All that is known of a component before it is made: `doc`, `settings` (name, type, bounds, default, required) and
     what it `declares` with its defaults (`note`: why not, where that hangs on settings that it needs). LookupError for
     a kind or a component that there is not."""
-    from shuhari.kernel import registry
     from shuhari.data import nearest
+    from shuhari.kernel import registry
 
     if kind not in registry.KINDS:
         raise LookupError(f"no kind of component {kind!r}; {nearest(kind, registry.KINDS)}")

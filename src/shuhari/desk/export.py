@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shuhari.kernel.abilities import ability
 from shuhari.config import recipe as recipes
 from shuhari.data import nearest
+from shuhari.kernel.abilities import ability
 from shuhari.store.folders import find_old, refuse_foreign, replace_folder
 
 WEIGHTS, CARD = "model.safetensors", "model.json"  # of a controller

@@ -23,10 +23,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from shuhari.kernel import registry
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY
+from shuhari.kernel import registry
 from shuhari.rollouts.function_tool import FunctionTool
 from shuhari.store.files import replace_file
 from shuhari.tasks.rows import freeze_value

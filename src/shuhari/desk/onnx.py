@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shuhari.kernel.abilities import ability
 from shuhari.desk.api import parse_observations
+from shuhari.kernel.abilities import ability
 from shuhari.loop.opening import open_models
 from shuhari.models.spaces import MASK
 from shuhari.needs import role_model

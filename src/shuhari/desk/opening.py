@@ -12,13 +12,13 @@ from typing import Any
 
 from shuhari.config.stage import Role
 from shuhari.data import nearest
+from shuhari.desk.export import CARD, WEIGHTS
 from shuhari.loop.roles import take_weights
 from shuhari.loop.sessions import session
 from shuhari.needs import role_model
 from shuhari.store import StoreError, checkpoint, tensors
 from shuhari.store.files import read_file
 from shuhari.store.schema import FILE
-from shuhari.desk.export import CARD, WEIGHTS
 
 
 def find_kind(path: Path) -> str:

@@ -13,9 +13,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from shuhari.desk.ends import draw, tabulate_ends
 from shuhari.lab.diagnosis import diagnose
 from shuhari.store import Run
-from shuhari.desk.ends import draw, tabulate_ends
 
 CUT = 300  # characters of a text from outside
 MESSAGES = 3  # of what went wrong, the last ones

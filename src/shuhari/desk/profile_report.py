@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from shuhari.kernel.abilities import ability
 from shuhari.config.recipe import Recipe
 from shuhari.data import Info
+from shuhari.kernel.abilities import ability
 from shuhari.kernel.profile import Peaks, Profile, Work
 
 NUMBERS, TRACE = "profile.json", "trace.json"

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import Info, nearest
 from shuhari.desk.tensorboard import LEFT_OUT, TensorBoard, is_number
+from shuhari.kernel.abilities import ability
 
 WAITING = 1000  # reports that wait for a tracker; what comes then is left out, and counted
 CLOSING = 15.0  # seconds that the end of a run waits for what is still to be sent

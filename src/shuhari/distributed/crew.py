@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shuhari.kernel.abilities import ability
 from shuhari.config.overlay import RecipeError
 from shuhari.config.stage import Components
 from shuhari.data import Request, Trajectory
 from shuhari.distributed import starting
 from shuhari.distributed.messages import LostWorkerError, pack, read_error, read_group, unpack, write_count
 from shuhari.distributed.weights import Blob, Outbox
+from shuhari.kernel.abilities import ability
 from shuhari.loop import state
 from shuhari.ports import CURRENT_GROUP, REPLAYING, Rollout, is_vector
 

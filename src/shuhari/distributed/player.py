@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from shuhari.kernel import registry
-from shuhari.kernel.abilities import ability
 from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe
 from shuhari.distributed.messages import read_count, unpack, write_error, write_group
+from shuhari.kernel import registry
+from shuhari.kernel.abilities import ability
 from shuhari.loop import state
 from shuhari.loop.collect import collect_group
 from shuhari.loop.context import Context

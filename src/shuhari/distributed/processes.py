@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shuhari.kernel.abilities import do_nothing
 from shuhari.distributed.children import open_process, read_end
 from shuhari.distributed.group import TIMEOUT
+from shuhari.kernel.abilities import do_nothing
 from shuhari.store import codec
 
 DONE, FAILED = b"\x00", b"\x01"  # how an answer begins

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
@@ -27,6 +26,7 @@ from shuhari.distributed.processes import Processes
 from shuhari.distributed.settings import KINDS
 from shuhari.distributed.shares import pack_now, pack_share
 from shuhari.events import Event, When
+from shuhari.kernel.abilities import ability
 from shuhari.learners.parts import Part
 from shuhari.learners.pieces import Pieces, Work
 from shuhari.models.text.folder import read_json

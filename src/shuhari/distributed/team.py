@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.distributed import group, rank
 from shuhari.distributed.devices import check_devices
@@ -25,6 +24,7 @@ from shuhari.distributed.machine import check_machine
 from shuhari.distributed.processes import Processes, RankError
 from shuhari.distributed.shard_team import ShardTeam, open_shards
 from shuhari.distributed.shares import cut_shares, pack_now, pack_share
+from shuhari.kernel.abilities import ability
 from shuhari.learners.pieces import Meters, Pieces, scatter
 from shuhari.needs import packs
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.distributed.messages import pack
+from shuhari.kernel.abilities import ability
 from shuhari.loop import state
 
 Key = tuple[str, str]  # role, name of the tensor

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shuhari.kernel.begin import look_there
 from shuhari.distributed.messages import pack, unpack, write_error
 from shuhari.distributed.player import Player
+from shuhari.kernel.begin import look_there
 from shuhari.loop.outside import compute_digests
 
 

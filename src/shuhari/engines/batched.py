@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, copy_with, is_tokens
-from shuhari.needs import Need, Trace, evaluate
 from shuhari.kernel.noise import CounterNoise
 from shuhari.kernel.pack import dense, pack
+from shuhari.needs import Need, Trace, evaluate
 from shuhari.ports import ability
 
 T = TypeVar("T")

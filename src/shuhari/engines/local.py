@@ -19,12 +19,12 @@ from shuhari.engines.batched import Call, Query, add_text, answer_calls, answer_
 from shuhari.engines.clock import Virtual
 from shuhari.engines.copies import Copies
 from shuhari.engines.journal import Journal, plain
-from shuhari.models.text.rows import NoRoom, Row
-from shuhari.needs import Trace, role_model
 from shuhari.kernel.noise import keys
-from shuhari.ports import CURRENT_GROUP, ability
 from shuhari.kernel.profile import active, sized, spanned
 from shuhari.kernel.registry import register
+from shuhari.models.text.rows import NoRoom, Row
+from shuhari.needs import Trace, role_model
+from shuhari.ports import CURRENT_GROUP, ability
 
 
 @register("engine", "local")

@@ -29,11 +29,11 @@ from shuhari.bounds import Count, Length, Seconds, check
 from shuhari.data import Array, Sampling, copy_with
 from shuhari.engines.local import Local
 from shuhari.engines.outside import Outside, Piece, Said, explain_refusal
+from shuhari.kernel.registry import register
 from shuhari.models.text.pretrained import Outline
 from shuhari.models.text.tokenizers import Template
 from shuhari.needs import Trace, role_model
 from shuhari.ports import ability
-from shuhari.kernel.registry import register
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 AGAIN = (408, 409, 429, 500, 502, 503, 504)  # of a server that may have time later

@@ -22,11 +22,11 @@ from shuhari.engines.batched import add_text
 from shuhari.engines.clock import run_together
 from shuhari.engines.journal import Journal, plain
 from shuhari.engines.local import Local
+from shuhari.kernel.noise import keys, mix
 from shuhari.models.text.choice import make_stops
 from shuhari.models.text.pretrained import Outline
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace, role_model
-from shuhari.kernel.noise import keys, mix
 from shuhari.ports import CURRENT_GROUP, ability
 
 SMALL = 4096  # ids of a vocabulary of which all log-probabilities of a decision may be asked for

@@ -23,10 +23,10 @@ from shuhari.data import EMPTY, Array, Sampling
 from shuhari.engines.local import Local
 from shuhari.engines.outside import Outside, Piece, Said, explain_refusal
 from shuhari.engines.process import DiedError, Process, Reply
+from shuhari.kernel.registry import register
 from shuhari.models.text.pretrained import Outline
 from shuhari.needs import Trace, role_model
 from shuhari.ports import ability
-from shuhari.kernel.registry import register
 from shuhari.store.files import count_cores
 
 PYTHON = "SHUHARI_VLLM_PYTHON"  # the environment variable that names vLLM's interpreter

@@ -47,7 +47,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "copies": None,  # whether its environments can be copied, once it has tried; workers of lanes are sent it
     "simulates": None,  # and whether by the state of a simulator
     "extras": EMPTY,  # column -> fill value, of what its environments report beside observation and reward
-    "table": None,  # the transitions of its environments, where they are known (`analysis.finite_horizon.Table`)
+    "table": None,  # the transitions of its environments, where they are known (`tasks.worlds.finite_horizon.Table`)
     "cells": (),  # of a grid whose states are its cells, row by row, and whose actions are up, right, down, left
     "scene": None,  # what lies around a place that its observations tell, a `tasks.scene.Scene`
     "expert": None,  # (observation, generator) -> an action as its environments take it

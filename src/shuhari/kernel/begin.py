@@ -65,7 +65,7 @@ def look_there(places: Mapping[str, Any]) -> None:
 
 def _import_ours() -> None:
     """Import this library and no other of its name, which may lie where the parent alone looks."""
-    home = str(Path(__file__).parents[1])
+    home = str(Path(__file__).parents[2])
     sys.path.insert(0, home)
     import shuhari
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
-from shuhari.kernel.columns import BRANCH
 from shuhari.data import Array, Payload, Sampling, Status, Step, Trajectory, code, constant, is_tokens, nearest
+from shuhari.kernel.columns import BRANCH
 
 CORE = frozenset(
     "id parent child leaf episode group role task lane cont status length mask logp version segment step action "

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from shuhari.kernel import plugins
 from shuhari.data import nearest, with_article
+from shuhari.kernel import plugins
 
 C = TypeVar("C", bound=type)
 
-# kind -> the package whose modules hold our own
+# kind -> the package whose modules hold our own, beside those of methods
 KINDS = {
     "task": "tasks",
     "reward": "rewards",
@@ -43,9 +43,9 @@ KINDS = {
     "learner": "learners",
     "follow": "models",
     "metric": "metrics",
-    "study": "studies",
-    "quantity": "claims",
-    "analysis": "analysis",
+    "study": "methods",
+    "quantity": "lab.claims",
+    "analysis": "methods",
     "world": "tasks.worlds",
 }
 FORMERLY = {  # names of an earlier version -> those of now, to be named in the error
@@ -317,16 +317,17 @@ def _load(kind: str) -> None:
     """Import the modules of the kind's package: registering is a side effect of that."""
     if kind not in KINDS:
         raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
-    package = importlib.import_module(f"shuhari.{KINDS[kind]}")
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)
+    if KINDS[kind] != "methods":
+        package = importlib.import_module(f"shuhari.{KINDS[kind]}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
     for name in _list_in_methods(f'@register("{kind}", '):
         importlib.import_module(name)
 
 
 def _list_in_methods(mark: str) -> list[str]:
     """The modules of methods that register a component of a kind, by their text: the others are not imported."""
-    root = Path(__file__).parent
+    root = Path(__file__).parents[1]
     files = sorted((root / "methods").glob("*/*/*.py"))
     found = [file for file in files if mark in file.read_text(encoding="utf-8")]
     return [".".join(("shuhari", *file.relative_to(root).with_suffix("").parts)) for file in found]

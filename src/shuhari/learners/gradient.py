@@ -16,20 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.learners.loss import Loss
-from shuhari.learners.parts import Part
-from shuhari.learners.pieces import scatter, trained_parameters
+from shuhari.kernel.abilities import ability
 from shuhari.kernel.measure import Meter, explain_returns
-from shuhari.needs import Need, gather
-from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.kernel.profile import spanned, work
 from shuhari.kernel.reduce import units
 from shuhari.kernel.registry import register
+from shuhari.learners.loss import Loss
+from shuhari.learners.parts import Part
+from shuhari.learners.pieces import scatter, trained_parameters
+from shuhari.needs import Need, gather
+from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.transforms import apply
 
 

@@ -23,15 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.registry import register
 from shuhari.learners.tables import SURE, find_table, report_regret, sum_rewards
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
-from shuhari.kernel.registry import register
 
 
 @register("learner", "linear")

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Info, nearest
+from shuhari.kernel.reduce import weights
 from shuhari.learners.parts import Part, Term
 from shuhari.learners.pieces import Meters, Pieces, Work, flatten
 from shuhari.needs import packs
 from shuhari.ports import Ctx
-from shuhari.kernel.reduce import weights
 
 
 class Loss:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from shuhari.kernel import registry
 from shuhari.bounds import Count, Length, check
 from shuhari.data import Number
+from shuhari.kernel import registry
+from shuhari.kernel.reduce import check_reduction
 from shuhari.needs import Need, distinct
 from shuhari.ports import Objective, Optimiser
 from shuhari.ports.declares import declares, needs_of
-from shuhari.kernel.reduce import check_reduction
 
 LOSS = "loss"  # the term of the policy gradient in recipes
 

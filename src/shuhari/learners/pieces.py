@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.kernel.columns import missing_value
 from shuhari.data import Info
+from shuhari.kernel.columns import missing_value
+from shuhari.kernel.reduce import reduced
 from shuhari.learners.parts import Part
 from shuhari.needs import evaluate, role_model
 from shuhari.ports import Ctx, Model
 from shuhari.ports.declares import declares
-from shuhari.kernel.reduce import reduced
 
 OWN = frozenset({"rows", "grad_norm", "lr"})  # what a part reports of itself
 

@@ -2,7 +2,7 @@
 
 Sources: Jaksch, Ortner and Auer, "Near-optimal Regret Bounds for Reinforcement Learning" (JMLR 2010), figure 1; the
 window of Gajane, Ortner and Auer, "A Sliding-Window Algorithm for Markov Decision Processes with Arbitrarily Changing
-Rewards and Transitions" (2018); the restarts of Alami, Mahfoud and Moulines (`analysis.change`).
+Rewards and Transitions" (2018); the restarts of Alami, Mahfoud and Moulines (`learners.change_points`).
 
 It plans between two draws of its buffer, and tests for a change then: on draws of one decision it is the algorithm, on
 longer ones a plan goes on for up to a draw longer. Left out: several lanes in several worlds, and discounting.
@@ -21,16 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.tasks.worlds.average_reward import extended_value_iteration
-from shuhari.analysis.change import has_changed
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Positive, ProperShare, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
+from shuhari.kernel.registry import register
+from shuhari.learners.change_points import has_changed
 from shuhari.learners.tables import SURE, find_table, report_regret, sum_rewards
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
-from shuhari.kernel.registry import register
+from shuhari.tasks.worlds.average_reward import extended_value_iteration
 
 
 @register("learner", "ucrl")

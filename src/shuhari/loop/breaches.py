@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import ContractError
+from shuhari.kernel.abilities import ability
 from shuhari.loop import state
 from shuhari.store.codec import dumps
 

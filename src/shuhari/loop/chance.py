@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import Problem, Status, Step, code
+from shuhari.kernel.abilities import ability
 from shuhari.loop.evaluation import Evaluation, find_held_out
 from shuhari.loop.outcomes import name_measure
 from shuhari.tasks.snapshots import sample_action

@@ -14,8 +14,8 @@ from shuhari.engines.clock import run_together
 from shuhari.engines.time_limit import contained
 from shuhari.kernel.measure import Meter
 from shuhari.kernel.pack import pack
-from shuhari.ports import REPLAYING, Reward, Rollout, Task, ability
 from shuhari.kernel.profile import span, spanned, stretches, work
+from shuhari.ports import REPLAYING, Reward, Rollout, Task, ability
 from shuhari.tasks.contract import explain_grade, find_overflow
 
 if TYPE_CHECKING:

@@ -16,18 +16,19 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from shuhari.kernel.abilities import ability, explain_misfit
 from shuhari.batch import Batch
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, copy_with, nearest
 from shuhari.engines.clock import VirtualLoop, new_loop
 from shuhari.events import Event
+from shuhari.kernel.abilities import ability, explain_misfit
+from shuhari.kernel.noise import CounterNoise, mix
+from shuhari.kernel.profile import spanned
 from shuhari.learners.pieces import Team
 from shuhari.loop import collect
 from shuhari.loop.flight import PATIENCE, InFlight
 from shuhari.loop.jobs import Running
 from shuhari.loop.state import walk
 from shuhari.needs import Need, gather, role_model
-from shuhari.kernel.noise import CounterNoise, mix
 from shuhari.ports import (
     CURRENT_GROUP,
     REPLAYING,
@@ -40,7 +41,6 @@ from shuhari.ports import (
     Task,
     is_text,
 )
-from shuhari.kernel.profile import spanned
 
 T = TypeVar("T")
 

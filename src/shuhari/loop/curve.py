@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shuhari.data import Count
+from shuhari.kernel.profile import spanned
 from shuhari.loop.evaluation import evaluate
 from shuhari.loop.progress import Progress, counts
-from shuhari.kernel.profile import spanned
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shuhari.kernel.abilities import ability
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import Sampling
 from shuhari.engines import advice
+from shuhari.kernel.abilities import ability
 
 if TYPE_CHECKING:
     from shuhari.config.stage import Components

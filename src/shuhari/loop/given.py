@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shuhari.kernel.abilities import MUSTS, find_missing
 from shuhari.config.build import make_component
+from shuhari.kernel.abilities import MUSTS, find_missing
 from shuhari.learners.parts import Term
 from shuhari.rewards.function import Function
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shuhari.kernel import registry
-from shuhari.kernel.abilities import ability
-from shuhari.kernel.begin import list_places
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
 from shuhari.distributed.crew import LOG, Crew
+from shuhari.kernel import registry
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.begin import list_places
 from shuhari.loop.outside import compute_digests, find_outside
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Array, Trajectory, code, find_outcomes, is_tokens
-from shuhari.loop.outcomes import name_measure
 from shuhari.kernel.pack import rows_of
+from shuhari.loop.outcomes import name_measure
 from shuhari.ports import is_text
 from shuhari.store import Store, pick
 

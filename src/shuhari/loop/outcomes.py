@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.kernel import reduce
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Request, code, nearest
+from shuhari.kernel import reduce
 from shuhari.kernel.measure import count_decisions, count_turns
 from shuhari.kernel.pack import find_usable
 from shuhari.kernel.stats import by_problem, cvar, powers, quantile

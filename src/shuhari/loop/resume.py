@@ -14,6 +14,7 @@ from shuhari.config.overlay import BUDGETS, split_path
 from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, restore_names, spreads
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY
+from shuhari.kernel.profile import spanned
 from shuhari.loop import state
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.kept import choose_rollouts, count_problems
@@ -22,7 +23,6 @@ from shuhari.loop.outside import check_outside, describe_changed, find_outside, 
 from shuhari.loop.progress import Progress
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
-from shuhari.kernel.profile import spanned
 from shuhari.store import Store
 
 if TYPE_CHECKING:

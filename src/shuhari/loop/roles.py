@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from shuhari.kernel.abilities import find_missing
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import Components, Role, walk_learners
 from shuhari.data import EMPTY, code, nearest
 from shuhari.events import Event, event_kinds
+from shuhari.kernel.abilities import find_missing
+from shuhari.kernel.profile import spanned
 from shuhari.loop.state import walk, walk_placed
 from shuhari.needs import Need, bind_models, distinct
 from shuhari.ports import Follow, Model, Task, ability
 from shuhari.ports.declares import declares
-from shuhari.kernel.profile import spanned
 from shuhari.store import Run as Stored
 from shuhari.store import find_checkpoint
 

@@ -14,6 +14,7 @@ from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Info
 from shuhari.distributed.team import open_team
 from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
+from shuhari.kernel.measure import Meter
 from shuhari.loop import chance, collect, curve, hiring, state
 from shuhari.loop.checks import make_stages
 from shuhari.loop.context import Context
@@ -22,7 +23,6 @@ from shuhari.loop.evaluation import LastScores, watch
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
-from shuhari.kernel.measure import Meter
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
 from shuhari.store import Store

@@ -25,6 +25,7 @@ from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Role
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.events import Collected, Committed, Event
+from shuhari.kernel.measure import Meter
 from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.learners.pieces import trained_parameters
@@ -34,7 +35,6 @@ from shuhari.loop.context import Context
 from shuhari.loop.evaluation import Evaluation, evaluate
 from shuhari.loop.given import find_grader, make, name_terms, play_environment, write_down
 from shuhari.loop.roles import cast_roles, load_weights, take_weights, weights
-from shuhari.kernel.measure import Meter
 from shuhari.needs import role_model
 from shuhari.ports import Transform, is_vector
 from shuhari.rollouts.episode import Episode

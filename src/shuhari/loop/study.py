@@ -30,7 +30,6 @@ from shuhari.loop.run import loop, open_run
 from shuhari.ports import Study, ability
 from shuhari.store import Run, Store
 from shuhari.store.schema import FILE
-from shuhari.studies import SIMULATED
 
 GIVEN = ("--set", "set")  # origins of what is laid over a recipe as a run is asked for
 OWN = ("study", "seed", "name", "summary", "format")  # what a study reads that trains no run
@@ -85,9 +84,9 @@ def _rows(
         _finish(store, recipe, rows, runs, time.monotonic() - began)
 
 
-def trains_runs(recipe: Recipe, study: Study) -> bool:
+def trains_runs(study: Study) -> bool:
     """Whether a study trains the runs of its recipe: one that simulates reads its own settings alone."""
-    return bool(ability(study, "trains")) and recipe.tree["study"].get("use") not in SIMULATED
+    return bool(ability(study, "trains"))
 
 
 def make_study(recipe: Recipe) -> Study:
@@ -95,7 +94,7 @@ def make_study(recipe: Recipe) -> Study:
     its own where it trains no run (`trains = False`), else one of which it gives each run a value of its own."""
     table, use = recipe.tree["study"], str(recipe.tree["study"].get("use"))
     study: Study = make_component("study", table)
-    trains, ours = trains_runs(recipe, study), dict(_list_varied(table, ("study",)))
+    trains, ours = trains_runs(study), dict(_list_varied(table, ("study",)))
     if not trains and "laid" in recipe.tree:
         raise RecipeError("", f"{' and '.join(recipe.tree['laid'])}: laid over runs, and the study {use!r} trains none")
     for path, origin in recipe.sources.items():

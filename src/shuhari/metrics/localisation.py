@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.kernel.abilities import ability
 from shuhari.bounds import Length, check
 from shuhari.data import Request, code
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("metric", "localisation")

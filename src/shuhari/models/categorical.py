@@ -17,12 +17,12 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
+from shuhari.kernel.registry import register
 from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import epsilon, first_temperature, honour, temperature, uniform_share
 from shuhari.models.spaces import FORBIDDEN, Choices, Inputs, Net, Seen, check_allowed, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.kernel.registry import register
 
 SUPPORTED = frozenset({"temperature", "greedy", "epsilon"})
 

@@ -28,6 +28,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Bounds, Length, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
+from shuhari.kernel.registry import register
 from shuhari.models.denoising import Chain, Steps, denoise
 from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import honour
@@ -35,7 +36,6 @@ from shuhari.models.schedules import consistency_schedule, ddpm_schedule, diffus
 from shuhari.models.spaces import Inputs, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.kernel.registry import register
 
 
 class Denoiser(nn.Module):

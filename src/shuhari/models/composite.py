@@ -21,13 +21,13 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
+from shuhari.kernel.registry import register
 from shuhari.models.deterministic import Clipped
 from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import epsilon, honour, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces, role_model
 from shuhari.ports import Model, Task
-from shuhari.kernel.registry import register
 
 
 class Others:

@@ -17,6 +17,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Length, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
+from shuhari.kernel.registry import register
 from shuhari.models.mlp import Activation, Ensemble, Mlp
 from shuhari.models.normaliser import Moments
 from shuhari.models.quantiles import Quantiles
@@ -25,7 +26,6 @@ from shuhari.models.sampling import epsilon, honour, uniform_share
 from shuhari.models.spaces import FORBIDDEN, Inputs, Net, Seen, box, check_allowed, discrete, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.kernel.registry import register
 
 
 class Actions:

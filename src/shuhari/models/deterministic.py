@@ -17,13 +17,13 @@ from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
+from shuhari.kernel.registry import register
 from shuhari.models.gaussian import normal_log_prob
 from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import epsilon, honour, mix_log_density, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.kernel.registry import register
 
 
 class Clipped:

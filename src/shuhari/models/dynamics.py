@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.bounds import Length, Width, check
+from shuhari.kernel.registry import register
 from shuhari.models.mlp import Activation, Ensemble
 from shuhari.models.spaces import box, spaces_of
 from shuhari.ports import Task
-from shuhari.kernel.registry import register
 
 
 class Prediction:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from shuhari.bounds import Length, PositiveShare, check
 from shuhari.data import nearest
 from shuhari.events import Event, On, When
+from shuhari.kernel.registry import register
 from shuhari.needs import role_model
 from shuhari.ports import Model
-from shuhari.kernel.registry import register
 
 Pair = tuple[nn.Module, nn.Module, list[Tensor], list[Tensor], int]  # both modules, their tensors, parameters first
 

@@ -18,12 +18,12 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
+from shuhari.kernel.registry import register
 from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import EDGE, epsilon, honour, mix_log_density, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, bounds_of, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.kernel.registry import register
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.bounds import Count, PositiveShare, ShareBelow1, check
 from shuhari.data import EMPTY, Sampling
+from shuhari.kernel.registry import register
 from shuhari.models.categorical import SUPPORTED, Categorical, sample_rows, score_rows
 from shuhari.models.composite import Others, unknown_rows
 from shuhari.models.sampling import honour
@@ -26,7 +27,6 @@ from shuhari.models.text.static import generate
 from shuhari.models.text.tokens import NEVER, TokenDist
 from shuhari.needs import Noise, Trace, Traces
 from shuhari.ports import Model, Task
-from shuhari.kernel.registry import register
 
 
 class _Caches:

@@ -22,11 +22,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from shuhari.kernel.abilities import ability, find_missing
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Length, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
+from shuhari.kernel.abilities import ability, find_missing
+from shuhari.kernel.registry import register
 from shuhari.models.composite import Others
 from shuhari.models.denoising import walk
 from shuhari.models.gaussian import Squashed, SquashedPolicy
@@ -35,7 +36,6 @@ from shuhari.models.sampling import honour
 from shuhari.models.spaces import box, spaces_of
 from shuhari.needs import Noise, Traces, decisions
 from shuhari.ports import Model, Task
-from shuhari.kernel.registry import register
 
 
 @register("model", "steered")

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.kernel.registry import register
 from shuhari.models.categorical import SUPPORTED, Categorical, sample_rows, score_rows
 from shuhari.models.sampling import honour
 from shuhari.models.spaces import discrete, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
-from shuhari.kernel.registry import register
 
 
 class _Table(nn.Module):

@@ -36,10 +36,10 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Ratio, check
 from shuhari.data import Info
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.ratio import log_ratio
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 
 LIMIT = 20.0  # of a log-ratio before exp: beyond it a float32 loss says nothing, and inf x 0 is NaN
 

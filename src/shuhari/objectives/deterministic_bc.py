@@ -16,10 +16,10 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Coefficient, check
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
 from shuhari.objectives.td import member_values
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "deterministic_bc")

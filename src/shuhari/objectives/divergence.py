@@ -48,10 +48,10 @@ from torch.nn import functional as F
 from shuhari.batch import Batch
 from shuhari.bounds import check
 from shuhari.data import Info, nearest
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.ratio import log_ratio
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 
 SAMPLED = ("k1", "k2", "k3")
 GENERATORS = ("forward", "js", "alpha")

@@ -20,10 +20,10 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, PositiveNumber, Ratio, check
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.objectives.expectile import advantage_of, stamp_worth
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "dual_value")

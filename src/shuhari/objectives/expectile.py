@@ -21,10 +21,10 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Bounds, Discount, Length, PositiveNumber, Ratio, check
 from shuhari.data import Info, Number
+from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
 from shuhari.objectives.td import first_position, member_values, td_target
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "expectile")

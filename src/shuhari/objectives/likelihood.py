@@ -13,9 +13,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "nll")

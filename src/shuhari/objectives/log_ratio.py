@@ -26,11 +26,11 @@ from torch.nn import functional as F
 from shuhari.batch import Batch
 from shuhari.bounds import Coefficient, check
 from shuhari.data import Info
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.ratio import SampleLevel, log_ratio
 from shuhari.kernel.reduce import group_mean
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 
 Centre: TypeAlias = Literal["none", "mean", "leave-one-out"]
 

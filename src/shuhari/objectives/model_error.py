@@ -12,9 +12,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "model_error")

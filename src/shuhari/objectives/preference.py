@@ -31,10 +31,10 @@ from torch.nn import functional as F
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, PositiveNumber, check
 from shuhari.data import Info, Number, nearest
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.ratio import SampleLevel, log_ratio
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 
 FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (h [P], beta) -> loss [P]
     "sigmoid": lambda h, beta: -F.logsigmoid(h),

@@ -32,11 +32,11 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Coefficient, Fraction, PositiveShare, Ratio, check
 from shuhari.data import Info, Number
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT, Clip
 from shuhari.objectives.divergence import estimate
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 NOISE = -1e4  # the logit of an alternative that is filtered out: as good as never, and finite
 

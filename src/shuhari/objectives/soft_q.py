@@ -19,9 +19,9 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import PositiveNumber, check
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 FORBIDDEN = -1e29  # the logit of an id that could not be taken lies below: it is no action, and no mean counts it
 

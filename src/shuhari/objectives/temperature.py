@@ -13,9 +13,9 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import check
 from shuhari.data import Info, Number
+from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 STAMPED = "fresh/log_prob"
 

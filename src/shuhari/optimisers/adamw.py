@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Info, Number
 from shuhari.events import Event, When
+from shuhari.kernel.registry import register
 from shuhari.optimisers.memory import FirstOrder, Piece, Total, resolve
 from shuhari.ports import Evaluate
-from shuhari.kernel.registry import register
 
 _Beta = Annotated[float, Bounds(0, 1, open="high")]
 

@@ -12,9 +12,9 @@ from torch import nn
 from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Info, Number
 from shuhari.events import Event, When
+from shuhari.kernel.registry import register
 from shuhari.optimisers.memory import FirstOrder, Piece, Total, resolve
 from shuhari.ports import Evaluate
-from shuhari.kernel.registry import register
 
 
 @register("optimiser", "rmsprop")

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from shuhari.bounds import AtLeast0, Bounds, Length, Positive, check
 from shuhari.data import Info
-from shuhari.ports import Evaluate
 from shuhari.kernel.registry import register
+from shuhari.ports import Evaluate
 
 TINY = 1e-3  # the least multiplier of the trust region, in shares of TRPO's: below it, all is rounding
 Product = Callable[[Tensor], Tensor]

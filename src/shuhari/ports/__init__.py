@@ -11,6 +11,7 @@ done with whole runs, `declares` what a component says of itself. Each imports o
 (`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
 """
 
+from shuhari.bounds import PORTS
 from shuhari.kernel.abilities import ability
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
 from shuhari.ports.answers import Answers
@@ -92,3 +93,5 @@ __all__ = [
     "is_text",
     "is_vector",
 ]
+
+PORTS.update({name: globals()[name] for name in __all__})  # annotations of settings may name them

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeGuard
 
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Array, Info, Payload, Problem, Request, Step, Trajectory
+from shuhari.kernel.abilities import ability
 from shuhari.needs import Trace
 
 if TYPE_CHECKING:

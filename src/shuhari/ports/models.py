@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from torch import nn
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Sampling
+from shuhari.kernel.abilities import ability
 from shuhari.needs import Noise, Trace
 from shuhari.ports.tasks import Task
 

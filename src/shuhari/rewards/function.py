@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shuhari.kernel import registry
 from shuhari.bounds import Seconds, check
 from shuhari.data import ContractError, Trajectory, nearest
 from shuhari.engines.time_limit import EscapeError, Overdue, call_within
-from shuhari.ports import Ctx, ability
+from shuhari.kernel import registry
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx, ability
 from shuhari.tasks.source import answer_text
 
 TEXTS = ("prompts", "completions")

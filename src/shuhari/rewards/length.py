@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from shuhari.bounds import check
 from shuhari.data import Number, Trajectory, sum_reward
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 
 @register("reward", "length")

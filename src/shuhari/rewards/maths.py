@@ -18,9 +18,9 @@ from typing import Annotated, Any
 from shuhari.bounds import Bounds, Positive, Seconds, SomeProcesses, check
 from shuhari.data import Trajectory
 from shuhari.events import Committed, Event
+from shuhari.kernel.registry import register
 from shuhari.models.text.child import ChildError, Pool
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 from shuhari.rewards.final import find_final, write_formula
 from shuhari.tasks.source import answer_text
 

@@ -12,10 +12,10 @@ from functools import cached_property
 
 from shuhari.bounds import Length, check
 from shuhari.data import Trajectory
+from shuhari.kernel.registry import register
 from shuhari.models.devices import find_device
 from shuhari.models.text import classifier
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 from shuhari.tasks.source import answer_text
 
 

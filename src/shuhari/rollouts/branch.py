@@ -17,9 +17,9 @@ import torch
 
 from shuhari.bounds import Coefficient, Fraction, Length, check
 from shuhari.data import Array, ContractError, Request, Step, Trajectory, copy_with, is_tokens
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shuhari.data import ContractError, Request, Trajectory, copy_with, sum_reward
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.rollouts.demonstrations import show_solution
 from shuhari.rollouts.single import Single
 

@@ -13,10 +13,10 @@ from typing import Any
 from shuhari.bounds import AtLeast0, Length, check
 from shuhari.data import Request, Status, Trajectory
 from shuhari.engines.clock import run_together
+from shuhari.kernel.registry import register
 from shuhari.models.text.rows import NoRoom
 from shuhari.ports import Ctx, Environments, Window, ability
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 from shuhari.rollouts.single import Single
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.kernel.abilities import find_missing
 from shuhari.data import Array, ContractError, Payload, Request, Status, Step, Trajectory, Whole, copy_with, is_tokens
 from shuhari.engines.time_limit import contained, guard
+from shuhari.kernel.abilities import find_missing
+from shuhari.kernel.profile import waited
 from shuhari.needs import Trace, decisions, role_model
 from shuhari.ports import Ctx, Window, ability, is_text
-from shuhari.kernel.profile import waited
 from shuhari.tasks.contract import explain_facts, explain_first, explain_step
 from shuhari.tasks.tells import EXECUTED
 

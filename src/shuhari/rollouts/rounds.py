@@ -20,9 +20,9 @@ from scipy.special import expit
 
 from shuhari.bounds import Length, ProperShare, Share, check
 from shuhari.data import ContractError, Problem, Request, Step, Trajectory, copy_with, is_tokens, sum_reward
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 WEAK = 0.01  # the weight of each prior of a curve, in samples

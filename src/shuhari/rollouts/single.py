@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import EMPTY, ContractError, Payload, Request, Status, Step, Trajectory, is_tokens
+from shuhari.kernel.registry import register
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("rollout", "single")

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from shuhari.kernel import registry
 from shuhari.bounds import Length, Seconds, check
 from shuhari.data import ContractError, Payload, Problem, Request, Status, is_tokens, nearest
+from shuhari.kernel import registry
+from shuhari.kernel.registry import register
 from shuhari.models.text.tokenizers import Template
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 from shuhari.rollouts.function_tool import FunctionTool, ToolError
 from shuhari.tasks.rows import read_strictly
 from shuhari.tasks.source import CALLS

@@ -19,10 +19,10 @@ import numpy as np
 
 from shuhari.bounds import AtLeast0, Count, Length, check
 from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory, nearest, sum_reward
+from shuhari.kernel.registry import register
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single, force_steps
 
 # ---------------------------------------------------------------- a tree under construction

@@ -216,8 +216,10 @@ class Run:
 
     def read_group(self, id: int) -> dict[str, Any]:
         """A group that was found, with its episodes: what was committed, and `step`."""
+        from shuhari.store.rollouts import read_group
+
         with self._open() as db:
-            return finding.read_group(db, id)
+            return read_group(db, id)
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """[{step, score}] of the checkpoints that are kept and, as far as can be seen without reading their tensors,

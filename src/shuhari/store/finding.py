@@ -19,7 +19,6 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory, nearest
-from shuhari.store.files import StoreError
 from shuhari.store.rows import COLUMNS, describe_damage, limit_time, list_columns, read_rows, write_rows
 
 _SILENT = ("group", "why", "decisions", "pieces")  # of a group, what nobody looks for by its words
@@ -133,7 +132,7 @@ def _read(payload: bytes) -> tuple[tuple[Any, ...], list[str]]:
     """(numbers, words) of a stored group, whatever it holds."""
     from shuhari.store.codec import CodecError
     from shuhari.store.decode import refuse_errors
-    from shuhari.store.rollouts import unpack
+    from shuhari.store.payloads import unpack
 
     try:
         with refuse_errors():
@@ -295,12 +294,3 @@ def _search(db: sqlite3.Connection, text: str) -> Sequence[int]:
             break
     said: list[int] = found.tolist()
     return said
-
-
-def read_group(db: sqlite3.Connection, number: int) -> dict[str, Any]:
-    """The group of an id that `find` gave: what was committed, and `step`."""
-    from shuhari.store.rollouts import read_groups
-
-    for group in read_groups(db, "where id = ?", (number,)) if abs(number) < 2**63 else ():
-        return group
-    raise StoreError(f"no group {number!r:.40} is kept")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from shuhari.store import codec, finding, sizes
+from shuhari.store.files import StoreError
+from shuhari.store.payloads import pack, unpack
 from shuhari.store.rows import DERIVED, describe_damage, read_rows, write_rows
 
 
@@ -40,29 +41,6 @@ def pick(
     return [*chosen.items(), *((rest[i], "random") for i in drawn.tolist())]
 
 
-def pack(group: Mapping[str, Any]) -> bytes:
-    """A group (trajectories, rewards, reasons, anything the codec takes) as compressed bytes. SizeError where `unpack`
-    would refuse it, being too large."""
-    plain = codec.dumps(dict(group))
-    if len(plain) > sizes.GROUP:
-        raise sizes.SizeError(f"{len(plain)} bytes: expected at most {sizes.GROUP}")
-    if len(plain) > sizes.ELEMENTS and (n := codec.count_elements(plain)) > sizes.ELEMENTS:
-        raise sizes.SizeError(f"{n} elements of JSON: expected at most {sizes.ELEMENTS}")
-    return zlib.compress(plain, 1)
-
-
-def unpack(data: bytes) -> dict[str, Any]:
-    """The group of `pack`; CodecError where the bytes are none."""
-    try:
-        plain = sizes.unzip(data)
-    except (zlib.error, sizes.SizeError, TypeError) as error:  # no bytes: a row without a checksum may have text there
-        raise codec.CodecError(f"a stored rollout: {error}") from error
-    group = codec.loads(plain, sizes.GROUP, sizes.ELEMENTS)
-    if not isinstance(group, dict):
-        raise codec.CodecError(f"a stored rollout is a {type(group).__name__}: expected a mapping")
-    return group
-
-
 def read_groups(db: sqlite3.Connection, rest: str, args: Sequence[Any]) -> list[dict[str, Any]]:
     """What was committed of the groups that `rest` of a query chooses, each with its `step`. StoreError for one that is
     damaged."""
@@ -73,6 +51,13 @@ def read_groups(db: sqlite3.Connection, rest: str, args: Sequence[Any]) -> list[
         except codec.CodecError as error:
             raise describe_damage(db, f"the group {name!r:.40} of step {step} is damaged ({error})") from error
     return out
+
+
+def read_group(db: sqlite3.Connection, number: int) -> dict[str, Any]:
+    """The group of an id that `finding.find` gave: what was committed, and `step`. StoreError if there is none."""
+    for group in read_groups(db, "where id = ?", (number,)) if abs(number) < 2**63 else ():
+        return group
+    raise StoreError(f"no group {number!r:.40} is kept")
 
 
 def make_rows(step: int, groups: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], tuple[Any, ...]]]:

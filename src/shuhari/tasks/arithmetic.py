@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal
 
 from shuhari.bounds import Bounds, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step
-from shuhari.ports.answers import Answers
 from shuhari.kernel.registry import register
+from shuhari.ports.answers import Answers
 from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 
 KINDS = {

@@ -16,8 +16,8 @@ import numpy as np
 
 from shuhari.bounds import AtLeast0, Bounds, Length, Seed, check
 from shuhari.data import Array, Problem, Step
-from shuhari.ports.answers import Answers
 from shuhari.kernel.registry import register
+from shuhari.ports.answers import Answers
 from shuhari.tasks.source import Generated, Stream, check_split, last_decision
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from shuhari.kernel import registry
 from shuhari.data import Payload
+from shuhari.kernel import registry
 from shuhari.ports import ability
 from shuhari.tasks.source import read_first
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from shuhari.bounds import ProperShare, check
 from shuhari.data import EMPTY, Problem, Step, code
-from shuhari.models.text.tokenizers import plain_chat
 from shuhari.kernel.registry import held, register
+from shuhari.models.text.tokenizers import plain_chat
 from shuhari.tasks.mapped import Form, Mapped, cut_answer
 from shuhari.tasks.rows import ROLE, list_texts, read
 from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, is_held_out

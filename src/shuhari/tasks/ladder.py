@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 from shuhari.bounds import AtLeast0, Bounds, Count, Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step, code
-from shuhari.ports.answers import Answers
 from shuhari.kernel.registry import register
+from shuhari.ports.answers import Answers
 from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_split, draw_distinct, draw_item
 
 ALPHABETS = (("abcdefgh", "ijklmnopqr"), ("ABCDEFGH", "IJKLMNOPQR"), ("stuvwxyz", "0123456789"))  # of pairs, answers

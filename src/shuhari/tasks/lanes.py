@@ -25,8 +25,8 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import Array
+from shuhari.kernel.abilities import ability
 
 Stepped = tuple[Array, Array, Array, Array, dict[str, Any]]
 FOREIGN: dict[type, tuple[str, ...]] = {OrderEnforcing: (), TimeLimit: ("_elapsed_steps",)}  # wrappers of Gymnasium

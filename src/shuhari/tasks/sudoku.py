@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from shuhari.bounds import Length, ProperShare, Seed, Share, check
 from shuhari.data import Problem, Step
-from shuhari.ports.answers import Answers
 from shuhari.kernel.registry import register
+from shuhari.ports.answers import Answers
 from shuhari.tasks.source import TRIES, Generated, Listed, Stream, answer_text, check_split, draw_distinct, draw_item
 
 EMPTY_CELL = "."

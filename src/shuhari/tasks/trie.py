@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from shuhari.bounds import Bounds, Count, Seed, Share, ShareBelow1, check
 from shuhari.data import Problem, Step
-from shuhari.ports.answers import Answers
 from shuhari.kernel.registry import register
+from shuhari.ports.answers import Answers
 from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_split, is_held_out
 
 LETTERS = "ABCD"

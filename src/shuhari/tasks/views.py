@@ -16,8 +16,8 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.data import Array
-from shuhari.models.spaces import MASK, alternatives
 from shuhari.kernel.registry import locate
+from shuhari.models.spaces import MASK, alternatives
 
 Env = gymnasium.Env[Any, Any]
 READ = "Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of these"

@@ -13,8 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import Problem, Request, Whole
+from shuhari.kernel.abilities import ability
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.models.spaces import MASK
 from shuhari.store.codec import dumps, loads

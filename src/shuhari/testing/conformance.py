@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from shuhari.kernel.abilities import ability
 from shuhari.config.recipe import Recipe, load
+from shuhari.kernel.abilities import ability
 from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.loop.run import Run, loop, open_run

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Info
 from shuhari.events import EVENTS, Committed, Evaluated, Event, StageStarted, Updated, event_kinds
+from shuhari.kernel.abilities import ability
 from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, are_equal, copy_columns, generator_states
 from shuhari.ports.declares import declares

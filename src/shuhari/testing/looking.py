@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability, explain_misfit
 from shuhari.batch import Batch
+from shuhari.kernel.abilities import ability, explain_misfit
 from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, IN_PLACE, find_changed, generator_states
 from shuhari.store.codec import dumps, loads

@@ -22,13 +22,13 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
-from shuhari.loop.breaches import generator_states
-from shuhari.needs import Need, Traces, evaluate, gather
+from shuhari.kernel.abilities import ability
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import pack
+from shuhari.loop.breaches import generator_states
+from shuhari.needs import Need, Traces, evaluate, gather
 
 SCORE = Need(("policy",), "log_prob")
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.kernel.abilities import ability, find_missing
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.events import Collected
+from shuhari.kernel.abilities import ability, find_missing
 from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.needs import Trace

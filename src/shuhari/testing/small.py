@@ -7,10 +7,10 @@ from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from shuhari.kernel import registry
 from shuhari.config.overlay import BUDGETS
 from shuhari.config.recipe import Recipe
 from shuhari.config.smaller import cap, cap_buffer
+from shuhari.kernel import registry
 
 # a number of a recipe that is larger than this is made so
 LEAST: dict[tuple[str, ...], int] = {

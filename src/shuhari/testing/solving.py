@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import Problem, Step
+from shuhari.kernel.abilities import ability
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.ports.declares import declares, is_among
 from shuhari.store.codec import dumps

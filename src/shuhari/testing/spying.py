@@ -14,8 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 from shuhari.batch import Batch
-from shuhari.kernel.columns import DERIVED
 from shuhari.data import nearest
+from shuhari.kernel.columns import DERIVED
 from shuhari.kernel.pack import CORE
 from shuhari.ports.declares import declares, is_among
 from shuhari.testing.looking import require

@@ -14,12 +14,12 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import POINTERS, Batch
 from shuhari.events import Collected, Event, Updated
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.pack import CORE
 from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, copy_columns, generator_states
-from shuhari.kernel.pack import CORE
 from shuhari.ports.declares import declares, is_among
 from shuhari.testing.batches import groups, transitions
 from shuhari.testing.context import context

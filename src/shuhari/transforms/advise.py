@@ -19,9 +19,9 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Share, check
 from shuhari.buffers.recordings import find_expert
 from shuhari.events import Amended
+from shuhari.kernel.registry import register
 from shuhari.needs import decisions, role_model
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("transform", "advise")

@@ -16,11 +16,11 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Length, check
-from shuhari.needs import Need
 from shuhari.kernel.pack import find_usable
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import ends, units
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 from shuhari.transforms.streams import zero_ungraded, zero_weight
 
 

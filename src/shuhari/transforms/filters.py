@@ -12,11 +12,11 @@ import torch
 from shuhari.batch import STATUS, Batch
 from shuhari.bounds import AtLeast0, check
 from shuhari.data import Status, code
-from shuhari.needs import Need
 from shuhari.kernel.pack import find_usable
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import ends, spread_by, units
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded, zero_weight
 
 

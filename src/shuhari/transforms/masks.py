@@ -16,8 +16,8 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.bounds import Length, check
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 KEYS = 2**53
 

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
 from shuhari.bounds import Discount, check
-from shuhari.kernel.columns import BRANCH
 from shuhari.data import Status
+from shuhari.kernel.columns import BRANCH
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 from shuhari.transforms.streams import find_carried, whiten, zero_ungraded
 
 CreditLevel: TypeAlias = Literal["auto", "decision", "row", "segment", "episode"]

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Discount, Positive, check
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.registry import register
 from shuhari.models.normaliser import Moments, moments
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("transform", "scale_rewards")

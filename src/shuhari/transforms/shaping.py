@@ -13,10 +13,10 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Coefficient, Length, check
 from shuhari.data import Number
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.objectives.divergence import estimate
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("transform", "kl_in_reward")

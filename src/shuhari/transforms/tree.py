@@ -13,11 +13,11 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import check
-from shuhari.needs import Need
 from shuhari.kernel.pack import find_usable
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import group_mean
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 from shuhari.transforms.returns import find_heads
 from shuhari.transforms.streams import zero_ungraded
 

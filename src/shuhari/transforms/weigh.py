@@ -16,9 +16,9 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Ratio, check
 from shuhari.data import Number
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 from shuhari.transforms.streams import weights_on, whiten
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from built import answers, learnt, padded, same, table
-from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
+from shuhari.lab.claims.claim import read
 
 SAID, RIGHT = ["a", "bcd", "ef"], [1.0, 0.0, 1.0]
 

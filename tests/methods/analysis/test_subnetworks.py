@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from shuhari import testing
-from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
+from shuhari.lab.claims.claim import read
 from shuhari.methods.analysis.subnetworks.weight_changes import Weights
 from spoken import said
 

@@ -3,8 +3,8 @@
 import torch
 
 from shuhari.batch import Batch
-from shuhari.methods.control.hl_gauss.reward_noise import RewardNoise
 from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.methods.control.hl_gauss.reward_noise import RewardNoise
 from shuhari.testing import context
 
 

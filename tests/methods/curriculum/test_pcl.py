@@ -15,6 +15,7 @@ from shuhari.config.stage import Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.curricula.target import Target
 from shuhari.data import Problem
+from shuhari.kernel.reduce import weights
 from shuhari.learners.parts import Term
 from shuhari.methods.curriculum.pcl.prompt_rate import PromptRate
 from shuhari.methods.curriculum.pcl.prompt_value import ValueOfPrompt
@@ -22,7 +23,6 @@ from shuhari.models.text.causal import CausalValue
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.value import Value
 from shuhari.ports import Predictor
-from shuhari.kernel.reduce import weights
 from shuhari.testing import context, groups
 from shuhari.transforms.advantage import Advantage
 from sketches import harness

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.loop.collect import add_reward
 from shuhari.methods.curriculum.self.unsolved_problems import Unsolved
-from shuhari.kernel.pack import pack
 from shuhari.ports import Curriculum
 from shuhari.testing import context
 

@@ -18,14 +18,14 @@ import pytest
 import torch
 
 from built import answers, built, learnt, padded, same, table
-from shuhari.lab.claims.claim import read
 from shuhari.config.build import build_stage
 from shuhari.data import Problem, Request, Sampling, Status, Step, Trajectory
 from shuhari.events import StageStarted
+from shuhari.kernel.pack import pack
+from shuhari.lab.claims.claim import read
 from shuhari.methods.data.acereason_11.entropy_temperature import Calibrated, find_root, measure_entropy
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need
-from shuhari.kernel.pack import pack
 from shuhari.ports import Curriculum
 from shuhari.testing import context
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 
 from built import answers, built, learnt, padded, same, table
+from shuhari.kernel.ramp import Count
 from shuhari.lab.claims.claim import read
 from shuhari.objectives.divergence import estimate
-from shuhari.kernel.ramp import Count
 
 SAID = ["a", "bcd"]
 LOGP, TEACHER = [[-0.5], [-1.0, -2.0, -3.0]], [[-0.1], [-2.0, -2.0, -1.0]]

@@ -13,10 +13,10 @@ import torch
 
 from pupils import SOLUTION, Pupil, collected, context, request
 from shuhari.data import ContractError, Problem, Request, Sampling, Step
+from shuhari.kernel.pack import pack
 from shuhari.methods.data.prefix_rl.solution_prefix import Prefixed
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, Trace, evaluate
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.single import Single
 from shuhari.transforms.advantage import Advantage
 

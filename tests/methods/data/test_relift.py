@@ -16,12 +16,12 @@ from shuhari.buffers.fresh import Fresh
 from shuhari.buffers.mixture import Mixture
 from shuhari.data import Problem, Request, Status, Step, Trajectory, code
 from shuhari.events import Collected
+from shuhari.kernel.reduce import weights
 from shuhari.learners.parts import Term
 from shuhari.methods.data.relift.hard_problems import Aside
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.likelihood import Nll
 from shuhari.ports import Buffer
-from shuhari.kernel.reduce import weights
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from sketches import harness

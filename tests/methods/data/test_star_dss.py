@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from shuhari.batch import Batch
+from shuhari.kernel.reduce import reduced, weights
 from shuhari.methods.data.star_dss.safety_weights import Safety, at_chunk_ends
 from shuhari.objectives.divergence import Divergence
 from shuhari.objectives.likelihood import Nll
-from shuhari.kernel.reduce import reduced, weights
 from shuhari.testing import context
 
 CTX: Any = context()

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.methods.diffusion.prdp.proximal_pairs import ProximalPairs
 from shuhari.models.chain import ChainPolicy
 from shuhari.needs import Need
-from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.testing import context
 

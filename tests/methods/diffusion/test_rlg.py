@@ -13,11 +13,11 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.methods.diffusion.rlg.guided import Guided
 from shuhari.models.chain import ChainPolicy
 from shuhari.models.schedules import flow_schedule
 from shuhari.needs import Traces
-from shuhari.kernel.noise import CounterNoise, keys
 
 SEEN, DOES = spaces.Box(-np.inf, np.inf, (3,)), spaces.Box(-1.0, 1.0, (2,))
 STEPS = 200

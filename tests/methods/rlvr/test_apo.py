@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from built import answers, built, learnt, padded, same, table
-from shuhari.methods.rlvr.apo.asymmetric_weights import Asymmetric
 from shuhari.kernel.reduce import weights
+from shuhari.methods.rlvr.apo.asymmetric_weights import Asymmetric
 from shuhari.testing import check_transform, context, groups, transitions
 from shuhari.transforms.advantage import Advantage
 

@@ -18,9 +18,9 @@ from grading import context
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.data import Problem, Ramp, Request, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.loop.collect import add_reward, grade_group
 from shuhari.methods.rlvr.campo.endless_loop import Loop, find_loop
-from shuhari.kernel.pack import pack
 
 REQUEST = Request(Problem("t", "p", ""))
 

@@ -13,10 +13,10 @@ from pupils import collected
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Request, Sampling, Step
 from shuhari.engines.local import Local
+from shuhari.kernel.pack import pack
 from shuhari.methods.rlvr.cog_rethinker.cog_rethinker import Cascade, fill, list_special, strip_names
 from shuhari.models.text.tokenizers import bpe_tokenizer, character_tokenizer
 from shuhari.needs import Trace
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.single import Single
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed, Only

@@ -15,8 +15,8 @@ from shuhari.batch import Batch
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.events import Collected
-from shuhari.methods.rlvr.deepsearch.cached_solutions import Cache, solution
 from shuhari.kernel.pack import pack
+from shuhari.methods.rlvr.deepsearch.cached_solutions import Cache, solution
 from shuhari.store import codec
 from shuhari.tasks.source import Listed
 from shuhari.testing import context

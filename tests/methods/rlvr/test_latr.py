@@ -15,10 +15,10 @@ import torch
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Ramp, Request, Sampling, Status, Trajectory
 from shuhari.engines.local import Local
+from shuhari.kernel.pack import pack
 from shuhari.methods.rlvr.latr.lookahead_tree import Lookahead, edit_distance
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, Trace, gather
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.single import Single
 
 END = 9

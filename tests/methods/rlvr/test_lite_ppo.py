@@ -9,9 +9,9 @@ import torch
 from built import built
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
-from shuhari.needs import Need
 from shuhari.kernel.pack import pack
 from shuhari.kernel.reduce import reduced, weights
+from shuhari.needs import Need
 from shuhari.testing import context
 
 CTX = context()

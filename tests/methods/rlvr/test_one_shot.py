@@ -12,9 +12,9 @@ import pytest
 
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.events import StageStarted
+from shuhari.kernel.pack import pack
 from shuhari.loop.collect import add_reward
 from shuhari.methods.rlvr.one_shot.few_problems import Few
-from shuhari.kernel.pack import pack
 from shuhari.ports import Curriculum
 from shuhari.testing import context
 

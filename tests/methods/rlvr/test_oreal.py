@@ -19,6 +19,7 @@ from built import answers, built, learnt, padded, same, table
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.loop.run import loop, open_run
 from shuhari.methods.rlvr.oreal.oreal import Credit, balance_sides, draw_pairs
 from shuhari.methods.rlvr.oreal.token_rewards import Outcome
@@ -27,7 +28,6 @@ from shuhari.models.text.causal import CausalValue
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
-from shuhari.kernel.pack import pack
 from shuhari.testing import context
 
 W = Need(("credit",), "value")

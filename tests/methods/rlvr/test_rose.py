@@ -13,6 +13,7 @@ import torch
 
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Ramp, Request, Sampling
+from shuhari.kernel.pack import pack
 from shuhari.methods.rlvr.rose.semantic_branches import (
     CHUNK,
     Answer,
@@ -23,7 +24,6 @@ from shuhari.methods.rlvr.rose.semantic_branches import (
 )
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Trace
-from shuhari.kernel.pack import pack
 from shuhari.transforms.tree import NodeAdvantage
 
 PROMPT = Problem("t", "p", "ab")

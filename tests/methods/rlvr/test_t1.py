@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from built import answers, built, credited, learnt, padded, same, table
-from shuhari.lab.claims.claim import read
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Ramp, Request, Status, Step, Trajectory
+from shuhari.kernel.reduce import reduced
+from shuhari.kernel.reduce import weights as weights_of
+from shuhari.lab.claims.claim import read
 from shuhari.loop.run import loop, open_run
 from shuhari.methods.rlvr.t1.repetition import Repetition
 from shuhari.needs import evaluate
-from shuhari.kernel.reduce import reduced
-from shuhari.kernel.reduce import weights as weights_of
 from shuhari.testing import context
 from shuhari.transforms import apply
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.tasks.worlds.finite_horizon import act_greedily, evaluate_policy, iterate_from_random
 from shuhari.batch import Batch
 from shuhari.methods.theory.sqirl.horizons import Horizons
 from shuhari.methods.theory.sqirl.stepwise import Stepwise, fit, read_episodes
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.tabular import Tabular
 from shuhari.tasks.gym import Gym
+from shuhari.tasks.worlds.finite_horizon import act_greedily, evaluate_policy, iterate_from_random
 from shuhari.tasks.worlds.sticky_maze import A, StickyMaze
 from shuhari.testing import context
 

@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from shuhari.batch import Batch
 from shuhari.config.build import make_component
 from shuhari.data import Problem, Ramp, Request, Sampling, Step, Trajectory
-from shuhari.models.text import packing, tokens
-from shuhari.models.text.causal import Causal, CausalValue
-from shuhari.needs import Need, evaluate
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import find
+from shuhari.models.text import packing, tokens
+from shuhari.models.text.causal import Causal, CausalValue
+from shuhari.needs import Need, evaluate
 
 TASK = SimpleNamespace(alphabet="abcdef")
 LOGP, LIVE = Need(("policy",), "log_prob"), Need(("policy",), "log_prob", live=True)

@@ -25,10 +25,10 @@ from shuhari import testing
 from shuhari.config.build import make_component
 from shuhari.config.overlay import RecipeError
 from shuhari.data import FrozenDict, Problem, Request, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.models.text import classifier
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.tokenizers import bpe_tokenizer
-from shuhari.kernel.pack import pack
 from shuhari.rewards.reward_model import RewardModel
 
 SIZES = {

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from shuhari.data import Ramp, Sampling
+from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.decoding import Decoder
 from shuhari.models.text.rows import NoRoom, Row
 from shuhari.models.text.static import generate
 from shuhari.models.text.trunk import Trunk
-from shuhari.kernel.noise import CounterNoise, keys
 
 LAYOUTS = {
     "llama": {"num_key_value_heads": 1},

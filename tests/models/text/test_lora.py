@@ -17,10 +17,10 @@ import shuhari
 from shuhari.config.recipe import load
 from shuhari.config.settings import Settings
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
+from shuhari.kernel.pack import pack
 from shuhari.loop.run import loop, open_run
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.lora import Lora
-from shuhari.kernel.pack import pack
 from shuhari.store import Run
 from shuhari.store.codec import dumps
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Ramp, Request, Sampling, Step, Trajectory
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.kernel.pack import pack
 from shuhari.models.text.masked import Masked, draw_masks
 from shuhari.models.text.unordered import Unordered
 from shuhari.needs import Need, evaluate
-from shuhari.kernel.noise import CounterNoise, keys
-from shuhari.kernel.pack import pack
 from shuhari.testing import ModelCase, check_model, context
 from shuhari.transforms.masks import Masks
 

@@ -19,11 +19,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
+from shuhari.kernel.noise import CounterNoise, keys
+from shuhari.kernel.pack import pack
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.expressions import explain_slow
 from shuhari.models.text.tokenizers import Template, Tokenizer, bpe_tokenizer
-from shuhari.kernel.noise import CounterNoise, keys
-from shuhari.kernel.pack import pack
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no lean forward for layout")
 

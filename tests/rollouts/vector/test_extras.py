@@ -13,9 +13,9 @@ import torch
 
 from shuhari.data import Problem, Request, Sampling
 from shuhari.engines.local import Local
+from shuhari.kernel.pack import pack
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
-from shuhari.kernel.pack import pack
 from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.store.codec import dumps, loads

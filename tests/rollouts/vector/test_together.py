@@ -11,9 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from shuhari.kernel import registry
-
 from shuhari import testing
+from shuhari.kernel import registry
 from shuhari.models.gaussian import GaussianPolicy
 from shuhari.models.tabular import Tabular
 from shuhari.rollouts.vector.lanes import Inline, allocate, find_extras

@@ -15,11 +15,11 @@ from board_runs import MARKUP, TOKEN
 from starlette.testclient import TestClient
 
 from shuhari.desk.api import train
+from shuhari.desk.board.app import make_app
 from shuhari.store import Run, finding
 from shuhari.store.rollouts import make_row
 from shuhari.store.rows import write_rows
 from shuhari.store.schema import FILE
-from shuhari.desk.board.app import make_app
 from small_runs import write_sums
 
 

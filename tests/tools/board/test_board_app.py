@@ -69,8 +69,8 @@ def test_no_path_leads_out_of_the_page(client: TestClient, path: str) -> None:
     "name", ["../elsewhere/secret", "outside", "/etc", "sums/0/../1", "sums", "", ".", "sums/0\x00"]
 )
 def test_a_run_is_named_not_given_by_a_path(board_root: Path, name: str) -> None:
-    from shuhari.store import NoRunError
     from shuhari.desk.board.catalogue import Catalogue
+    from shuhari.store import NoRunError
 
     with pytest.raises(NoRunError, match="no run"):
         Catalogue(board_root).find(name)
@@ -160,8 +160,8 @@ def test_as_many_runs_as_a_list_shows_may_be_asked_for(ask: Callable[..., Any]) 
 def test_the_address_that_is_printed_holds_a_token_of_its_own_and_no_key(
     board_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from shuhari.desk.cli import main
     from shuhari.desk.board import results
+    from shuhari.desk.cli import main
     from shuhari.desk.serving import running
 
     monkeypatch.setattr(results, "warm", lambda: None)

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from board_runs import MARKUP, TOKEN, WALK
 
-from shuhari.store import Run
 from shuhari.desk.board.app import make_app
+from shuhari.store import Run
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"), pytest.mark.timeout(400)]

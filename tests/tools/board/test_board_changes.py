@@ -11,13 +11,13 @@ import pytest
 from board_runs import MARKUP, TOKEN
 from starlette.testclient import TestClient
 
-from shuhari.store import Store, list_runs
 from shuhari.desk.board.app import make_app
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.sketches import POINTS
 from shuhari.desk.board.views import CHANGES
 from shuhari.desk.board.views.metrics import escape, tell_metrics
 from shuhari.desk.board.views.runs import list_runs as tell_runs
+from shuhari.store import Store, list_runs
 
 KEY = {"authorization": f"Bearer {TOKEN}"}
 Post = Callable[..., Any]

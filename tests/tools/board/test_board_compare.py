@@ -12,9 +12,9 @@ import scipy.stats
 from board_runs import MARKUP, TOKEN
 from starlette.testclient import TestClient
 
-from shuhari.store import Store
 from shuhari.desk.board.app import make_app
 from shuhari.desk.board.views import compare
+from shuhari.store import Store
 
 X, Y = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5]
 A, B = (",".join(f"{name}-s{seed}" for seed in range(5)) for name in "ab")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from board_runs import MARKUP
 
-from shuhari.store import Run, Store
 from shuhari.desk.board import numbers
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.views.curriculum import BINS
 from shuhari.desk.board.views.curriculum import list_problems as find_problems
 from shuhari.desk.board.views.curriculum import tell_difficulty as find_difficulty
 from shuhari.desk.board.views.curves import tell_curves
+from shuhari.store import Run, Store
 
 STEPS = [
     [("a", "1", 4, 0), ("a", "2", 4, 4), ("b", "1", 2, 1)],

@@ -17,7 +17,6 @@ from board_runs import TOKEN
 from starlette.testclient import TestClient
 
 from shuhari.desk.api import train
-from shuhari.store import Run
 from shuhari.desk.board import app as pages
 from shuhari.desk.board import child
 from shuhari.desk.board.app import make_app
@@ -26,6 +25,7 @@ from shuhari.desk.board.child import Desk
 from shuhari.desk.board.views import replay
 from shuhari.desk.replay.what_if import TAKEN, what_if
 from shuhari.desk.serving.refusals import Refused
+from shuhari.store import Run
 from small_runs import write_sums
 
 LOCAL = "http://127.0.0.1:6060"

@@ -11,12 +11,12 @@ import pytest
 from board_runs import MARKUP
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
-from shuhari.store import Store
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.views import rollouts
 from shuhari.desk.plain import to_json
 from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.tokens import find_ranges, unroll
+from shuhari.store import Store
 
 LONG = 100_000  # tokens of an answer
 

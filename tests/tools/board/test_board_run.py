@@ -17,8 +17,6 @@ import pytest
 from board_runs import MARKUP, TOKEN
 from starlette.testclient import TestClient
 
-from shuhari.lab.diagnosis import diagnose
-from shuhari.store import Run, Store, StoreError
 from shuhari.desk.board import numbers
 from shuhari.desk.board.app import make_app
 from shuhari.desk.board.catalogue import Catalogue
@@ -28,6 +26,8 @@ from shuhari.desk.board.views.curves import tell_curves, thin
 from shuhari.desk.board.views.run import list_events, show_findings, show_recipe, show_run
 from shuhari.desk.ends import tabulate_ends
 from shuhari.desk.serving.refusals import Refused
+from shuhari.lab.diagnosis import diagnose
+from shuhari.store import Run, Store, StoreError
 
 
 @pytest.fixture(autouse=True)
@@ -164,9 +164,9 @@ def test_a_healthy_run_is_told_in_the_words_of_the_terminal(tmp_path: Path, caps
 
 
 def test_every_rule_that_has_rollouts_to_show_is_one() -> None:
+    from shuhari.desk.board.views.run import SHOWN
     from shuhari.lab.diagnosis import RULES
     from shuhari.store.finding import ORDERS
-    from shuhari.desk.board.views.run import SHOWN
 
     assert {*SHOWN} <= {rule.name for rule in RULES}
     assert {query["order"] for _, query in SHOWN.values()} <= {*ORDERS}

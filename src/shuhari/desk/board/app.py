@@ -28,9 +28,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
-from shuhari.store import LockedError, NoRunError, StoreError
-from shuhari.store.files import CheckpointError, DamageError, NewerError
-from shuhari.store.listing import STATUSES, summarise
 from shuhari.desk.board.asking import read_query
 from shuhari.desk.board.catalogue import Catalogue, name_doctor
 from shuhari.desk.board.views import CHANGES, COSTLY, VIEWS
@@ -40,6 +37,9 @@ from shuhari.desk.plain import to_json
 from shuhari.desk.serving.bodies import Bodies, read_object
 from shuhari.desk.serving.guard import Guard
 from shuhari.desk.serving.refusals import Refused, show
+from shuhari.store import LockedError, NoRunError, StoreError
+from shuhari.store.files import CheckpointError, DamageError, NewerError
+from shuhari.store.listing import STATUSES, summarise
 
 STATIC = Path(__file__).parent / "static"
 FIELDS = 1100  # of a query: all runs that a list shows, and more

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.data import nearest
+from shuhari.desk.board.numbers import Numbers
 from shuhari.store import NoRunError
 from shuhari.store.directory import find_runs
 from shuhari.store.listing import STATUSES, TAGS, Summary, matches, summarise
 from shuhari.store.schema import FILES
-from shuhari.desk.board.numbers import Numbers
 
 PENDING = "pending"  # the status of a run that was not read yet
 DEPTH = 3  # names, one in another, of a run below the root

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from shuhari.kernel import registry
 from shuhari.desk.cli import (
     boarding,
     catalogue,
@@ -30,6 +29,7 @@ from shuhari.desk.cli import (
     training,
 )
 from shuhari.desk.cli.text import describe_error, note, printable_log, say
+from shuhari.kernel import registry
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 REFUSED: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")  # typer's, or click's

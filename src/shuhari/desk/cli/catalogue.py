@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from shuhari.kernel.abilities import ability
 from shuhari.desk.cli.options import check_together
 from shuhari.desk.cli.text import NOTHING, make_printable, note, print_json, print_table, say
+from shuhari.kernel.abilities import ability
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -99,9 +99,9 @@ def _say_method(method: Any, verdict: str | None) -> None:
 
 def _describe_verdict(method: Any) -> str | None:
     """What became of its claim; None where it states none."""
-    from shuhari.lab.claims.wording import describe_verdict
     from shuhari.config.library import read_result
     from shuhari.config.recipe import load
+    from shuhari.lab.claims.wording import describe_verdict
 
     if method.problem is not None:
         return None

@@ -75,9 +75,9 @@ def claim(
 
     Example: shuhari claim rlvr/pacs
     """
+    from shuhari.config.overlay import RecipeError
     from shuhari.lab.claims.pool import ClaimError
     from shuhari.lab.claims.result import write
-    from shuhari.config.overlay import RecipeError
 
     check_together(ctx, READS)
     check_bed("--bed", bed)

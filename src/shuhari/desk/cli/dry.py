@@ -19,8 +19,8 @@ MANY = 1_000_000  # rows of a step that no machine is likely to hold
 
 def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
-    from shuhari.kernel.abilities import ability
     from shuhari.config.build import describe_work
+    from shuhari.kernel.abilities import ability
     from shuhari.loop.checks import make_stages
 
     study = None
@@ -28,7 +28,7 @@ def dry_run(recipe: Recipe) -> None:
         from shuhari.loop.study import make_study, trains_runs
 
         study = make_study(recipe)
-        if not trains_runs(recipe, study):
+        if not trains_runs(study):
             _show_simulation(recipe)
             return
     stages = make_stages(recipe)

@@ -45,10 +45,10 @@ def export(
 
     Example: shuhari export latest@best models/sums --dtype bfloat16
     """
-    from shuhari.store import CheckpointError, Run, StoreError
-    from shuhari.store.directory import find_checkpoint
     from shuhari.desk.export import export as exported
     from shuhari.desk.export import export_replay
+    from shuhari.store import CheckpointError, Run, StoreError
+    from shuhari.store.directory import find_checkpoint
 
     check_together(ctx, READS)
     try:

@@ -35,8 +35,8 @@ class Place:
 
     def read_kept(self) -> dict[str, Any] | None:
         """Its result, None where there is none."""
-        from shuhari.lab.claims.result import read_kept
         from shuhari.config.recipe import load
+        from shuhari.lab.claims.result import read_kept
 
         return read_kept(load(self.recipe).name, self.out / "claims")
 
@@ -51,8 +51,8 @@ def place(recipe: str, out: Path, bed: str = "") -> Place:
 def list_places(recipes: Sequence[str], out: Path, bed: str = "") -> list[Place]:
     """Of each recipe (none: of all that there are) its own claim, and those on other beds on which it was measured;
     where a `bed` is named, that on it alone."""
-    from shuhari.lab.claims.scale import find_beds
     from shuhari.config.recipe import list_names, load
+    from shuhari.lab.claims.scale import find_beds
 
     found = []
     for recipe in recipes or list_names():
@@ -64,8 +64,8 @@ def list_places(recipes: Sequence[str], out: Path, bed: str = "") -> list[Place]
 
 def show_kept(places: Sequence[Place], json: bool) -> None:
     """Show results: those that are kept, else, and says so, the ones that the library brings."""
-    from shuhari.lab.claims.result import read_kept
     from shuhari.config.recipe import load
+    from shuhari.lab.claims.result import read_kept
 
     results = []
     for one in places:
@@ -90,10 +90,10 @@ def show_kept(places: Sequence[Place], json: bool) -> None:
 def find_stale(places: Sequence[Place], *, named: bool) -> dict[Place, str]:
     """Those whose result is out of date, or of an earlier version of the code, or, where they were `named`, missing,
     and which it is."""
+    from shuhari.config.overlay import RecipeError
     from shuhari.lab.claims.result import find_stale as why
     from shuhari.lab.claims.sources import is_older
     from shuhari.lab.claims.wording import EARLIER
-    from shuhari.config.overlay import RecipeError
 
     found = {}
     for one in places:

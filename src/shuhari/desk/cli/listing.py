@@ -37,9 +37,9 @@ def runs(
     from dataclasses import asdict, replace
 
     from shuhari.data import nearest
+    from shuhari.desk.plot import name_metric
     from shuhari.store import list_runs, tag_run
     from shuhari.store.listing import STATUSES, read_tags
-    from shuhari.desk.plot import name_metric
 
     check_together(ctx, READS)
     if status and status not in STATUSES:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shuhari.desk.cli.text import format_number, note, print_json, print_table, say
 from shuhari.data import nearest
+from shuhari.desk.cli.text import format_number, note, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from shuhari.loop.measuring import Measured
     from shuhari.kernel.stats import Estimate
+    from shuhari.loop.measuring import Measured
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -147,9 +147,9 @@ def compare(
 
     Example: shuhari compare a-s0,a-s1,a-s2,a-s3,a-s4 b-s0,b-s1,b-s2,b-s3,b-s4 --png a-b.png
     """
-    from shuhari.store import metrics
     from shuhari.desk.comparison import GREEDY, check_same_task, compare_seeds, find_axis, list_caveats, name_arms
     from shuhari.desk.plot import KINDS, name_metric, plot_comparison
+    from shuhari.store import metrics
 
     arms = {arm: [_resolve(name) for name in _split(arm)] for arm in given}
     if (kind := png.suffix.lower()) not in ("", *KINDS):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shuhari.data import nearest
 from shuhari.desk.cli.options import check_together
 from shuhari.desk.cli.text import note, print_json, print_table, say
-from shuhari.data import nearest
 
 if TYPE_CHECKING:
     from shuhari.desk.planning.choose import Plan, Scale
@@ -114,8 +114,8 @@ def _read_split(split: str, devices: int) -> int:
 
 def _prepare(run: str, lengths: str, sets: Sequence[str]) -> tuple[Measured, Setting, Hardware, Workload]:
     """The run as measured, and its setting, costs and answers with what was set."""
-    from shuhari.store import resolve
     from shuhari.desk.planning.measured import PlanError, measure
+    from shuhari.store import resolve
 
     try:
         measured = measure(Path(resolve(run)))

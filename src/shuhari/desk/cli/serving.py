@@ -30,8 +30,8 @@ def serve(
     """
     import os
 
-    from shuhari.store import CheckpointError, StoreError
     from shuhari.desk.serving import running
+    from shuhari.store import CheckpointError, StoreError
 
     running.check_installed()
     from shuhari.desk.serving.guard import is_loopback

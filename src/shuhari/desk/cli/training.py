@@ -52,13 +52,13 @@ def train(
 
     Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """
-    from shuhari.desk.cli.dry import list_nested
     from shuhari.config.recipe import load
+    from shuhari.desk.cli.dry import list_nested
 
     found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [])
     if dry_run:
-        from shuhari.desk.cli.dry import dry_run as show_plan
         from shuhari.config.schedules import list_misfits
+        from shuhari.desk.cli.dry import dry_run as show_plan
 
         show_plan(found)
         for problem in [*list_misfits(found), *list_nested(found)]:
@@ -158,13 +158,13 @@ def _drive(
     watchers: Watchers,
 ) -> bool:
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
+    from shuhari.config.overlay import RecipeError
     from shuhari.desk.cli.live import Live
     from shuhari.desk.cli.pulse import Pulse
-    from shuhari.config.overlay import RecipeError
+    from shuhari.desk.profile_report import train_profiled
     from shuhari.loop.roles import load_initial
     from shuhari.loop.study import train as unprofiled
     from shuhari.store import CheckpointError, StoreError
-    from shuhari.desk.profile_report import train_profiled
 
     try:
         weights = load_initial(init)
@@ -279,8 +279,8 @@ def _stop() -> Iterator[_Stop]:
 
 def show_closing(path: Path) -> None:
     """Print the scores by chance, before and after training, and where the numbers and curves are."""
-    from shuhari.store import Run
     from shuhari.desk.ends import draw, read_ends, tabulate_ends
+    from shuhari.store import Run
 
     run = Run(path)
     columns, summary = run.metrics(), run.summary or {}

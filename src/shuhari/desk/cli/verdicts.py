@@ -135,12 +135,12 @@ def show(result: Mapping[str, Any]) -> None:
 def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
     """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands. By
     `metric`, or where that is "" by the bed's own score. Exit 1 where nothing was measured there."""
+    from shuhari.config.recipe import list_names
+    from shuhari.data import nearest
     from shuhari.lab.claims.board import put_in_order
     from shuhari.lab.claims.explore import read_results
     from shuhari.lab.claims.result import read_kept
     from shuhari.lab.claims.wording import describe_verdict
-    from shuhari.config.recipe import list_names
-    from shuhari.data import nearest
 
     names = list_names()
     results = {found["method"]: found for found in read_results(bed, out)}

@@ -47,8 +47,8 @@ class Measured:
 def measure(path: Path) -> Measured:
     """Read a run. PlanError where it has no profile, no answers, or samples no text."""
     from shuhari.config.recipe import load
-    from shuhari.store import Run
     from shuhari.desk.profile_report import read
+    from shuhari.store import Run
 
     run, profile = Run(path), read(path)
     if profile is None:

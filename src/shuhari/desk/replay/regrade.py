@@ -21,15 +21,6 @@ from shuhari.config.overlay import RecipeError, format_path, split_path
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
 from shuhari.data import Array, Trajectory, copy_with, find_outcomes, sum_reward
-from shuhari.engines.clock import run_together
-from shuhari.loop.checks import make_stages
-from shuhari.loop.collect import grade_group
-from shuhari.loop.context import Context
-from shuhari.loop.opening import read_recipe
-from shuhari.loop.run import Run
-from shuhari.ports.declares import declares
-from shuhari.store import Run as Stored
-from shuhari.store import resolve
 from shuhari.desk.handed import without_functions
 from shuhari.desk.replay.steps import (
     change_recipe,
@@ -41,6 +32,15 @@ from shuhari.desk.replay.steps import (
     of_stage,
     set_state,
 )
+from shuhari.engines.clock import run_together
+from shuhari.loop.checks import make_stages
+from shuhari.loop.collect import grade_group
+from shuhari.loop.context import Context
+from shuhari.loop.opening import read_recipe
+from shuhari.loop.run import Run
+from shuhari.ports.declares import declares
+from shuhari.store import Run as Stored
+from shuhari.store import resolve
 
 ALIKE = 1e-6  # a spread of outcomes up to which a group has no gradient, as `rollout/alike` counts it
 TRAINED = ""  # stands for the trained reward among names: a grader may be called "reward"

@@ -23,7 +23,9 @@ from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
 from shuhari.data import Info, code, find_outcomes
+from shuhari.desk.replay.steps import StepState, set_state
 from shuhari.events import Collected
+from shuhari.kernel.pack import pack
 from shuhari.loop.collect import pack_groups
 from shuhari.loop.context import Context
 from shuhari.loop.kept import decisions
@@ -33,10 +35,8 @@ from shuhari.loop.run import Run, open_run
 from shuhari.loop.state import walk
 from shuhari.needs import Need
 from shuhari.objectives.clip import k3
-from shuhari.kernel.pack import pack
 from shuhari.ports import ability
 from shuhari.store import Run as Stored
-from shuhari.desk.replay.steps import StepState, set_state
 
 
 @dataclass(eq=False)

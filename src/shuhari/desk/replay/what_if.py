@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from shuhari.config.overlay import RecipeError, split_path
-from shuhari.loop.opening import read_recipe
-from shuhari.store import Run as Stored
-from shuhari.store import resolve
 from shuhari.desk.handed import without_functions
 from shuhari.desk.replay.steps import change_recipe, choose_steps, describe_steps, find_state, finite, of_stage
 from shuhari.desk.replay.update import UpdateResult, find_start, make_update, open_at
+from shuhari.loop.opening import read_recipe
+from shuhari.store import Run as Stored
+from shuhari.store import resolve
 
 TAKEN = ("collect", "transform", "part", "learner", "micro_batch")  # sections that an update depends on
 CLOSE = 1e-3  # a relative difference above which the update made again is said to be another one

@@ -23,7 +23,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from shuhari.data import Array, nearest
-from shuhari.models.text.tokenizers import Template
 from shuhari.desk.serving.asking import Ask, read_ask, read_body
 from shuhari.desk.serving.bodies import Bodies
 from shuhari.desk.serving.events import GONE, Events, fail, refuse, wait_gone
@@ -32,6 +31,7 @@ from shuhari.desk.serving.refusals import Refused, show, wrong
 from shuhari.desk.serving.replies import Form, make_names
 from shuhari.desk.serving.telling import Piece, Pieces, Said, Telling
 from shuhari.desk.serving.worker import Answer, Inbox, News, Worker, room
+from shuhari.models.text.tokenizers import Template
 
 Work = Callable[[Request], Awaitable[Response | ASGIApp]]
 

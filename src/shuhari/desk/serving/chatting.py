@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from shuhari.rollouts.tools import CLOSE, INSTRUCTIONS, OPEN
 from shuhari.desk.serving.refusals import Refused, read_text, unknown, wrong
+from shuhari.rollouts.tools import CLOSE, INSTRUCTIONS, OPEN
 
 MESSAGES, TOOLS = 1024, 128
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "user"}

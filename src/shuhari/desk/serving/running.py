@@ -26,8 +26,8 @@ def open_policy(run: str, role: str = "policy") -> Opened:
     """The model of `RUN`, `RUN@step`, `RUN@best`, or of a directory of Hugging Face or an export. NoRunError,
     StoreError, ValueError for what cannot be opened."""
     from shuhari.desk.api import load
-    from shuhari.store import Run, find_checkpoint
     from shuhari.desk.opening import find_kind
+    from shuhari.store import Run, find_checkpoint
 
     if find_kind(Path(run)):
         return Opened(load(run, role=role).model, run, Path(run).resolve().name)

@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, copy_with
-from shuhari.engines.local import Local
-from shuhari.needs import Trace
-from shuhari.kernel.pack import pack
-from shuhari.store.files import find_memory
 from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.serving.telling import Said
+from shuhari.engines.local import Local
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.pack import pack
+from shuhari.needs import Trace
+from shuhari.store.files import find_memory
 
 DTYPES = ("float32", "bfloat16", "float16")  # of weights that sample
 READERS = 2  # threads that render conversations and read prompts

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shuhari.lab.claims.checks import BASELINE, START, Check
-from shuhari.lab.claims.digest import describe, hash_description
 from shuhari.config import library
 from shuhari.config.files import find_file, read_chain
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.config.recipe import Recipe, find_usual_base, load, read_method
 from shuhari.data import EMPTY, nearest
+from shuhari.lab.claims.checks import BASELINE, START, Check
+from shuhari.lab.claims.digest import describe, hash_description
 
 METHOD = "method"
 SCORED = ("task", "evaluate", "evaluation_rollout")  # what is solved, and how it is scored

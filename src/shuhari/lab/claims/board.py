@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
+from shuhari.data import EMPTY, nearest
+from shuhari.kernel.stats import Estimate, t_interval
 from shuhari.lab.claims.arms import METHOD
 from shuhari.lab.claims.cards import restore
 from shuhari.lab.claims.checks import BASELINE, name_quantity
@@ -16,10 +20,6 @@ from shuhari.lab.claims.looks import LEVEL, LOOKS, simulate_power
 from shuhari.lab.claims.quantities import Metric, read_value
 from shuhari.lab.claims.result import format_factor
 from shuhari.lab.claims.verdict import Headline
-from shuhari.config.overlay import RecipeError
-from shuhari.config.recipe import load
-from shuhari.data import EMPTY, nearest
-from shuhari.kernel.stats import Estimate, t_interval
 
 
 def headline(result: Mapping[str, Any]) -> str:

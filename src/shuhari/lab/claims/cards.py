@@ -27,6 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from shuhari.config.library import BEDS, find_cards
+from shuhari.config.overlay import RecipeError
+from shuhari.data import nearest
 from shuhari.lab.claims.checks import BASELINE, START, Check
 from shuhari.lab.claims.claim import WARM, Claim
 from shuhari.lab.claims.curve import Reading
@@ -35,9 +38,6 @@ from shuhari.lab.claims.looks import compute_mde
 from shuhari.lab.claims.quantities import Evidence, Metric, Quantity, read_values
 from shuhari.lab.claims.sources import find_changed
 from shuhari.lab.claims.verdict import Effect, Verdict
-from shuhari.config.library import BEDS, find_cards
-from shuhari.config.overlay import RecipeError
-from shuhari.data import nearest
 
 FORMAT = 1
 REDRAW = "redraw"

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from shuhari.kernel.abilities import ability
-from shuhari.lab.claims.verdict import ROLES, Rule
 from shuhari.config.overlay import RecipeError
 from shuhari.config.settings import Settings, look_up
 from shuhari.data import nearest
+from shuhari.kernel.abilities import ability
+from shuhari.lab.claims.verdict import ROLES, Rule
 
 BASELINE, START = "baseline", "start"
 SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")

@@ -32,15 +32,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length
-from shuhari.lab.claims.arms import METHOD, ArmMaker, check_arms, find_files, list_tables
-from shuhari.lab.claims.checks import BASELINE, Check, read_checks
-from shuhari.lab.claims.looks import LOOKS, compute_levels
-from shuhari.lab.claims.verdict import LEAST
 from shuhari.config.methods import OFFLINE
 from shuhari.config.overlay import BUDGETS, RecipeError, read_budgets
 from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
+from shuhari.lab.claims.arms import METHOD, ArmMaker, check_arms, find_files, list_tables
+from shuhari.lab.claims.checks import BASELINE, Check, read_checks
+from shuhari.lab.claims.looks import LOOKS, compute_levels
+from shuhari.lab.claims.verdict import LEAST
 
 WARM = "warm start"
 FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out, a smoke's among them

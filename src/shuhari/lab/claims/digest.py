@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from typing import Any
 
-from shuhari.kernel import registry
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
 from shuhari.data import Ramp, Sampling
+from shuhari.kernel import registry
 
 NAMED = ("models", "rewards", "weights", "follows", "learners", "parts", "terms", "budget")  # order says nothing
 RUN = ("transforms", "collect")  # names say nothing

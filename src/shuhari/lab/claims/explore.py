@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shuhari.config.overlay import RecipeError, read_budgets
+from shuhari.config.recipe import load, read_method
+from shuhari.data import EMPTY
 from shuhari.lab.claims import cards
 from shuhari.lab.claims.arms import METHOD, check_arms
 from shuhari.lab.claims.checks import BASELINE, Check, is_share, name_quantity, read_checks
@@ -22,9 +25,6 @@ from shuhari.lab.claims.claim import FIRST, Claim, part_stages
 from shuhari.lab.claims.looks import LOOKS
 from shuhari.lab.claims.result import list_quantities
 from shuhari.lab.claims.verdict import LEAST
-from shuhari.config.overlay import RecipeError, read_budgets
-from shuhari.config.recipe import load, read_method
-from shuhari.data import EMPTY
 
 JOINED = "+"  # between methods that are laid together
 SMALL, SMALL_SHARE = (

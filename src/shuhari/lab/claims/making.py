@@ -8,6 +8,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from shuhari.config import library
+from shuhari.config.overlay import RecipeError, read_budgets
+from shuhari.config.recipe import Recipe, load
+from shuhari.config.settings import look_up
 from shuhari.lab.claims.cards import FORMAT, REDRAW
 from shuhari.lab.claims.checks import BASELINE
 from shuhari.lab.claims.claim import WARM, Claim, part_stages
@@ -15,10 +19,6 @@ from shuhari.lab.claims.pool import Progress, drive
 from shuhari.lab.claims.quantities import Evidence
 from shuhari.lab.claims.result import compute_hashes, list_points, round_to
 from shuhari.lab.claims.runs import Job, plan_runs, read, with_seed
-from shuhari.config import library
-from shuhari.config.overlay import RecipeError, read_budgets
-from shuhari.config.recipe import Recipe, load
-from shuhari.config.settings import look_up
 from shuhari.store.files import count_cores, replace_file, translate_errors
 
 FIRST, SEEDS = 2000, 24  # apart from those of claims

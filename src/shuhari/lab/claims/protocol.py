@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shuhari.config.library import list_names
+from shuhari.config.overlay import RecipeError
+from shuhari.data import EMPTY, nearest
 from shuhari.lab.claims import cards
 from shuhari.lab.claims.cards import Card
 from shuhari.lab.claims.checks import BASELINE
@@ -25,9 +28,6 @@ from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.making import plan_card
 from shuhari.lab.claims.result import describe
 from shuhari.lab.claims.sources import ROOT, find_changed
-from shuhari.config.library import list_names
-from shuhari.config.overlay import RecipeError
-from shuhari.data import EMPTY, nearest
 
 TRIES = 3  # one, and two redesigns
 

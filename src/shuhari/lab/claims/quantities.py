@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from shuhari.bounds import ProperShare, check
-from shuhari.lab.claims.curve import Columns, Reading, cut, read_curve
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, nearest
-from shuhari.ports import Analysis
 from shuhari.kernel.registry import register
+from shuhari.lab.claims.curve import Columns, Reading, cut, read_curve
+from shuhari.ports import Analysis
 
 
 @dataclass(frozen=True, eq=False)

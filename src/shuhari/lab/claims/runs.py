@@ -20,6 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from shuhari.config.overlay import read_budgets
+from shuhari.config.recipe import Recipe
+from shuhari.data import StalledError
 from shuhari.kernel.abilities import ability
 from shuhari.lab.claims.arms import METHOD
 from shuhari.lab.claims.checks import BASELINE
@@ -28,9 +31,6 @@ from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.pool import ClaimError, Progress, Workers, drive, is_changed
 from shuhari.lab.claims.quantities import Evidence, Quantity, read_value
 from shuhari.lab.claims.sources import digest_core, digest_modules
-from shuhari.config.overlay import read_budgets
-from shuhari.config.recipe import Recipe
-from shuhari.data import StalledError
 from shuhari.loop.machine import versions
 from shuhari.loop.progress import counts
 from shuhari.store.directory import Run

@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+from shuhari.config.recipe import load
+from shuhari.kernel.stats import Estimate
 from shuhari.lab.claims import cards
 from shuhari.lab.claims.claim import Claim, read
 from shuhari.lab.claims.verdict import HELD
-from shuhari.config.recipe import load
-from shuhari.kernel.stats import Estimate
 
 FOLDER = "scale"
 LEAST = 5  # methods; with fewer a rank correlation has no interval

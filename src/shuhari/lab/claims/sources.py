@@ -18,16 +18,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shuhari.kernel import registry
 from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe, load
+from shuhari.kernel import registry
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LOOP = "shuhari.loop.study"  # where training and evaluation begin
 # no part of what runs: what finds recipes (their resolved text is hashed), what judges runs, shows them, or times them
 OUTSIDE = ("shuhari", "shuhari.config.library", "shuhari.kernel.plugins", "shuhari.kernel.profile")
-APART = ("shuhari.lab.claims.", "shuhari.desk.cli.", "shuhari.desk.", "shuhari.testing")
+APART = ("shuhari.lab.", "shuhari.desk.", "shuhari.testing")
 _WORLD = re.compile(r"\bworld/([\w.-]+)")
 
 

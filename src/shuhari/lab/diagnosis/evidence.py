@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import EMPTY, Array
+from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import find, names
 
 RECENT = 50  # steps at most that count as the last ones

@@ -19,18 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.kernel.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Depth, Length, Width, check
 from shuhari.data import Array, Payload, Sampling
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.noise import CounterNoise
+from shuhari.kernel.registry import register
 from shuhari.models.sampling import honour
 from shuhari.models.text.bidirectional import Bidirectional
 from shuhari.models.text.choice import choose
 from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.models.text.tokens import NEVER
 from shuhari.needs import Noise, Trace
-from shuhari.kernel.noise import CounterNoise
-from shuhari.kernel.registry import register
 
 Order: TypeAlias = Literal["left", "confidence", "random"]
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from shuhari.data import Array, Ramp, Sampling
+from shuhari.kernel.noise import uniforms
 from shuhari.models.text.choice import Choice, Stops, choose
 from shuhari.needs import Trace
-from shuhari.kernel.noise import uniforms
 
 WIDER = "set `context` in [models.<role>]"
 AHEAD = 16  # steps whose noise is drawn at once

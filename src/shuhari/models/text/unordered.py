@@ -16,15 +16,15 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from shuhari.kernel.abilities import find_missing
 from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.data import Array, Payload, Sampling
+from shuhari.kernel.abilities import find_missing
+from shuhari.kernel.registry import register
 from shuhari.models.composite import Others
 from shuhari.models.text.masked import Answers, Masked
 from shuhari.needs import Noise, Trace
 from shuhari.ports import Model, Task
-from shuhari.kernel.registry import register
 
 
 @register("model", "unordered")

@@ -18,9 +18,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.kernel.abilities import ability
 from shuhari.data import Array, Payload
 from shuhari.engines.time_limit import EscapeError, Overdue, guard
+from shuhari.kernel.abilities import ability
 from shuhari.tasks.lanes import Lanes, are_alike
 from shuhari.tasks.snapshots import begin, restore, snapshot
 from shuhari.tasks.tells import EXTRAS

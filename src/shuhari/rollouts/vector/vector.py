@@ -23,10 +23,10 @@ from gymnasium import spaces
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, Lanes, Processes, check
 from shuhari.data import Payload, Ramp, Sampling, code
-from shuhari.needs import Traces, role_model
 from shuhari.kernel.noise import keys
-from shuhari.ports import Ctx, Task, ability
 from shuhari.kernel.registry import register
+from shuhari.needs import Traces, role_model
+from shuhari.ports import Ctx, Task, ability
 from shuhari.rollouts.vector.asking import Asking
 from shuhari.rollouts.vector.fragment import SENT, Fragment, join_rows, make_extra_columns, put_on_last
 from shuhari.rollouts.vector.lanes import (

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from shuhari.data import Array, Payload
 from shuhari.kernel.abilities import ability
 from shuhari.kernel.begin import build_command, send_places
-from shuhari.data import Array, Payload
 from shuhari.kernel.registry import USERS, locate
 from shuhari.rollouts.vector import worker
 from shuhari.rollouts.vector.lanes import PATIENCE, Extras, Seen, find_extras, split_space, view_rows, write

@@ -13,11 +13,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.tasks.worlds.average_reward import extended_value_iteration
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.data import Array
 from shuhari.kernel.registry import register
 from shuhari.tasks.lanes import Stepped
+from shuhari.tasks.worlds.average_reward import extended_value_iteration
 
 LEFT, RIGHT = 0, 1  # before the first change
 

@@ -12,11 +12,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari.tasks.worlds.finite_horizon import Table
 from shuhari.bounds import Length, Seed, Share, check
 from shuhari.data import Array, code
 from shuhari.kernel.registry import register
 from shuhari.tasks.scene import Scene
+from shuhari.tasks.worlds.finite_horizon import Table
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
 A = len(MOVES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shuhari.store import LockedError, StoreError, remove_run, rename_run, tag_run
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.serving.refusals import Refused
+from shuhari.store import LockedError, StoreError, remove_run, rename_run, tag_run
 
 MOST = 200  # runs of a change
 

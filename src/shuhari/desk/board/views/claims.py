@@ -10,11 +10,11 @@ from pydantic import Field
 
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, nearest
-from shuhari.store import Run
 from shuhari.desk.board import results
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.views.picture import Picture
 from shuhari.desk.serving.refusals import Refused
+from shuhari.store import Run
 
 UNMEASURED = "not measured"
 TEXT = 2000  # characters of a text that a recipe or a result brings

@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import Field
 
 from shuhari.data import Array
+from shuhari.desk.board.catalogue import Catalogue
 from shuhari.store import Run, StoreError
 from shuhari.store.rows import list_columns
-from shuhari.desk.board.catalogue import Catalogue
 
 BINS = 10  # of solve rates
 CUT = 200  # characters of a name

@@ -13,11 +13,11 @@ import numpy as np
 from pydantic import Field
 
 from shuhari.data import Array
-from shuhari.store import Run
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.numbers import Steps
 from shuhari.desk.board.views.picture import Flow, Picture
 from shuhari.desk.serving.refusals import Refused
+from shuhari.store import Run
 
 SECONDS = "seconds"  # of a step: a curve that is made of the stored `wall`
 CHARTS = (  # what a page of a run shows: title, patterns of metrics; of `evaluate/` those whose pattern says so

@@ -15,10 +15,10 @@ import numpy as np
 from pydantic import Field
 
 from shuhari.data import Array
-from shuhari.store import Run
 from shuhari.desk.board.catalogue import Catalogue, read_stamp
 from shuhari.desk.board.views.picture import Picture
 from shuhari.desk.serving.refusals import Refused
+from shuhari.store import Run
 
 POINTS = 2000  # of a curve
 STATES = 1000  # of a policy that is shown as a table
@@ -43,8 +43,8 @@ def list_drawable(runs: Catalogue, run: str) -> dict[str, Any]:
     no weights are needed to say so; why there are none, "" where there are some."""
     from gymnasium.spaces import Discrete
 
-    from shuhari.kernel.abilities import find_missing
     from shuhari.config.build import build_stages
+    from shuhari.kernel.abilities import find_missing
     from shuhari.loop.opening import read_recipe
 
     path = runs.find(run)

@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 
-from shuhari.store import StoreError
-from shuhari.store.directory import read_change_time
-from shuhari.store.listing import STATUSES, Summary
 from shuhari.desk.board.catalogue import PENDING, Catalogue
 from shuhari.desk.board.sketches import name_findings
 from shuhari.desk.board.views.picture import Picture
+from shuhari.store import StoreError
+from shuhari.store.directory import read_change_time
+from shuhari.store.listing import STATUSES, Summary
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 FAMILIES = {  # name -> what it is

@@ -15,14 +15,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shuhari.kernel import registry
 from shuhari.config.overlay import USE, RecipeError, format_path, look_up, parse_setting, walk_leaves
 from shuhari.data import EMPTY, nearest
-from shuhari.store import Run
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.child import Desk
 from shuhari.desk.components import describe, describe_settings
 from shuhari.desk.serving.refusals import Refused, read_text, show
+from shuhari.kernel import registry
+from shuhari.store import Run
 
 DESK = Desk()
 SETTINGS, LONGEST = 50, 2000  # of one request; characters of one
@@ -211,8 +211,8 @@ def _tell_ways(local: bool) -> str:
 
 def _list_settings(stage: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """(key, value) of what an update of a stage depends on: defaults of what is registered, then what is said."""
-    from shuhari.learners.parts import Part
     from shuhari.desk.replay.what_if import TAKEN
+    from shuhari.learners.parts import Part
 
     taken = {name: stage[name] for name in TAKEN if name in stage}
     for where, table in _list_tables(taken):

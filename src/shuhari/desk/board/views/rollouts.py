@@ -11,13 +11,13 @@ import numpy as np
 from pydantic import Field
 
 from shuhari.data import Array, Step, Trajectory, find_outcomes, is_tokens, sum_reward
-from shuhari.store import Run
-from shuhari.store.finding import to_number
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.episodes import list_reasons, to_readable
 from shuhari.desk.printable import make_printable
 from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.tokens import count_leaves, find_ranges, follow, read_numbers, spell, unroll
+from shuhari.store import Run
+from shuhari.store.finding import to_number
 
 CUT = 4000  # characters of a text that come at once
 MORE = 50_000  # and of what is asked for beyond

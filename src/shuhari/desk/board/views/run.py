@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from shuhari.desk.board.catalogue import Catalogue
+from shuhari.desk.board.numbers import Steps
 from shuhari.store import Run, StoreError
 from shuhari.store.files import read_file
 from shuhari.store.listing import name_tasks, read_tags
-from shuhari.desk.board.catalogue import Catalogue
-from shuhari.desk.board.numbers import Steps
 
 LONG = 200_000  # characters of a recipe
 CUT = 2000  # of a message

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from shuhari.store.listing import STATUSES, Summary
 from shuhari.desk.board.catalogue import AT_ONCE, PENDING, Catalogue, name_doctor
 from shuhari.desk.board.sketches import list_changes, sketch
+from shuhari.store.listing import STATUSES, Summary
 
 NOTE = 500  # characters of why a run failed
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from shuhari.bounds import AtLeast0, check
 from shuhari.data import nearest
+from shuhari.kernel.registry import register
 from shuhari.needs import role_model
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("metric", "weights")

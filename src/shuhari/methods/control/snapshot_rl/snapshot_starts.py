@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.kernel.abilities import ability
 from shuhari.bounds import Count, Length, check
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
-from shuhari.needs import role_model
+from shuhari.kernel.abilities import ability
 from shuhari.kernel.noise import CounterNoise, keys
-from shuhari.objectives.td import member_values
 from shuhari.kernel.pack import pack
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.needs import role_model
+from shuhari.objectives.td import member_values
+from shuhari.ports import Ctx
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.snapshots import thaw
 

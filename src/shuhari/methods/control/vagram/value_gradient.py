@@ -12,9 +12,9 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.bounds import PositiveShare, check
+from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("transform", "value_gradient")

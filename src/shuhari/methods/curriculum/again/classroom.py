@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from shuhari.bounds import Count, Length, ProperShare, check
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.methods.curriculum.again.cubes import TAUGHT, Course, Kind, teach_former, trace
 from shuhari.methods.curriculum.again.teachers import Variant
 from shuhari.ports import Runs
-from shuhari.kernel.registry import register
 
 
 @register("study", "classroom")
@@ -34,6 +34,7 @@ class Classroom:
     pretest: ProperShare = 0.1
     variant: Variant = "R"
     teacher: Kind = "again"
+    trains = False
 
     def __post_init__(self) -> None:
         check(self)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shuhari.bounds import Count, Length, ProperShare, check
+from shuhari.kernel.registry import register
 from shuhari.methods.curriculum.again.cubes import Course, Kind, teach
 from shuhari.methods.curriculum.again.teachers import Variant
-from shuhari.kernel.registry import register
 
 
 @register("analysis", "cubes")

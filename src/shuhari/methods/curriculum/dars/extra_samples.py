@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from shuhari.bounds import Length, check
 from shuhari.data import Request, Trajectory, copy_with, list_scores
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Rollout
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 Schedule = Literal["equal", "hard"]

@@ -25,8 +25,8 @@ from shuhari.bounds import Bounds, Count, Length, Positive, Seed, Size, check
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Problem, Request, code
 from shuhari.events import Collected, Event
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 
 class Adapter(nn.Module):

@@ -23,8 +23,8 @@ import numpy as np
 
 from shuhari.bounds import AtLeast0, Count, Length, check
 from shuhari.data import Array, Info, code
-from shuhari.ports import Runs
 from shuhari.kernel.registry import register
+from shuhari.ports import Runs
 
 
 @register("study", "mbtl")

@@ -23,8 +23,8 @@ import numpy as np
 
 from shuhari.bounds import AtLeast0, Length, check
 from shuhari.data import Array, nearest
-from shuhari.methods.curriculum.mbtl.mbtl import Mbtl
 from shuhari.kernel.registry import register
+from shuhari.methods.curriculum.mbtl.mbtl import Mbtl
 
 Pick = Literal["mbtl", "equidistant", "random", "best"]
 STORED = {"cartpole": "32c0487828df2f28"}  # name -> digest of its file, so that a claim's code names its numbers

@@ -20,8 +20,8 @@ import numpy as np
 
 from shuhari.bounds import AtLeast0, Length, check, nearest
 from shuhari.data import EMPTY, Array, Info, code
-from shuhari.ports import Runs
 from shuhari.kernel.registry import register
+from shuhari.ports import Runs
 
 RIDGES = tuple(10.0**k for k in range(-6, 2))  # those that are tried where none is given
 

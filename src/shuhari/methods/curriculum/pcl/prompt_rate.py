@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from shuhari.batch import Batch
 from shuhari.bounds import check
-from shuhari.needs import Need
 from shuhari.kernel.pack import find_usable
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import group_mean
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 
 
 @register("transform", "prompt_rate")

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from shuhari.bounds import check
 from shuhari.data import Problem
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 
 @register("predictor", "value")

@@ -15,9 +15,9 @@ from shuhari.curricula.others import look
 from shuhari.curricula.target import name_of
 from shuhari.data import Request
 from shuhari.kernel.pack import find_usable
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 
 @register("curriculum", "unsolved_problems")

@@ -22,9 +22,9 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, Length, Share, ShareBelow1, Size, check
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Info, Request
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 GRAM = 3  # tokens
 

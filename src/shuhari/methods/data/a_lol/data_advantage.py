@@ -17,10 +17,10 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import check
 from shuhari.events import Event, Loaded
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import ends
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 from shuhari.transforms.streams import zero_weight
 
 

@@ -19,11 +19,11 @@ from shuhari.bounds import Length, Positive, check
 from shuhari.curricula.others import look
 from shuhari.data import Info, Request, Sampling
 from shuhari.events import Event, StageStarted
-from shuhari.needs import Need
 from shuhari.kernel.pack import find_usable
+from shuhari.kernel.registry import register
+from shuhari.needs import Need
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 HALVINGS = 20  # of the interval of temperatures: to a millionth of it
 

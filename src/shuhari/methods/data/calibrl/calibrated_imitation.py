@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from shuhari.batch import Batch
 from shuhari.bounds import Share, check
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "calibrated_imitation")

@@ -15,10 +15,10 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.bounds import check
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import units
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 
 
 @register("transform", "expert_logp")

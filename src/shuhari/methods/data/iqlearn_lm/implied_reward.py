@@ -20,10 +20,10 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Share, check
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.objectives.soft_q import next_values
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "implied_reward")

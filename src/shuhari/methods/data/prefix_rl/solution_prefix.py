@@ -16,9 +16,9 @@ import torch
 
 from shuhari.bounds import Share, check
 from shuhari.data import Request, Trajectory, copy_with
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.rollouts.rounds import make_hint
 from shuhari.rollouts.single import Single
 

@@ -19,8 +19,8 @@ from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import code, list_scores
 from shuhari.events import Collected, Event
 from shuhari.kernel.pack import pack
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 from shuhari.rollouts.demonstrations import find_solution, show_solution
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Coefficient, check
 from shuhari.data import Info
+from shuhari.kernel.ratio import log_ratio
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT
 from shuhari.ports import Ctx
-from shuhari.kernel.ratio import log_ratio
-from shuhari.kernel.registry import register
 
 
 @register("objective", "mixed_policy")

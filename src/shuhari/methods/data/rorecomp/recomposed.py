@@ -22,9 +22,9 @@ from shuhari.bounds import AtLeast0, Bounds, Count, check
 from shuhari.buffers.groups import copy_rows
 from shuhari.data import Number
 from shuhari.kernel.join import cat
+from shuhari.kernel.registry import register
 from shuhari.ports import Buffer, Ctx
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.transforms.streams import find_carried
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import Length, ProperShare, check
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 from shuhari.transforms.streams import weights_on
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "boundary")

@@ -18,11 +18,11 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Coefficient, check
 from shuhari.data import Info
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.ratio import log_ratio
 from shuhari.kernel.reduce import ends, units
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 
 
 @register("objective", "proximal_pairs")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Count, check
 from shuhari.data import Sampling
+from shuhari.kernel.registry import register
 from shuhari.models.composite import Others
 from shuhari.models.denoising import Chain, denoise
 from shuhari.models.sampling import honour
@@ -27,7 +28,6 @@ from shuhari.models.schedules import Schedule
 from shuhari.models.spaces import Seen
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Model, Task
-from shuhari.kernel.registry import register
 
 
 @register("model", "guided")

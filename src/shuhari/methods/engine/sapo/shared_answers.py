@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import ContractError, Request, Trajectory, copy_with
-from shuhari.needs import Need
 from shuhari.kernel.pack import pack
+from shuhari.kernel.registry import register
+from shuhari.needs import Need
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 SAID = "said"  # the setting of a request that brings its answers: trajectories of one step each

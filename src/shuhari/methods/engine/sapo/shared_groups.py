@@ -22,10 +22,10 @@ import torch
 from shuhari.bounds import Share, Size, check
 from shuhari.data import Problem, Request, Status, Step, Trajectory, is_tokens, list_scores
 from shuhari.events import Collected, Committed, Event
+from shuhari.kernel.registry import register
 from shuhari.methods.engine.sapo.shared_answers import SAID
 from shuhari.ports import Ctx, Curriculum, ability
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.store.codec import CodecError, dumps, loads
 from shuhari.store.files import replace_file
 

@@ -11,11 +11,11 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shuhari.kernel.abilities import ability
 from shuhari.bounds import Length, check
 from shuhari.data import EMPTY, Info, code
-from shuhari.ports import Runs
+from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
+from shuhari.ports import Runs
 
 REWARD = "curriculum/own_reward"  # what the curriculum `shared` reports
 

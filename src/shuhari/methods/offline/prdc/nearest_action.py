@@ -20,9 +20,9 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, check
 from shuhari.data import Array
 from shuhari.events import Event, Loaded
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("transform", "nearest_action")

@@ -22,10 +22,10 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Discount, check
 from shuhari.data import Info
+from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
 from shuhari.objectives.td import first_position, member_values
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("objective", "mixture_td")

@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, check
 from shuhari.data import Number
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.ratio import log_ratio
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 from shuhari.transforms.streams import weights_on
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from shuhari.bounds import Bounds, check
 from shuhari.data import Number, Step, Trajectory
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 
 @register("reward", "loop")

@@ -17,11 +17,11 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Fraction, check
 from shuhari.data import Number
-from shuhari.needs import Need
 from shuhari.kernel.pack import find_usable
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import ends, mean_by, units
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 from shuhari.transforms.streams import zero_ungraded
 
 

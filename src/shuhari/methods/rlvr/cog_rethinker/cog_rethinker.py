@@ -17,9 +17,9 @@ import torch
 
 from shuhari.bounds import check
 from shuhari.data import ContractError, Request, Step, Trajectory, copy_with, is_tokens, list_scores, sum_reward
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Rollout
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 from shuhari.rollouts.single import Single
 
 PROBLEM, ANSWER = "{problem}", "{answer}"

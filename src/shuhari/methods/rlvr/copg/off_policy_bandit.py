@@ -19,8 +19,8 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import Length, Positive, PositiveShare, check
-from shuhari.objectives.log_ratio import Centre, LogRatio
 from shuhari.kernel.registry import register
+from shuhari.objectives.log_ratio import Centre, LogRatio
 
 # -> (how the loss centres, whether the mean reward of mu is taken off first)
 METHODS: dict[str, tuple[Centre, bool]] = {

@@ -16,10 +16,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import PositiveShare, check
 from shuhari.data import Request, code
 from shuhari.events import Collected, Event
-from shuhari.ports import Ctx, Curriculum
-from shuhari.ports.declares import together
 from shuhari.kernel.reduce import ends, group_mean, units
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
 
 TYPES = {"action": np.int32, "mask": np.bool_, "logp": np.float32, "version": np.int64}
 

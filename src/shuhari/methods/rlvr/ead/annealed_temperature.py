@@ -13,9 +13,9 @@ from typing import Annotated
 
 from shuhari.bounds import AtLeast0, Bounds, Count, Positive, check
 from shuhari.data import Ramp, Request, Sampling
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 
 @register("curriculum", "annealed_temperature")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from shuhari.batch import Batch
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 
 
 @register("transform", "untempered_logp")

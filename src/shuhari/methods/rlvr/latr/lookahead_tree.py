@@ -20,8 +20,8 @@ import numpy as np
 
 from shuhari.bounds import Fraction, Length, Share, check
 from shuhari.data import ContractError, Request, Status, Step, Trajectory, copy_with, is_tokens
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 from shuhari.rollouts.single import Single
 
 

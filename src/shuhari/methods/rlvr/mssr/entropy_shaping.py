@@ -15,9 +15,9 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Coefficient, check
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("transform", "entropy_shaping")

@@ -17,9 +17,9 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Positive, PositiveShare, check
 from shuhari.curricula.target import count_successes
+from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 
 @register("transform", "tracked_advantage")

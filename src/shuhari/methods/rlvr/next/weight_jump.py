@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from shuhari.bounds import Length, Positive, Seed, check
 from shuhari.data import code
 from shuhari.events import Event, On, StageStarted
+from shuhari.kernel.registry import register
 from shuhari.needs import role_model
 from shuhari.ports import Model
-from shuhari.kernel.registry import register
 
 Weights = Mapping[str, Tensor]
 

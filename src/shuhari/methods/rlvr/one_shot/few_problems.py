@@ -16,9 +16,9 @@ from shuhari.curricula.others import look
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Request
 from shuhari.events import Event, StageStarted
+from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
-from shuhari.kernel.registry import register
 
 
 @register("curriculum", "few_problems")

@@ -13,10 +13,10 @@ from torch import Generator, Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import ShareBelow1, check
-from shuhari.needs import Need
-from shuhari.ports import Ctx
 from shuhari.kernel.reduce import ends, units
 from shuhari.kernel.registry import register
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 from shuhari.transforms.streams import find_carried
 
 

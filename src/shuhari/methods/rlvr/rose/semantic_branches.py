@@ -18,12 +18,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 import torch
 
-from shuhari.kernel.abilities import ability
 from shuhari.bounds import Bounds, Fraction, check
 from shuhari.data import Array, ContractError, Request, Status, Step, Trajectory, is_tokens
+from shuhari.kernel.abilities import ability
+from shuhari.kernel.registry import register
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
-from shuhari.kernel.registry import register
 
 Metric: TypeAlias = Literal["semantic", "shifted", "entropy"]
 CHUNK = 64  # tokens of an answer whose likely tokens' embeddings are held at once

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from shuhari.bounds import check
 from shuhari.data import Trajectory
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 from shuhari.tasks.source import answer_text
 
 

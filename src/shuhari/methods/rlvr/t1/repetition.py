@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 from shuhari.bounds import Length, check
 from shuhari.data import Number, Trajectory
-from shuhari.ports import Ctx
 from shuhari.kernel.registry import register
+from shuhari.ports import Ctx
 from shuhari.tasks.source import answer_text
 
 

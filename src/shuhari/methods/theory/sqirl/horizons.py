@@ -13,11 +13,11 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from shuhari.kernel.abilities import ability
 from shuhari.bounds import check
 from shuhari.data import EMPTY, Info, code
-from shuhari.ports import Runs
+from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
+from shuhari.ports import Runs
 
 
 @register("study", "horizons")

@@ -21,10 +21,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
+from shuhari.kernel.registry import register
 from shuhari.learners.tables import SURE, find_table
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
-from shuhari.kernel.registry import register
 
 
 @register("learner", "stepwise")

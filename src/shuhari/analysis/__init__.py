@@ -1,1 +1,0 @@
-"""Results of papers that need no model: exact identities and simulations."""
