@@ -26,6 +26,7 @@ FAMILIES = {
     "engine": "How rollouts are collected",
 }
 REGISTERED = re.compile(r'^@register\("(\w+)", "([\w-]+)"', re.MULTILINE)
+OTHER = re.compile(r"\]\(\.\./((?:\.\./\w+/)?)(\w+)/README\.md")  # ](../cpo/README.md, ](../../control/cpo/README.md
 LIST = "README.md"
 
 
@@ -68,11 +69,13 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def write_page(page: Page, root: Path) -> str:
-    """The text of a method's page. SystemExit if its README links to a file: pages stand elsewhere on the site."""
+    """The text of a method's page. SystemExit if its README links to a file that is no other method's README: pages
+    stand elsewhere on the site."""
     if page.readme.is_file():
-        text = page.readme.read_text(encoding="utf-8").rstrip()
-        if links := re.findall(r"\]\((?!https?:|#)([^)]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
-            raise SystemExit(f"{page.readme} links to {links[0]}: expected an address that begins with https")
+        text = OTHER.sub(r"](\1\2.md", page.readme.read_text(encoding="utf-8").rstrip())
+        for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
+            if not link.endswith(".md") or "README" in link:
+                raise SystemExit(f"{page.readme} links to {link}: expected another method's README.md, or https://...")
     else:
         text = f"# {page.recipe.get('summary', page.name)}"
     parts = [text, *_describe_result(page, root), *_list_components(page), *_show_recipe(page)]
