@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from shuhari.batch import Batch
+from shuhari.config.stage import Components
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, copy_with, nearest
 from shuhari.engines.clock import VirtualLoop, new_loop
 from shuhari.events import Event
@@ -85,6 +86,12 @@ class Context:
         self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
         self.crew: Any = None  # workers elsewhere, which play groups (`distributed.crew`)
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
+
+    def play(self, stage: Components) -> None:
+        """Serve the components of a stage from now on."""
+        self.name, self.task, self.engine, self.tokens = stage.name, stage.task, stage.engine, stage.tokens
+        self.curriculum, self.rollout, self.n, self.sampling = stage.curriculum, stage.rollout, stage.n, stage.sampling
+        self.rewards, self.weights = stage.rewards, stage.weights
 
     def set_threads(self) -> None:
         """Torch's threads as this run has them: another run in the process may have set its own since."""

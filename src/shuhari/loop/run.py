@@ -116,8 +116,7 @@ class Run:
     def install(self, stage: Components, *, restoring: bool = False) -> None:
         """Make a stage's components the run's own; restoring: a checkpoint's weights follow."""
         ctx = self.ctx
-        for name in "name task engine curriculum rollout rewards weights n sampling tokens".split():
-            setattr(ctx, name, getattr(stage, name))
+        ctx.play(stage)
         cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared, sources=not restoring)
         ctx.open(stage.list_rollouts(), stage.rewards.values())
         for learner in stage.learners.values():
