@@ -24,7 +24,8 @@ from typing import Any
 from common import HERE, RESULTS, machine, publish, shown, spread, table
 
 from shuhari.config import recipe
-from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.config.evaluation import Evaluation
+from shuhari.loop.evaluation import evaluate
 from shuhari.loop.run import loop, open_run
 
 TASK = {"replace": True, "name": f"{HERE / 'slow.py'}:SlowShop", "guess": 0.4, "most": 4, "turns": 10}

@@ -164,11 +164,11 @@ def sections() -> Iterator[str]:
 
 def shared_tables() -> Iterator[str]:
     """The tables of a recipe that are no component."""
+    from shuhari.config.distributed import Distributed
+    from shuhari.config.evaluation import Evaluation, Further
     from shuhari.config.stage import Checkpointing
     from shuhari.data import Sampling
-    from shuhari.distributed.settings import Distributed
     from shuhari.learners.parts import Part, Term
-    from shuhari.loop.evaluation import Evaluation, Further
 
     places = {
         "Sampling": [("`[rollout.sampling]`", Sampling)],

@@ -9,7 +9,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.buffers.mixture import Mixture
 from shuhari.events import Collected
-from shuhari.loop.state import memory, walk
+from shuhari.kernel.state import memory, walk
 
 
 @dataclass

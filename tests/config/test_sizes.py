@@ -12,15 +12,15 @@ import pytest
 
 from shuhari import bounds
 from shuhari.bounds import Bounds
+from shuhari.config.distributed import Distributed
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.recipe import _SCALARS
 from shuhari.config.stage import Checkpointing
 from shuhari.data import Sampling
 from shuhari.desk.cli import main
 from shuhari.desk.cli.text import describe_error
-from shuhari.distributed.settings import Distributed
 from shuhari.kernel import registry
 from shuhari.learners.parts import Part
-from shuhari.loop.evaluation import Evaluation
 
 PLAIN = (Checkpointing, Distributed, Evaluation, Part, Sampling)
 

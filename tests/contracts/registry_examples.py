@@ -19,8 +19,8 @@ from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Components, list_roles
 from shuhari.data import Sampling
 from shuhari.events import Collected
+from shuhari.kernel import state
 from shuhari.kernel.registry import entries, preset
-from shuhari.loop import state
 from shuhari.loop.run import Run, open_run
 from shuhari.ports import is_text
 from shuhari.testing import ModelCase

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal, Union
 import pytest
 
 from shuhari.bounds import Bounds, bare, hints, wrong
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.overlay import RecipeError
 from shuhari.config.settings import Settings
 from shuhari.config.stage import Checkpointing
 from shuhari.data import Ramp, Sampling
 from shuhari.kernel import registry
-from shuhari.loop.evaluation import Evaluation
 
 
 def leaves(hint: Any) -> Iterator[Any]:

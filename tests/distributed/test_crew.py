@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from yards import LocalYard
 
+from shuhari.config.distributed import Distributed
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.distributed import crew as crews
 from shuhari.distributed import player as players
 from shuhari.distributed.crew import explain_local
 from shuhari.distributed.messages import LostWorkerError, pack, unpack
 from shuhari.distributed.player import Player
-from shuhari.distributed.settings import Distributed
 from shuhari.distributed.work import Work
 from shuhari.loop import hiring
 from shuhari.loop.breaches import sum_weights

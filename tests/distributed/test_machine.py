@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import shuhari
+from shuhari.config.distributed import Distributed
 from shuhari.config.overlay import RecipeError
 from shuhari.distributed import machine
-from shuhari.distributed.settings import Distributed
 
 
 def test_more_processes_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 
+from shuhari.config.evaluation import Evaluation
 from shuhari.data import EMPTY, Problem, Status
 from shuhari.loop.chance import measure_chance, play_randomly
-from shuhari.loop.evaluation import Evaluation
 from shuhari.ports.answers import Answers
 from shuhari.rollouts.episode import Episode
 from shuhari.tasks.source import Listed

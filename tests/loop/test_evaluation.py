@@ -15,9 +15,10 @@ import torch
 
 import shuhari
 from grading import Graded, Judge, Samples, context
+from shuhari.config.evaluation import Evaluation, Further
 from shuhari.data import Problem, Ramp, Request, Sampling, Status
 from shuhari.loop.collect import collect_groups
-from shuhari.loop.evaluation import Evaluation, Further, LastScores, basis, evaluate, score_recorded, watch
+from shuhari.loop.evaluation import LastScores, basis, evaluate, score_recorded, watch
 from shuhari.loop.evaluation import score_models as scores_of
 from shuhari.loop.kept import count_problems
 from shuhari.loop.outcomes import Outcomes

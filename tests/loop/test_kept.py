@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from shuhari import testing
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.stage import Checkpointing
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.kernel.pack import pack
-from shuhari.loop.evaluation import Evaluation
 from shuhari.loop.kept import choose_rollouts, count_problems, decisions, name_tokens
 from shuhari.loop.run import train
 from shuhari.store import Run, Store

@@ -13,6 +13,7 @@ import torch
 
 from shuhari.buffers.recordings import find_expert
 from shuhari.config.build import build_stage
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.recipe import RecipeError, load
 from shuhari.data import Request
 from shuhari.desk.cli.dry import list_values
@@ -20,7 +21,7 @@ from shuhari.engines.local import Local
 from shuhari.kernel import registry
 from shuhari.learners.pieces import Meters
 from shuhari.loop.checks import check_stages
-from shuhari.loop.evaluation import Evaluation, score_models
+from shuhari.loop.evaluation import score_models
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need

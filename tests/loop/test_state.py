@@ -28,8 +28,8 @@ from shuhari.batch import Batch
 from shuhari.config.build import build_stage
 from shuhari.config.library import list_names
 from shuhari.config.recipe import Recipe, load
+from shuhari.kernel import state
 from shuhari.kernel.registry import entries
-from shuhari.loop import state
 from shuhari.loop.run import Run
 from shuhari.ports import Ctx
 from shuhari.store.codec import dumps, loads

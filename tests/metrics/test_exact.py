@@ -141,7 +141,8 @@ def test_all_that_may_be_said_sums_to_one_and_every_number_is_that_of_enumeratio
 
 def test_sampled_means_agree_within_their_error(run: Run) -> None:
     """800 samples of each of three problems: the error of the mean is at most 0.5 / sqrt(2400) = 0.0102."""
-    from shuhari.loop.evaluation import Evaluation, evaluate
+    from shuhari.config.evaluation import Evaluation
+    from shuhari.loop.evaluation import evaluate
 
     played = evaluate(run.ctx, Evaluation(n=3, samples=800), run.ctx.rollout)  # type: ignore[arg-type]
     exact = Exact()(run.ctx)

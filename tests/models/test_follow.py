@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from shuhari.config.build import build_stage, make_component
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.recipe import Recipe, load
 from shuhari.events import Committed, Evaluated, StageStarted, Updated
 from shuhari.learners.loss import Loss
-from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.loop.evaluation import evaluate
 from shuhari.loop.run import loop, open_run
 from shuhari.models.follow import Copy, Ema
 from shuhari.needs import gather

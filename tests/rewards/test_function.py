@@ -16,12 +16,13 @@ import pytest
 from grading import Graded, context
 from shuhari import testing
 from shuhari.config.build import build_stage
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import ContractError, FrozenDict, Problem, Request, Status, Step, Trajectory
 from shuhari.loop.collect import collect_groups, grade_group
-from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.loop.evaluation import evaluate
 from shuhari.rewards.function import Function
 
 Make = Callable[..., Function]

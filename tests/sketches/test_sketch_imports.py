@@ -57,4 +57,4 @@ def test_what_is_listed_is_there_and_the_rest_is_private() -> None:
     alone = {module for module, _ in named if all((module, n) in listed for m, n in named if m == module)}
     assert not alone, "none of the names beside these modules are theirs"
     text = "import shuhari.loop.run\nfrom shuhari.loop import state\nfrom shuhari.buffers.fresh import Fresh, dataclass"
-    assert [*list_private(text)] == ["shuhari.loop.run", "shuhari.loop.state", "shuhari.buffers.fresh.dataclass"]
+    assert [*list_private(text)] == ["shuhari.loop.run", "shuhari.kernel.state", "shuhari.buffers.fresh.dataclass"]

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.bounds import Group, hints, wrong
+from shuhari.config.distributed import Distributed
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.imitation import describe_imitation
 from shuhari.config.overlay import USE, RecipeError, format_path, read_budgets
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
 from shuhari.config.values import join_key, read_plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
-from shuhari.distributed.settings import Distributed
-from shuhari.loop.collect import default_weights, grades_nothing
-from shuhari.loop.evaluation import Evaluation
-from shuhari.loop.state import walk_placed
+from shuhari.kernel.state import walk_placed
 from shuhari.ports import Learner, Reward, Task, Transform, ability, is_vector
+from shuhari.rewards.weights import default_weights, grades_nothing
 
 ROLE = ("init", "same_as", "from", "frozen")  # keys of [models.<role>] that are no setting of the model
 LONGEST = ("collect", "transform", "part", "learner")  # where "max_new" may stand for a number

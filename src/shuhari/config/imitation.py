@@ -8,7 +8,7 @@ from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import UnshownError
 from shuhari.kernel.abilities import ability
-from shuhari.loop.state import walk
+from shuhari.kernel.state import walk
 from shuhari.ports import Learner, Task
 
 

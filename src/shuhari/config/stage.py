@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from shuhari.bounds import Count, Length, check
+from shuhari.config.distributed import Distributed
 from shuhari.data import EMPTY, Number, Sampling
-from shuhari.distributed.settings import Distributed
 from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform, VectorRollout, ability
 
 if TYPE_CHECKING:
-    from shuhari.loop.evaluation import Evaluation
+    from shuhari.config.evaluation import Evaluation
 
 MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
 

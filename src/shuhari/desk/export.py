@@ -123,7 +123,7 @@ def export_replay(run: str | Path, directory: str | Path, *, place: str = "") ->
     Raises ValueError for a run without a replay or with several, FileExistsError where the directory is not empty,
     NoRunError or StoreError for the run and its step."""
     from shuhari.buffers.recordings import save
-    from shuhari.loop import state
+    from shuhari.kernel import state
     from shuhari.loop.opening import open_checkpoint
     from shuhari.store import find_checkpoint
 

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shuhari.config.evaluation import Evaluation
 from shuhari.data import Array
 from shuhari.desk.video import film_or_watch, flatten
 from shuhari.kernel.abilities import ability, find_missing
 from shuhari.kernel.noise import CounterNoise, keys
-from shuhari.loop.evaluation import Evaluation, find_held_out
+from shuhari.loop.evaluation import find_held_out
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.watching import Watched
 from shuhari.needs import role_model

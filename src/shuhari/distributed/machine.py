@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shuhari.config.distributed import Distributed
 from shuhari.config.overlay import RecipeError
-from shuhari.distributed.settings import Distributed
 from shuhari.store.files import count_cores, measure_memory
 
 EACH = 2**28  # bytes that a process takes at least, before it has a model

@@ -17,9 +17,8 @@ from typing import Any
 from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe
 from shuhari.distributed.messages import read_count, unpack, write_error, write_group
-from shuhari.kernel import registry
+from shuhari.kernel import registry, state
 from shuhari.kernel.abilities import ability
-from shuhari.loop import state
 from shuhari.loop.collect import collect_group
 from shuhari.loop.context import Context
 from shuhari.loop.roles import cast_roles

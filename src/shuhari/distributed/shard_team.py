@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.config.distributed import KINDS
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import Info
 from shuhari.distributed.processes import Processes
-from shuhari.distributed.settings import KINDS
 from shuhari.distributed.shares import pack_now, pack_share
 from shuhari.events import Event, When
 from shuhari.kernel.abilities import ability

@@ -28,8 +28,8 @@ import torch.distributed
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.config.distributed import KINDS
 from shuhari.data import Info, nearest
-from shuhari.distributed.settings import KINDS
 from shuhari.distributed.shard_files import Shards, Weights, finish, write_part
 from shuhari.distributed.shares import cut_shares
 from shuhari.learners.loss import Loss

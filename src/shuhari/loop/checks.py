@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from shuhari.config.build import build_stages
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.overlay import RecipeError, format_path, split_path
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import walk_learners
@@ -19,11 +20,11 @@ from shuhari.kernel import registry
 from shuhari.kernel.abilities import ability
 from shuhari.kernel.columns import DERIVED
 from shuhari.kernel.pack import CORE
+from shuhari.kernel.state import walk_placed
 from shuhari.loop.answers import check_answers
 from shuhari.loop.engines import check_engine
-from shuhari.loop.evaluation import SPLITS, Evaluation, find_held_out
+from shuhari.loop.evaluation import SPLITS, find_held_out
 from shuhari.loop.roles import check_recorded, check_roles
-from shuhari.loop.state import walk_placed
 from shuhari.loop.suits import check_levels, check_needs, check_plateaus, check_terms, describe_needs
 from shuhari.ports import Learner, Reward, Task
 from shuhari.ports.declares import declares, is_among

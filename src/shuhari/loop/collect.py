@@ -15,7 +15,7 @@ from shuhari.engines.time_limit import contained
 from shuhari.kernel.measure import Meter
 from shuhari.kernel.pack import pack
 from shuhari.kernel.profile import span, spanned, stretches, work
-from shuhari.ports import REPLAYING, Reward, Rollout, Task, ability
+from shuhari.ports import REPLAYING, Rollout
 from shuhari.tasks.contract import explain_grade, find_overflow
 
 if TYPE_CHECKING:
@@ -95,20 +95,6 @@ def add_reward(batch: Batch, ctx: LoopCtx, *, silent: bool = False, probe: bool 
         column, weight = batch[f"reward/{name}"], ctx.at(number)
         total = column if weight == 1 and total is None else weight * column + (0 if total is None else total)
     return batch.put({"reward": ungraded if total is None else total})
-
-
-def grades_nothing(task: Task, rewards: Mapping[str, Reward]) -> bool:
-    """Whether nothing grades: neither a reward, nor a task that says so of itself."""
-    return ability(task, "ungraded") and not rewards
-
-
-def default_weights(task: Task, rewards: Mapping[str, Reward]) -> dict[str, float]:
-    """Reward name -> weight where none are given: 1 for each reward that counts by itself (`Reward.counts`), else for
-    the task's own measure, if it has one."""
-    if grades_nothing(task, rewards):
-        return {}
-    named = [ability(reward, "name") or key for key, reward in rewards.items() if ability(reward, "counts")]
-    return dict.fromkeys(named or ["score" if task.spaces() is None else "task"], 1.0)
 
 
 def check_rounds(want: int, rounds: int, meter: Meter, ctx: LoopCtx) -> None:

@@ -24,11 +24,11 @@ from shuhari.events import Event
 from shuhari.kernel.abilities import ability, explain_misfit
 from shuhari.kernel.noise import CounterNoise, mix
 from shuhari.kernel.profile import spanned
+from shuhari.kernel.state import walk
 from shuhari.learners.pieces import Team
 from shuhari.loop import collect
 from shuhari.loop.flight import PATIENCE, InFlight
 from shuhari.loop.jobs import Running
-from shuhari.loop.state import walk
 from shuhari.needs import Need, gather, role_model
 from shuhari.ports import (
     CURRENT_GROUP,
@@ -60,7 +60,7 @@ class Context:
         self.within: tuple[object, ...] = ()  # the names of the phases that stand, see `phase`
         self.ledger: dict[str, float] = {}
         self.next_row = self.next_ticket = 0
-        self.rollout: Rollout | None = None
+        self.rollout: Any = None  # a Rollout, or one of lanes
         self.held: list[Any] = []  # rollouts that are open, and rewards: what is closed with the run
         self._served: Engine | None = None  # the engine that was opened last
         self.curriculum: Any = None  # of the stage

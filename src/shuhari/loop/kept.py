@@ -17,9 +17,9 @@ from shuhari.ports import is_text
 from shuhari.store import Store, pick
 
 if TYPE_CHECKING:
+    from shuhari.config.evaluation import Evaluation
     from shuhari.config.stage import Checkpointing
     from shuhari.loop.context import Context
-    from shuhari.loop.evaluation import Evaluation
 
 
 def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[str, str, int, int]]:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from shuhari.config.evaluation import Evaluation
 from shuhari.data import EMPTY
-from shuhari.loop.evaluation import Evaluation, evaluate, find_held_out, has_player, score_recorded
+from shuhari.loop.evaluation import evaluate, find_held_out, has_player, score_recorded
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.outcomes import Outcomes, name_measure
 from shuhari.store.listing import find_tested

@@ -12,7 +12,7 @@ from typing import Any
 from shuhari.config.build import build_models
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import EMPTY
-from shuhari.loop import state
+from shuhari.kernel import state
 from shuhari.loop.outside import describe_changed, find_outside
 from shuhari.loop.resume import restore
 from shuhari.loop.roles import cast_roles, load_weights

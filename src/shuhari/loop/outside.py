@@ -18,8 +18,8 @@ from shuhari.config.digests import compute_digest, list_files
 from shuhari.config.files import MODULES, NEEDS, find_named, split_module
 from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe
+from shuhari.kernel import state
 from shuhari.kernel.registry import find_module, is_installed, list_beside
-from shuhari.loop import state
 from shuhari.store import Store
 from shuhari.store.files import translate_errors
 

@@ -14,8 +14,8 @@ from shuhari.config.overlay import BUDGETS, split_path
 from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, restore_names, spreads
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY
+from shuhari.kernel import state
 from shuhari.kernel.profile import spanned
-from shuhari.loop import state
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions

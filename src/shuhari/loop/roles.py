@@ -20,7 +20,7 @@ from shuhari.data import EMPTY, code, nearest
 from shuhari.events import Event, event_kinds
 from shuhari.kernel.abilities import find_missing
 from shuhari.kernel.profile import spanned
-from shuhari.loop.state import walk, walk_placed
+from shuhari.kernel.state import walk, walk_placed
 from shuhari.needs import Need, bind_models, distinct
 from shuhari.ports import Follow, Model, Task, ability
 from shuhari.ports.declares import declares

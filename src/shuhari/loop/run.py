@@ -14,8 +14,9 @@ from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Info
 from shuhari.distributed.team import open_team
 from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
+from shuhari.kernel import state
 from shuhari.kernel.measure import Meter
-from shuhari.loop import chance, collect, curve, hiring, state
+from shuhari.loop import chance, collect, curve, hiring
 from shuhari.loop.checks import make_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected

@@ -21,22 +21,25 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import put_on_stream
+from shuhari.config.evaluation import Evaluation
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Role
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.events import Collected, Committed, Event
+from shuhari.kernel import state
 from shuhari.kernel.measure import Meter
 from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.learners.pieces import trained_parameters
-from shuhari.loop import collect, state
+from shuhari.loop import collect
 from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.context import Context
-from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.loop.evaluation import evaluate
 from shuhari.loop.given import find_grader, make, name_terms, play_environment, write_down
 from shuhari.loop.roles import cast_roles, load_weights, take_weights, weights
 from shuhari.needs import role_model
 from shuhari.ports import Transform, is_vector
+from shuhari.rewards.weights import default_weights
 from shuhari.rollouts.episode import Episode
 from shuhari.store import checkpoint
 from shuhari.store.folders import find_old, refuse_foreign, replace_folder
@@ -284,7 +287,7 @@ def session(
             functions = {getattr(f, "__name__", f"reward{i}"): f for i, f in enumerate(functions)}
         graders = {name: find_grader(name, r) for name, r in functions.items()}
         ctx.rewards, ctx.sampling = graders, sampling
-        ctx.weights = dict(weights) or collect.default_weights(made, graders)
+        ctx.weights = dict(weights) or default_weights(made, graders)
         roles = {name: Role(make("model", m)) for name, m in {"policy": model, **models}.items()}
         cast_roles(roles, ctx.models, made, seed, EMPTY)
         if rollout is None:

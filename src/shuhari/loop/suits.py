@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from shuhari.config.evaluation import PLAYED, Evaluation
 from shuhari.config.overlay import NEEDS, RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import nearest
-from shuhari.loop.evaluation import PLAYED, Evaluation
-from shuhari.loop.state import walk
+from shuhari.kernel.state import walk
 from shuhari.ports import ability, is_vector
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 Components meet in columns of a batch, models by role, and events. Any may have `observe(event)`, told in commit order,
 and keeps its memory in `state` (not an init field), tensors and JSON, for the store. These and other things that a
-component may have and need not are in `shuhari.kernel.abilities`, with what stands where one is missing; what is in a port's
-class without being called optional is a must.
+component may have and need not are in `shuhari.kernel.abilities`, with what stands where one is missing; what is in a
+port's class without being called optional is a must.
 
 What is to be solved is in `tasks` (its `answers` beside it), models in `models`, `engines` serve them, `context` is
 what a component may ask, `collecting` how episodes come about, `learning` what is learnt from them, `studies` what is

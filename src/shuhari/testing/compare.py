@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.store import Ring, Run, codec
-from shuhari.store.rollouts import unpack
+from shuhari.store.payloads import unpack
 
 
 def contents(path: Path) -> dict[str, Any]:

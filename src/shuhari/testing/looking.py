@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.kernel import state
 from shuhari.kernel.abilities import ability, explain_misfit
-from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, IN_PLACE, find_changed, generator_states
 from shuhari.store.codec import dumps, loads
 from shuhari.testing.compare import differences, to_plain

@@ -14,7 +14,7 @@ from typing import Any
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
 from shuhari.data import Info
-from shuhari.loop import state
+from shuhari.kernel import state
 from shuhari.loop.resume import memories, restore, tree_of
 from shuhari.loop.roles import weights
 from shuhari.loop.run import Run, loop

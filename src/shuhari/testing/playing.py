@@ -19,8 +19,8 @@ import torch
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.events import Collected
+from shuhari.kernel import state
 from shuhari.kernel.abilities import ability, find_missing
-from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.needs import Trace
 from shuhari.ports import is_vector

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from shuhari.batch import POINTERS, Batch
 from shuhari.events import Collected, Event, Updated
+from shuhari.kernel import state
 from shuhari.kernel.abilities import ability
 from shuhari.kernel.pack import CORE
-from shuhari.loop import state
 from shuhari.loop.breaches import DRAWS, copy_columns, generator_states
 from shuhari.ports.declares import declares, is_among
 from shuhari.testing.batches import groups, transitions

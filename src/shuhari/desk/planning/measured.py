@@ -171,7 +171,7 @@ def _bytes(path: Path) -> float:
 def _stored(run: Any, stage: Mapping[str, Any], steps: Sequence[int], groups: Sequence[Group]) -> tuple[float, float]:
     """(bytes an answer that are stored, seconds a byte on this machine), where every group is kept; else nothing
     grows."""
-    from shuhari.store.rollouts import pack
+    from shuhari.store.payloads import pack
 
     if "all" not in stage.get("store", {}).get("groups", ()):
         return 0.0, 0.0

@@ -26,13 +26,13 @@ from shuhari.data import Info, code, find_outcomes
 from shuhari.desk.replay.steps import StepState, set_state
 from shuhari.events import Collected
 from shuhari.kernel.pack import pack
+from shuhari.kernel.state import walk
 from shuhari.loop.collect import pack_groups
 from shuhari.loop.context import Context
 from shuhari.loop.kept import decisions
 from shuhari.loop.opening import warn_of_changes
 from shuhari.loop.resume import restore
 from shuhari.loop.run import Run, open_run
-from shuhari.loop.state import walk
 from shuhari.needs import Need
 from shuhari.objectives.clip import k3
 from shuhari.ports import ability

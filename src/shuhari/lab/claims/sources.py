@@ -96,7 +96,7 @@ def is_older(hashes: Mapping[str, Any]) -> bool:
 def _list_classes(recipe: Recipe) -> set[Any]:
     """The classes of a recipe's components and worlds, and the functions that components hold."""
     from shuhari.config.build import build_stages, make_component
-    from shuhari.loop import state
+    from shuhari.kernel import state
 
     used: list[Any] = [make_component("study", recipe.tree["study"])] if "study" in recipe.tree else []
     for stage in build_stages(recipe.stages):
