@@ -82,7 +82,7 @@ models = {reference = false, average = false}
 follow.average = false
 buffer = {use = "demos", size = 16}
 collect.advantage = false
-part.policy.terms = {clip = false, divergence = false, nll = {stream = "ce"}}
+part.policy.terms = {loss = false, divergence = false, nll = {stream = "ce"}}
 part.policy.optimiser.lr = 1e-2
 evaluate.every = 0
 [[stage]]
@@ -210,6 +210,7 @@ size = 4
 centre = "leave-one-out"
 scale = "none"
 [part.policy.terms.loss]
+use = "clip"
 behaviour = "present"
 [part.policy.optimiser]
 use = "adam"

@@ -119,7 +119,7 @@ def test_two_train_together_and_go_on_where_they_stopped(pair: tuple[str, str], 
 
 
 def test_two_of_one_loss_are_refused_together(own: Path) -> None:
-    with pytest.raises(RecipeError, match=r"rlvr/kl_cov sets surrogate\.use = 'kl_cov' and rlvr/lp_reg surrogate"):
+    with pytest.raises(RecipeError, match=r"rlvr/kl_cov sets part\.policy\.terms\.loss\.use = 'kl_cov' and rlvr/lp_reg part"):
         load(own, methods=["rlvr/kl_cov", "rlvr/lp_reg"])
     decided = load(own, ["part.policy.terms.loss.use=kl_cov"], methods=["rlvr/kl_cov", "rlvr/lp_reg"])
     assert decided.stages[-1]["part"]["actor"]["terms"]["loss"]["use"] == "kl_cov"

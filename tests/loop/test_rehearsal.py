@@ -165,7 +165,7 @@ def test_memory_that_no_state_holds_is_told(tmp_path: Path, caplog: pytest.LogCa
 
 def test_a_filter_that_lets_nothing_pass_refuses_nothing(tmp_path: Path) -> None:
     filtered = REWARD.format(f"{HERE}.flat") + "[[stage]]"
-    found = changed(tmp_path, "[[stage]]", filtered).with_settings({"stage.rl.collect.drop_uniform_groups.use": "mixed"})
+    found = changed(tmp_path, "[[stage]]", filtered).with_settings({"stage.rl.collect.drop_uniform_groups.use": "drop_uniform_groups"})
     rehearse(found)
     with pytest.raises(StalledError):
         for _ in train(found, tmp_path / "run"):

@@ -193,7 +193,7 @@ name = "warm-up"
 steps = 25
 buffer = {use = "demos", size = 32}
 collect.advantage = false
-part.policy.terms = {clip = false, nll = {stream = "ce"}}
+part.policy.terms = {loss = false, nll = {stream = "ce"}}
 [[stage]]
 name = "rl"
 """
