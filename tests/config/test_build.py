@@ -755,7 +755,7 @@ def test_who_names_no_needs_has_none(tmp_path: Path) -> None:
 def test_a_component_that_lacks_what_its_port_must_have_is_refused(
     tmp_path: Path, place: str, name: str, told: str
 ) -> None:
-    whole = f"{place}={{replace = true, use = '{tmp_path}/own.py:{name}'}}"
+    whole = f"{place}={{use = '{tmp_path}/own.py:{name}'}}"
     with pytest.raises(RecipeError, match=rf"{place}.*{told}"):
         list(train(own(tmp_path, whole)))
 

@@ -17,7 +17,7 @@ from shuhari.loop.run import train
 from shuhari.tools.export import export_replay
 
 RECIPE = """
-format = 1
+format = 2
 threads = 1
 [task]
 name = "gym/Pendulum-v1"

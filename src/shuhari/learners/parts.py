@@ -15,7 +15,6 @@ from shuhari.ports import Objective, Optimiser
 from shuhari.ports.declares import declares, needs_of
 from shuhari.reduce import check_reduction
 
-
 LOSS = "loss"  # the term of the policy gradient in recipes
 
 

@@ -233,7 +233,8 @@ class Answers:
         batch, L = self._batch, self._model.length
         if "mask_key" not in batch:
             raise KeyError("a bound needs draws of masks, columns mask_key, mask_level and mask_weight: add the "
-                           "transform 'draw_masks' (collect.draw_masks = {}; of demonstrations transform.draw_masks)")  # fmt: skip
+                           "transform 'draw_masks' (collect.draw_masks = {}, or of demonstrations "
+                           "transform.draw_masks)")  # fmt: skip
         key, level, weight = (batch[f"mask_{name}"] for name in ("key", "level", "weight"))
         rows, j = self._wanted.any(1)[:, None].expand(key.shape).nonzero(as_tuple=True)
         count = (level[rows, j] * L).long().clamp(max=L - 1) + 1  # of level ~ U(0, 1) as often each of 1..L
