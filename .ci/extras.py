@@ -49,7 +49,7 @@ assert {"recipe.toml", "run.sqlite", "summary.json"} <= {p.name for p in run.ite
 import math_verify, peft, pyarrow, reasoning_gym, shuhari
 small = {"models.policy": {"use": "causal", "hidden": 16, "layers": 1, "heads": 1, "lora": {"rank": 2}}}
 small |= {"task": {"name": "reasoning-gym/chain_sum"}, "buffer.size": 2, "rollout.n": 2, "evaluate.n": 2}
-shuhari.train("baselines/grpo", "run", **small, **{"stage.warm-up": False, "stage.rl.steps": 1})
+shuhari.train("baselines/grpo", "run", **small, **{"remove": ["stage.warm-up"], "stage.rl.steps": 1})
 """,
     "control": """
 import imageio, minari, minigrid, mujoco, shuhari

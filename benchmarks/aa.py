@@ -44,9 +44,9 @@ COMPARISONS, PLANTED, POOL, EACH = 400, 50, 64, 8  # the pool: pairs of tables, 
 POOLS, SEEDS = 40, 24  # what a card has
 MOST = LOOKS[-1]
 TABLES = {"baselines/bandit": {"steps": 10}, "baselines/gridworld": {"steps": 3}}  # while they still learn
-WARM = {"stage.rl": False}
+WARM = {"remove": ["stage.rl"]}
 WIDE = {"part.policy.minibatches": 4, "part.policy.terms.loss.low": 1.0, "part.policy.terms.loss.high": 1.0}
-TEXT = {"stage.warm-up": False, "steps": 40, "evaluate.every": 40, **WIDE}
+TEXT = {"remove": ["stage.warm-up"], "steps": 40, "evaluate.every": 40, **WIDE}
 
 
 def rewards(name: str, settings: dict, seeds: list[int]) -> list[float]:

@@ -28,15 +28,15 @@ from shuhari.config.evaluation import Evaluation
 from shuhari.loop.evaluation import evaluate
 from shuhari.loop.run import loop, open_run
 
-TASK = {"replace": True, "name": f"{HERE / 'slow.py'}:SlowShop", "guess": 0.4, "most": 4, "turns": 10}
+TASK = {"name": f"{HERE / 'slow.py'}:SlowShop", "guess": 0.4, "most": 4, "turns": 10}
 SIDES = {"sync": 0, "async": 2}
 
 
 def taught(folder: Path, steps: int) -> None:
     """The model that all runs start from."""
     task = {**TASK, "wait": 0.0}  # demonstrations are played out, too
-    settings = {"task": task, "stage": False, "evaluate": False, "steps": steps, "buffer": {"use": "demos", "size": 64},
-                "collect": {"replace": True}, "transform": {"replace": True}, "part": {"replace": True},
+    settings = {"task": task, "steps": steps, "buffer": {"use": "demos", "size": 64},
+                "remove": ["task", "stage", "evaluate", "collect", "transform", "part"],
                 "part.policy.terms.nll.stream": "ce", "part.policy.optimiser.use": "adamw",
                 "part.policy.optimiser.lr": {"from": 2e-3, "to": 0, "after": 0.8 * steps, "over": 0.2 * steps,
                                              "warm": 15},
@@ -49,8 +49,8 @@ def taught(folder: Path, steps: int) -> None:
 
 def train(folder: Path, seed: int, staleness: int, args: argparse.Namespace) -> dict[str, Any]:
     lr = {"from": 5e-4, "to": 5e-5, "over": args.steps, "warm": 3}
-    settings = {"task": TASK, "stage": False, "evaluate": False, "seed": seed, "threads": args.threads,
-                "steps": args.steps, "models.policy": {"replace": True, "use": "causal", "path": str(folder)},
+    settings = {"task": TASK, "remove": ["task", "models.policy", "stage", "evaluate"], "seed": seed,
+                "threads": args.threads, "steps": args.steps, "models.policy": {"use": "causal", "path": str(folder)},
                 "rollout.n": args.n, "buffer.size": args.groups, "part.policy.optimiser.lr": lr}  # fmt: skip
     if staleness:
         settings["engine.staleness"] = staleness

@@ -91,10 +91,10 @@ def ours(args: argparse.Namespace) -> dict[str, Any]:
     from shuhari.config import recipe
     from shuhari.loop.run import loop, open_run
 
-    policy = {"replace": True, "use": "causal", "path": str(args.folder), "device": args.device, "dtype": "bfloat16"}
+    policy = {"use": "causal", "path": str(args.folder), "device": args.device, "dtype": "bfloat16"}
     settings = {
-        "steps": args.steps + WARM, "stage": False, "evaluate": False,
-        "task": {"replace": True, "name": f"file/{args.folder}/problems.jsonl"}, "models.policy": policy,
+        "steps": args.steps + WARM, "remove": ["stage", "evaluate", "task", "models.policy"],
+        "task": {"name": f"file/{args.folder}/problems.jsonl"}, "models.policy": policy,
         "engine.dtype": "bfloat16", "rollout.n": args.n, "rollout.sampling.max_new": args.new,
         "buffer.size": args.prompts, "reward.even.use": "gpu_grpo.Even", "reward.weights": {"even": 1.0},
         "part.policy.minibatches": args.updates, "part.policy.optimiser.lr": LR, "micro_batch": args.micro,

@@ -24,8 +24,8 @@ from common import HERE, RESULTS, machine, memory, publish, shown, spread, table
 QUEUES = (256, 1024, 4096)
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "text, GRPO": ("baselines/grpo", {
-        "stage": False, "steps": 10**9, "models.policy.hidden": 32, "models.policy.layers": 1, "models.policy.heads": 2,
-        "rollout.n": 4, "buffer.size": 4}),
+        "remove": ["stage"], "steps": 10**9, "models.policy.hidden": 32, "models.policy.layers": 1,
+        "models.policy.heads": 2, "rollout.n": 4, "buffer.size": 4}),
     "control, PPO": ("baselines/ppo_cartpole", {
         "env_steps": 10**9, "models.policy.hidden": [16], "models.critic.hidden": [16], "rollout.lanes": 4,
         "buffer.size": 64, "part.policy.epochs": 1, "part.policy.minibatches": 1}),
@@ -75,7 +75,7 @@ def one(name: str, steps: int) -> dict[str, float]:
     from shuhari.loop.run import loop, open_run
 
     base, settings = RUNS[name]
-    run = open_run(recipe.load(base, settings={**settings, "threads": 1, "evaluate": False}))
+    run = open_run(recipe.load(base, settings={**settings, "threads": 1, "remove": ["evaluate"]}))
     seen, began = [], time.perf_counter()
     for _ in loop(run):
         seen.append(memory())

@@ -37,11 +37,12 @@ FEW = 6, 8, 10, 12, 16, 24
 WORLDS: dict[str, dict[str, Any]] = {
     "point": {}, "point, noise and hazards": {"noise": 0.05, "hazards": ((2.0, 2.0, 1.0),)}, "insert": {}, "merge": {},
     "cmdp": {}, "riverswim": {}}  # fmt: skip
-PPO: dict[str, Any] = {"evaluate": False, "rollout.lanes": LANES, "buffer.size": 4096, "part.policy.minibatches": 16}
+PPO: dict[str, Any] = {"remove": ["evaluate"], "rollout.lanes": LANES, "buffer.size": 4096,
+                       "part.policy.minibatches": 16}  # fmt: skip
 TRAINED = {  # world -> recipe, settings
-    "point": ("baselines/ppo_pendulum", {**PPO, "task": {"replace": True, "name": "gym/world/point"}}),
-    "merge": ("baselines/ppo_pendulum", {**PPO, "task": {"replace": True, "name": "gym/world/merge"}}),
-    "cmdp": ("baselines/ppo_cmdp", {"evaluate": False, "rollout.lanes": LANES, "buffer.size": 2560}),
+    "point": ("baselines/ppo_pendulum", {**PPO, "remove": ["evaluate", "task"], "task": {"name": "gym/world/point"}}),
+    "merge": ("baselines/ppo_pendulum", {**PPO, "remove": ["evaluate", "task"], "task": {"name": "gym/world/merge"}}),
+    "cmdp": ("baselines/ppo_cmdp", {"remove": ["evaluate"], "rollout.lanes": LANES, "buffer.size": 2560}),
 }  # fmt: skip
 Side = Callable[[], float]  # environment steps a second
 

@@ -44,8 +44,8 @@ def train(model: Path, path: Path, args: argparse.Namespace, setting: dict[str, 
     """Seconds a step of a run of this setting."""
     task = {**TASK, "wait": setting["wait"], "most": setting["most"], "turns": setting.get("turns", TASK["turns"])}
     steps = args.steps * setting.get("longer", 1) + WARM
-    settings = {"task": task, "stage": False, "evaluate": False, "threads": 1, "steps": steps,
-                "seed": args.seed, "models.policy": {"replace": True, "use": "causal", "path": str(model)},
+    settings = {"task": task, "remove": ["task", "models.policy", "stage", "evaluate"], "threads": 1, "steps": steps,
+                "seed": args.seed, "models.policy": {"use": "causal", "path": str(model)},
                 "store.groups": ["all"], "store.every": 10_000, "rollout.n": setting["n"],
                 "buffer.size": setting["groups"], "part.policy.optimiser.lr": 1e-5}  # fmt: skip
     if setting["staleness"]:

@@ -92,7 +92,7 @@ def learner(args: argparse.Namespace, ids: np.ndarray) -> tuple[Callable[[], Any
         "gradient_checkpointing": args.gradient_checkpointing, "config": {"vocab_size": VOCABULARY},
     }  # fmt: skip
     settings = {
-        "threads": args.threads, "steps": 1, "stage": False, "evaluate": False, "part.policy.minibatches": 1,
+        "threads": args.threads, "steps": 1, "remove": ["stage", "evaluate"], "part.policy.minibatches": 1,
         "micro_batch": args.micro_batch, "part.policy.optimiser.lr": 1e-7,
         **{f"models.policy.{k}": v for k, v in model.items()},
     }  # fmt: skip

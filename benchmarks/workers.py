@@ -31,11 +31,11 @@ from common import HERE, RESULTS, machine
 from shuhari.config import recipe
 from shuhari.loop.run import loop, open_run
 
-COMPUTE = {"stage": False, "evaluate": False, "rollout.n": 16, "buffer.size": 16}
+COMPUTE = {"remove": ["stage", "evaluate"], "rollout.n": 16, "buffer.size": 16}
 LARGER = {**COMPUTE, "models.policy.hidden": 256, "models.policy.layers": 4, "models.policy.heads": 4,
           "rollout.sampling.max_new": 32}  # fmt: skip
-TOOLS = {"stage": False, "evaluate": False, "rollout.n": 4, "buffer.size": 4,
-         "task": {"replace": True, "name": f"{HERE / 'blocked.py'}:Blocked", "turns": 4, "wait": 0.05}}  # fmt: skip
+TOOLS = {"remove": ["task", "stage", "evaluate"], "rollout.n": 4, "buffer.size": 4,
+         "task": {"name": f"{HERE / 'blocked.py'}:Blocked", "turns": 4, "wait": 0.05}}  # fmt: skip
 SIDES: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, Any]]]] = {  # name -> base, settings, sides
     "compute": ("baselines/grpo", COMPUTE, {"local": {}, "workers": {"distributed.workers": 2}}),
     "larger": ("baselines/grpo", LARGER, {"local": {}, "workers": {"distributed.workers": 2}}),
@@ -92,8 +92,8 @@ def strike_and_compare(kills: int, steps: int, warm: int = 300) -> dict[str, Any
     """A run that learns, from a model taught by demonstrations, with and without killed workers."""
     with tempfile.TemporaryDirectory() as root:
         taught(Path(root, "taught"), warm)
-        policy = {"replace": True, "use": "causal", "path": str(Path(root, "taught"))}
-        learning = {"stage": False, "evaluate": False, "rollout.n": 8, "buffer.size": 8,
+        policy = {"use": "causal", "path": str(Path(root, "taught"))}
+        learning = {"remove": ["task", "models.policy", "stage", "evaluate"], "rollout.n": 8, "buffer.size": 8,
                     "task": {**TASK, "wait": 0.005}, "models.policy": policy, "part.policy.optimiser.lr": 1e-4,
                     "threads": 1, "distributed.workers": 2}  # fmt: skip
         calm, struck = (measure("baselines/grpo_tools", learning, steps, k) for k in (0, kills))

@@ -40,7 +40,7 @@ def main(steps: int = 60, folder: Path = Path("runs/own_data")) -> shuhari.Train
         "buffer.size": 16,
         "part.policy.optimiser.lr": 3e-3,
         "evaluate": {"every": 20, "samples": 1},
-        "stage.warm-up": False,
+        "remove": ["stage.warm-up"],
         "stage.rl.steps": steps,
     }
     return shuhari.train("baselines/grpo", folder / "run", **settings)

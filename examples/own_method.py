@@ -38,8 +38,8 @@ class Spo:
 
 def main(**settings: Any) -> shuhari.Trained:
     """Train it on CartPole in the place of PPO's clipped surrogate; everything else is the recipe's."""
-    terms = {"clip": False, "spo": {"epsilon": 0.2}}
-    return shuhari.train("baselines/ppo_cartpole", **{"part.policy.terms": terms, **settings})
+    loss = {"use": "spo", "epsilon": 0.2}
+    return shuhari.train("baselines/ppo_cartpole", **{"part.policy.terms.loss": loss, **settings})
 
 
 if __name__ == "__main__":

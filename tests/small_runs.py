@@ -34,7 +34,7 @@ sampling.max_new = 4
 size = {size}
 [collect.advantage]
 [part.policy]
-terms.clip = {{}}
+terms.loss = {{use = "clip"}}
 optimiser.lr = 1e-2
 """
 
@@ -78,11 +78,10 @@ samples = 2
 [[stage]]
 name = "warm-up"
 steps = 12
-models = {reference = false, average = false}
-follow.average = false
+remove = ["models.reference", "models.average", "follow.average", "collect.advantage", "part.policy.terms.loss",
+          "part.policy.terms.divergence"]
 buffer = {use = "demos", size = 16}
-collect.advantage = false
-part.policy.terms = {clip = false, divergence = false, nll = {stream = "ce"}}
+part.policy.terms.nll.stream = "ce"
 part.policy.optimiser.lr = 1e-2
 evaluate.every = 0
 [[stage]]
@@ -210,6 +209,7 @@ size = 4
 centre = "leave-one-out"
 scale = "none"
 [part.policy.terms.loss]
+use = "clip"
 behaviour = "present"
 [part.policy.optimiser]
 use = "adam"

@@ -117,7 +117,7 @@ TEXT = {
     "rollout": {"n": 2, "sampling": {"max_new": 4}},
     "buffer.size": 2,
     "evaluate": {"n": 2, "samples": 1, "every": 0},
-    "stage.warm-up": False,
+    "remove": ["stage.warm-up"],
     "stage.rl.steps": 2,
 }
 

@@ -19,7 +19,7 @@ def ours(case: dict[str, Any], gate: Gate) -> None:
     from shuhari.loop.run import loop, open_run
 
     width, lr = [case["width"]] * 2, case["lr"]
-    common: dict[str, Any] = {"threads": case["threads"], "env_steps": 10**9, "evaluate": False}
+    common: dict[str, Any] = {"threads": case["threads"], "env_steps": 10**9, "remove": ["evaluate"]}
     own: dict[str, dict[str, Any]] = {
         "ppo": {
             "models.policy.hidden": width,

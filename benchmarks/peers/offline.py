@@ -22,7 +22,7 @@ def open_ours(case: dict[str, Any], **settings: Any) -> Any:
     from shuhari.config import recipe
     from shuhari.loop.run import open_run
 
-    told = {"threads": case["threads"], "seed": case.get("seed", 0), "evaluate": False, **settings}
+    told = {"threads": case["threads"], "seed": case.get("seed", 0), "remove": ["evaluate"], **settings}
     return open_run(recipe.load(f"baselines/{case['recipe']}", settings=told))
 
 

@@ -23,7 +23,7 @@ def prepare(folder: Path, architecture: str) -> None:
     from shuhari.config import recipe
     from shuhari.loop.run import loop, open_run
 
-    settings = {"evaluate": False, "threads": 1, "models.policy.architecture": architecture}
+    settings = {"remove": ["evaluate"], "threads": 1, "models.policy.architecture": architecture}
     run = open_run(recipe.load("baselines/sft_arithmetic", settings=settings))
     for _ in loop(run):
         pass
@@ -74,10 +74,9 @@ def ours(case: dict[str, Any], gate: Gate) -> None:
         "threads": case["threads"],
         "seed": case["seed"],
         "steps": 1_000_000,
-        "stage": False,
-        "evaluate": False,
-        "task": {"replace": True, "name": f"file/{case['folder']}/problems.jsonl"},
-        "models.policy": {"replace": True, "use": "causal", "path": case["folder"]},
+        "remove": ["stage", "evaluate", "task", "models.policy"],
+        "task": {"name": f"file/{case['folder']}/problems.jsonl"},
+        "models.policy": {"use": "causal", "path": case["folder"]},
         "rollout.n": case["n"],
         "rollout.sampling.max_new": case["new"],
         "buffer.size": case["prompts"],

@@ -70,10 +70,9 @@ def ours(case: dict[str, Any], gate: Gate) -> None:
     settings = {
         "threads": case["threads"],
         "steps": 1_000_000,
-        "stage": False,
-        "evaluate": False,
-        "task": {"replace": True, "name": f"file/{case['folder']}/problems.jsonl"},
-        "models.policy": {"replace": True, "use": "causal", "path": case["folder"]},
+        "remove": ["stage", "evaluate", "task", "models.policy"],
+        "task": {"name": f"file/{case['folder']}/problems.jsonl"},
+        "models.policy": {"use": "causal", "path": case["folder"]},
         "rollout.n": case["n"],
         "rollout.sampling.max_new": case["new"],
         "buffer.size": case["prompts"],

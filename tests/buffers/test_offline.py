@@ -581,7 +581,7 @@ def test_a_data_set_of_minari(recorded: Any) -> None:
 # ---------------------------------------------------------------- in a run
 
 RECIPE = f"""
-format = 1
+format = 2
 threads = 1
 steps = 6
 [task]

@@ -123,7 +123,7 @@ def test_arms_have_preparations_and_stages_of_their_own_under_one_budget(tmp_pat
 
 
 def test_an_arm_without_a_preparation_starts_anew(tmp_path: Path) -> None:
-    plain = 'baseline = {extends = "baselines/grpo", stage.warm-up = false, stage.rl.tokens = 1}'
+    plain = 'baseline = {extends = "baselines/grpo", remove = ["stage.warm-up"], stage.rl.tokens = 1}'
     text = OWN.replace('baseline = "warm-up", ', "").replace('baseline = "baselines/grpo"', plain)
     claim = read(written(tmp_path, text))
     assert list(claim.warm) == ["method", "hot"] and [s["tokens"] for s in claim.arms["baseline"].stages] == [1000]
@@ -217,7 +217,8 @@ RECORDED = """extends = "baselines/dqn_cartpole"
 [[stage]]
 name = "recorded"
 updates = 20
-buffer = {use = "offline", data = {use = "played", policy = "random", episodes = 2}, size = 8, replace = true}
+remove = ["buffer"]
+buffer = {use = "offline", data = {use = "played", policy = "random", episodes = 2}, size = 8}
 [[stage]]
 name = "play"
 env_steps = 1

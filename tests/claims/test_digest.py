@@ -42,15 +42,16 @@ def test_a_setting_at_its_default_is_none_wherever_it_stands(tmp_path: Path) -> 
 
 def test_order_counts_where_it_acts_and_names_where_they_are_told(tmp_path: Path) -> None:
     def of(collect: str, terms: str = "clip = {}, entropy = {weight = 0.1}") -> str:
-        head = 'extends = "baselines/grpo_chain"\ncollect = {replace = true}\n[[stage]]\nname = "rl"\n'
+        head = 'extends = "baselines/grpo_chain"\nremove = ["collect"]\n[[stage]]\nname = "rl"\n'
         return compute_digest(written(tmp_path, f"{head}collect = {{{collect}}}\npart.policy.terms = {{{terms}}}"))
 
-    one = of("mixed = {}, advantage = {}")
-    assert one == of("advantage = {}, mixed = {before = 'advantage'}") == of("m = {use = 'drop_uniform_groups'}, advantage = {}")
-    assert one != of("advantage = {}, mixed = {}")
-    assert one == of("mixed = {}, advantage = {}", "entropy = {weight = 0.1}, clip = {}")
-    assert one != of("mixed = {}, advantage = {}", "clip = {}, bonus = {use = 'entropy', weight = 0.1}")
-    tasks = "task = {replace = true, name = 'mixture', tasks = {%s}}"
+    one = of("drop_uniform_groups = {}, advantage = {}")
+    assert one == of("advantage = {}, drop_uniform_groups = {before = 'advantage'}")
+    assert one == of("m = {use = 'drop_uniform_groups'}, advantage = {}")
+    assert one != of("advantage = {}, drop_uniform_groups = {}")
+    assert one == of("drop_uniform_groups = {}, advantage = {}", "entropy = {weight = 0.1}, clip = {}")
+    assert one != of("drop_uniform_groups = {}, advantage = {}", "clip = {}, bonus = {use = 'entropy', weight = 0.1}")
+    tasks = "task = {name = 'mixture', tasks = {%s}}"
     chain, other = "a = {name = 'chain'}", "b = {name = 'countdown'}"
     orders = (f"{chain}, {other}", f"{other}, {chain}")
     both = [f'extends = "baselines/grpo_chain"\n{tasks % order}' for order in orders]

@@ -191,7 +191,8 @@ def test_a_card_tells_of_the_bed_alone(tmp_path: Path) -> None:
         return choose_card(one, find_modules(one), tmp_path) is not None
 
     assert chosen() and chosen("settings.threads = 1")  # as it is
-    for other in ("settings.part.policy.minibatches = 2", 'baseline = {extends = "method", part.policy.terms.loss.high = 0.3}'):
+    higher = 'baseline = {extends = "method", part.policy.terms.loss.high = 0.3}'
+    for other in ("settings.part.policy.minibatches = 2", higher):
         assert not chosen(other)
     with pytest.raises(RecipeError, match=r"its budget is .* makes it anew"):
         chosen(budget={"steps": 70})

@@ -205,7 +205,7 @@ def test_eval_of_recorded_pairs_is_their_accuracy(shuhari, home: Path) -> None:
     assert found["reward/accuracy"] == pytest.approx({"value": share, "low": wilson.low, "high": wilson.high, "n": 12})
     assert "chosen answer is above the rejected" in shuhari("eval", "rm").out
     sizes = [f"models.policy.{key}" for key in ("hidden=16", "layers=1", "heads=2")]
-    sets = ["task.name=file/pairs.jsonl", "buffer.use=preferences", "stage.warm-up=false", "steps=2", *sizes]
+    sets = ["task.name=file/pairs.jsonl", "buffer.use=preferences", 'remove=["stage.warm-up"]', "steps=2", *sizes]
     asked = [word for text in sets for word in ("--set", text)]
     assert shuhari("train", "baselines/dpo", "--run", "runs/dpo", *asked).code == 0
     found = told(shuhari("eval", "dpo", "--samples", 2, "--json"))
@@ -401,7 +401,7 @@ def test_a_run_of_which_nothing_can_be_graded_is_measured_by_its_pairs(shuhari, 
     row = '{"prompt": "%d+1=", "chosen": "2", "rejected": "3", "split": "%s"}\n'
     Path("pairs.jsonl").write_text("".join(row % (i, "test" if i % 2 else "train") for i in range(8)))
     tiny = ["models.policy.hidden=16", "models.policy.layers=1", "models.policy.heads=2", "buffer.size=4", "steps=2"]
-    own = ["task.name=file/pairs.jsonl", "buffer.use=preferences", "stage.warm-up=false"]
+    own = ["task.name=file/pairs.jsonl", "buffer.use=preferences", 'remove=["stage.warm-up"]']
     shown = shuhari("train", "baselines/dpo", "--run", "prefs", *(x for s in tiny + own for x in ("--set", s)))
     assert shown.code == 0, shown.err
     assert "preferred" in shuhari("show", "prefs").out

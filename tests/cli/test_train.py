@@ -142,7 +142,8 @@ def test_an_alarm_is_told_while_it_trains_and_again_at_the_end(shuhari, home: Pa
 def test_a_dry_run_of_stages_says_which_stage_a_default_is_of(shuhari, home: Path) -> None:
     (home / "staged.toml").write_text(
         'extends = "tiny.toml"\n[[stage]]\nname = "warm-up"\nsteps = 3\nbuffer = {use = "demos", size = 16}\n'
-        "collect.advantage = false\npart.policy.terms = {clip = false, nll = {stream = 'ce'}}\n[[stage]]\nname = 'rl'"
+        "remove = ['collect.advantage', 'part.policy.terms.loss']\npart.policy.terms.nll.stream = 'ce'\n"
+        "[[stage]]\nname = 'rl'"
     )
     out = shuhari("train", "staged.toml", "--dry-run").out
     assert any("buffer.draws" in x and x.endswith("# default in warm-up") for x in out.splitlines())
@@ -159,7 +160,7 @@ def test_a_dry_run_of_stages_says_which_stage_a_default_is_of(shuhari, home: Pat
         (["nothing.toml"], "no recipe file 'nothing.toml'"),
         (["tiny.toml", "--set", "steps"], "expected key=value"),
         (["tiny.toml", "--set", "stepz=3"], "stepz: no such key in a recipe; did you mean 'steps'?"),
-        (["tiny.toml", "--set", "part.policy.terms.loss.hihg=3"], "clip.hihg: no setting of objective 'clip'"),
+        (["tiny.toml", "--set", "part.policy.terms.loss.hihg=3"], "loss.hihg: no setting of objective 'clip'"),
         (["tiny.toml", "--set", "task.name=arithmetik"], "did you mean 'arithmetic'?"),
         (["tiny.toml", "--set", "task.name=file/none.jsonl"], "file/none.jsonl: no such file"),
         (["tiny.toml", "--set", "rollout.n=x"], "rollout.n: 'x': expected a whole number"),
@@ -225,7 +226,7 @@ def test_a_damaged_checkpoint_is_named(shuhari, home: Path) -> None:
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_names_the_command_that_goes_on(shuhari, home: Path, sent: signal.Signals) -> None:
-    settings = ["--run", "runs/cut", "--set", "steps=100000", "--set", "store.every=1000", "--set", "evaluate=false"]
+    settings = ["--run", "runs/cut", "--set", "steps=100000", "--set", "store.every=1000", "--remove", "evaluate"]
     command = [sys.executable, "-m", "shuhari", "train", "tiny.toml", *settings]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(shuhari_package.__file__).parents[1])}
     child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)

@@ -362,7 +362,7 @@ def table(**more: Any) -> dict[str, Any]:
         "engine": {"use": f"{HERE}.Single"},
         "rollout": {"use": f"{HERE}.Single"},
         "part": {
-            "policy": {"optimiser": {"use": f"{HERE}.Sgd"}, "terms": {"clip": {"use": f"{HERE}.Loss", "weight": 2}}}
+            "policy": {"optimiser": {"use": f"{HERE}.Sgd"}, "terms": {"loss": {"use": f"{HERE}.Loss", "weight": 2}}}
         },
         **more,
     }
@@ -397,11 +397,11 @@ def test_the_rollout_splits_into_request_and_component() -> None:
 
 def test_a_schedule_in_steps_and_shares_wants_a_budget_in_steps() -> None:
     ramped = table()
-    ramped["part"]["policy"]["terms"]["clip"]["high"] = {"from": 0.2, "to": 0.3, "after": 5}
+    ramped["part"]["policy"]["terms"]["loss"]["high"] = {"from": 0.2, "to": 0.3, "after": 5}
     clip = build_stage(ramped).learners["main"].parts["policy"].terms["loss"]
     assert clip.objective.high == Ramp(0.2, 0.3, None, 5.0)
     del ramped["steps"]
-    with pytest.raises(RecipeError, match=r"terms\.clip\.high: a ramp's `after` is 5\.0: expected a share below 1"):
+    with pytest.raises(RecipeError, match=r"terms\.loss\.high: a ramp's `after` is 5\.0: expected a share below 1"):
         build_stage({**ramped, "tokens": 100})
 
 
@@ -416,15 +416,15 @@ def test_terms_split_into_their_own_fields_and_the_objectives() -> None:
     assert (term.weight, term.stream, term.objective.high, part.trains) == (2.0, "rl", 0.2, ("policy",))
     assert isinstance(term.objective, Loss)
     ramped = table()
-    ramped["part"]["policy"]["terms"]["clip"]["high"] = {"from": 0.2, "to": 0.3, "over": 5}
+    ramped["part"]["policy"]["terms"]["loss"]["high"] = {"from": 0.2, "to": 0.3, "over": 5}
     assert build_stage(ramped).learners["main"].parts["policy"].terms["loss"].objective.high == Ramp(0.2, 0.3, 5.0)
 
 
 @pytest.mark.parametrize(
     ("at", "value", "message"),
     [
-        (("part", "policy", "terms", "clip", "hihg"), 0.3, r"part\.policy\.terms\.clip\.hihg: .*did you mean 'high'"),
-        (("part", "policy", "terms", "clip", "reduce"), 3, r"part\.policy\.terms\.clip\.reduce: 3: expected a text"),
+        (("part", "policy", "terms", "loss", "hihg"), 0.3, r"part\.policy\.terms\.loss\.hihg: .*did you mean 'high'"),
+        (("part", "policy", "terms", "loss", "reduce"), 3, r"part\.policy\.terms\.loss\.reduce: 3: expected a text"),
         (("part", "policy", "epocs"), 3, r"part\.policy\.epocs: no setting of Part; did you mean 'epochs'"),
         (("part", "policy", "terms"), {}, r"part\.policy\.terms: no terms"),
         (("part", "policy", "optimiser", "lr"), "fast", r"part\.policy\.optimiser\.lr: 'fast': expected a number"),
@@ -755,7 +755,7 @@ def test_who_names_no_needs_has_none(tmp_path: Path) -> None:
 def test_a_component_that_lacks_what_its_port_must_have_is_refused(
     tmp_path: Path, place: str, name: str, told: str
 ) -> None:
-    whole = f"{place}={{replace = true, use = '{tmp_path}/own.py:{name}'}}"
+    whole = f"{place}={{use = '{tmp_path}/own.py:{name}'}}"
     with pytest.raises(RecipeError, match=rf"{place}.*{told}"):
         list(train(own(tmp_path, whole)))
 

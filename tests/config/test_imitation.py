@@ -16,7 +16,7 @@ def grpo(path: Path, rows: list[dict[str, str]], *more: str) -> list[str]:
     """What the stages of GRPO on a file of these rows imitate."""
     file = path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    recipe = load("baselines/grpo", [f'task={{replace=true, name="file/{file}"}}', *more])
+    recipe = load("baselines/grpo", ['remove=["task"]', f'task.name="file/{file}"', *more])
     shared: dict[str, object] = {}
     return [build_stage(table, shared).imitates for table in recipe.stages]
 
@@ -28,10 +28,10 @@ SHOWN = [{**row, "completion": f"so {row['answer']}"} for row in ROWS]
 
 def test_a_file_without_demonstrations_is_refused_with_the_ways_on(tmp_path: Path) -> None:
     told = r"stage\.warm-up\.buffer: problem '.*has an answer and no demonstration \(column `completion`\)"
-    ways = r".*--set stage\.warm-up=false.*--set stage\.warm-up\.buffer\.imitate=answer"
+    ways = r".*--remove stage\.warm-up.*--set stage\.warm-up\.buffer\.imitate=answer"
     with pytest.raises(RecipeError, match=told + ways):
         grpo(tmp_path, ROWS)
-    assert grpo(tmp_path, ROWS, "stage.warm-up=false") == [""]
+    assert grpo(tmp_path, ROWS, 'remove=["stage.warm-up"]') == [""]
     assert grpo(tmp_path, ROWS, "stage.warm-up.buffer.imitate=answer") == ["column `answer`", ""]
 
 
@@ -45,6 +45,6 @@ def test_one_row_of_many_without_a_demonstration_is_found(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("task", ["arithmetic", "chain"])
 def test_tasks_that_demonstrate_are_as_before(task: str) -> None:
-    table, _ = load("baselines/grpo", [f'task={{replace=true, name="{task}"}}']).stages
+    table, _ = load("baselines/grpo", ['remove=["task"]', f'task.name="{task}"']).stages
     stage = build_stage(table)
     assert stage.imitates == "demonstrations" and "imitates demonstrations" in describe_work(stage)

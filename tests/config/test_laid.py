@@ -24,7 +24,7 @@ evaluate.n = 8
 trains = ["policy"]
 minibatches = 2
 optimiser.lr = 1e-3
-terms.pg = {use = "clip", reduce = "row", weight = 0.5, low = 0.1}
+terms.loss = {use = "clip", reduce = "row", weight = 0.5, low = 0.1}
 """
 STAGES = 'extends = "baselines/grpo_chain"\n'
 
@@ -52,14 +52,14 @@ def built(recipe: Recipe) -> Any:
 
 
 def test_it_finds_what_a_method_speaks_of_whatever_that_is_called(write: Any) -> None:
-    text = """surrogate = {use = "kl_cov", beta = 2.0}
+    text = """part.policy.terms.loss = {use = "kl_cov", beta = 2.0}
 collect.advantage.scale = "none"
 part.policy.epochs = 3
 """
     part = only(load(write(PLAIN), methods=[method(write, text)]))
     assert part["collect"] == {"adv": {"use": "advantage", "scale": "none"}}
     assert part["part"]["actor"]["terms"] == {
-        "pg": {"use": "kl_cov", "beta": 2.0, "reduce": "row", "weight": 0.5}  # another loss; how it is reduced stays
+        "loss": {"use": "kl_cov", "beta": 2.0, "reduce": "row", "weight": 0.5}  # another loss; how it is reduced stays
     }
     assert part["part"]["actor"]["epochs"] == 3 and part["part"]["actor"]["minibatches"] == 2
 
@@ -68,7 +68,7 @@ def test_the_same_component_keeps_its_other_settings(write: Any) -> None:
     one = method(write, 'part.policy.terms.loss = {use = "clip", high = 0.4}\nrollout.n = 6')
     stage = only(load(write(PLAIN), methods=[one]))
     kept = {"use": "clip", "low": 0.1, "high": 0.4, "reduce": "row", "weight": 0.5}
-    assert stage["part"]["actor"]["terms"] == {"pg": kept}
+    assert stage["part"]["actor"]["terms"] == {"loss": kept}
     assert stage["rollout"] == {"n": 6, "sampling": {"max_new": 6}}
 
 
@@ -80,7 +80,7 @@ def test_only_stages_that_sample_are_changed_and_the_base_stays(write: Any) -> N
     assert "reference" in laid.stages[1]["models"] and "reference" not in laid.stages[0]["models"]
     with pytest.raises(RecipeError, match="rlvr/t1: laid over stages that sample, and baselines/sft_arithmetic has"):
         load("baselines/sft_arithmetic", methods=["rlvr/t1"])
-    alone = write(f'{STAGES}stage.warm-up = false', "alone.toml")
+    alone = write(f'{STAGES}remove = ["stage.warm-up"]', "alone.toml")
     assert [s["name"] for s in load(alone, methods=["rlvr/t1"]).stages] == ["rl"]  # and bring none back
 
 
@@ -110,7 +110,7 @@ def test_what_grades_stays_beside_what_a_method_adds(write: Any) -> None:
     assert built(load(own, methods=["rlvr/t1"])).weights == {"mine": 1.0, "repetition": 1.0}
     weighed = write(f'{STAGES}reward.weights = {{score = 0.5}}', "weighed.toml")
     assert built(load(weighed, methods=["rlvr/t1"])).weights == {"score": 0.5, "repetition": 1.0}
-    assert built(load("rlvr/t1", settings={"reward.repetition": False})).weights == {"score": 1.0}
+    assert built(load("rlvr/t1", settings={"remove": ["reward.repetition"]})).weights == {"score": 1.0}
 
 
 def test_a_loss_removed_and_a_role_like_another(write: Any) -> None:
@@ -131,12 +131,14 @@ def test_a_stage_is_put_before_the_first_that_samples(write: Any) -> None:
 
 CONTRADICT = [
     ('part.policy.terms.loss = {use = "kl_cov"}', 'part.policy.terms.loss = {use = "lp_reg"}',
-     "surrogate: one sets part.policy.terms.loss.use = 'kl_cov' and two part.policy.terms.loss.use = 'lp_reg': lay one of them, or decide with "
-     "--set part.policy.terms.loss.use=.."),
-    ('part.policy.terms.loss = {use = "kl_cov"}', 'part.policy.terms.loss = {use = "clip", high = 0.4}', "decide with --set part.policy.terms.loss.use="),
-    ('part.policy.terms.loss = {use = "kl_cov", beta = 1.0}', 'part.policy.terms.loss = {use = "kl_cov", beta = 2.0}', "use = 'kl_cov'"),
+     "part.policy.terms.loss: one sets part.policy.terms.loss.use = 'kl_cov' and two part.policy.terms.loss.use = "
+     "'lp_reg': lay one of them, or decide with --set part.policy.terms.loss.use=.."),
+    ('part.policy.terms.loss = {use = "kl_cov"}', 'part.policy.terms.loss = {use = "clip", high = 0.4}',
+     "decide with --set part.policy.terms.loss.use="),
+    ('part.policy.terms.loss = {use = "kl_cov", beta = 1.0}', 'part.policy.terms.loss = {use = "kl_cov", beta = 2.0}',
+     "use = 'kl_cov'"),
     ("rollout.n = 4", "rollout.n = 8", "rollout.n: one sets rollout.n = 4 and two rollout.n = 8: .*--set rollout.n="),
-    ('collect.advantage.scale = "none"', "collect.advantage = false", "collect.advantage = false"),
+    ('collect.advantage.scale = "none"', 'remove = ["collect.advantage"]', r'remove = \["collect.advantage"\]'),
     ("part.policy.optimiser.reset = {on = 'step'}", "part.policy.optimiser.reset = {on = 'stage'}", "reset.on = "),
     ("curriculum = {use = 'target', wraps = 'candidates', of = 4}",
      "curriculum = {use = 'target', wraps = 'candidates', of = 8}", "both wrap it in 'target', with other settings"),
@@ -150,13 +152,14 @@ def test_two_that_contradict_each_other_are_named(a: str, b: str, told: str, wri
 
 
 def test_all_contradictions_are_told_at_once(write: Any) -> None:
-    both = "rollout.n = {n}\nsurrogate = {{use = '{use}'}}\n"
+    both = "rollout.n = {n}\npart.policy.terms.loss = {{use = '{use}'}}\n"
     both += "curriculum = {{use = 'target', wraps = 'candidates', of = {n}}}"
     made = [method(write, both.format(n=n, use=use), name) for n, use, name in ((4, "kl_cov", "a"), (8, "lp_reg", "b"))]
     with pytest.raises(RecipeError) as refused:
         load("baselines/grpo_chain", methods=made)
     told = str(refused.value)
-    assert all(t in told for t in ("--set rollout.n=..", "--set part.policy.terms.loss.use=..", "curriculum: a and b both wrap"))
+    ways = ("--set rollout.n=..", "--set part.policy.terms.loss.use=..", "curriculum: a and b both wrap")
+    assert all(way in told for way in ways)
     assert len(told.splitlines()) == 3
     with pytest.raises(RecipeError) as refused:
         load("baselines/grpo_chain", ["rollout.n=5"], methods=made)
@@ -166,12 +169,12 @@ def test_all_contradictions_are_told_at_once(write: Any) -> None:
 def test_what_does_not_contradict_is_laid_in_order(write: Any) -> None:
     a = method(write, 'part.policy.terms.loss = {use = "clip", high = 0.3}\nrollout.n = 4', "one")
     b = method(write, 'part.policy.terms.loss = {use = "clip", low = 0.1, reduce = "group"}\nrollout.n = 4', "two")
-    term = only(load("baselines/grpo_chain", methods=[a, b]))["part"]["policy"]["terms"]["clip"]
-    assert term == {"low": 0.1, "high": 0.3, "reduce": "group"}
-    uses = ("hint_ladder", "demonstrated")
+    term = only(load("baselines/grpo_chain", methods=[a, b]))["part"]["policy"]["terms"]["loss"]
+    assert term == {"use": "clip", "low": 0.1, "high": 0.3, "reduce": "group"}
+    uses = ("hint_ladder", "with_solution")
     nested = [method(write, f"rollout = {{use = '{use}', wraps = 'of'}}", use) for use in uses]
     rollout = only(load("baselines/grpo_chain", methods=nested))["rollout"]
-    assert rollout["use"] == "demonstrated" and rollout["of"]["of"] == {"use": "single"}
+    assert rollout["use"] == "with_solution" and rollout["of"]["of"] == {"use": "single"}
 
 
 def test_two_that_wrap_one_thing_are_told_of() -> None:
@@ -190,10 +193,10 @@ def test_a_setting_decides_and_is_laid_last(write: Any) -> None:
     sets = ["part.policy.terms.loss.use=kl_cov", "rollout.n=5", "part.policy.terms.loss.beta=3.0"]
     recipe = load("baselines/grpo_chain", sets, methods=[a, b])
     stage = only(recipe)
-    assert stage["part"]["policy"]["terms"] == {"kl_cov": {"use": "kl_cov", "beta": 3.0, "reduce": "row"}}
+    assert stage["part"]["policy"]["terms"] == {"loss": {"use": "kl_cov", "beta": 3.0, "reduce": "row"}}
     assert stage["rollout"]["n"] == 5 and load("baselines/grpo_chain").stages[-1]["rollout"]["n"] == 8
     other = load("baselines/grpo_chain", ["part.policy.terms.loss.use=clip_cov", "rollout.n=5"], methods=[a, b])
-    assert only(other)["part"]["policy"]["terms"] == {"clip_cov": {"use": "clip_cov", "reduce": "row"}}
+    assert only(other)["part"]["policy"]["terms"] == {"loss": {"use": "clip_cov", "reduce": "row"}}
 
 
 def test_settings_reach_what_a_method_brings_and_the_base_below(write: Any) -> None:
@@ -203,10 +206,10 @@ def test_settings_reach_what_a_method_brings_and_the_base_below(write: Any) -> N
     assert rl["rollout"]["levels"] == [0.5] and "levels" not in warm["rollout"]
     assert [s["rollout"]["n"] for s in (warm, rl)] == [3, 3]
     assert [s["rollout"]["sampling"]["max_new"] for s in (warm, rl)] == [9, 9]
-    without = load("rlvr/t1").with_settings({"follow.reference": False, "collect.overlong": False}).stages[-1]
+    without = load("rlvr/t1").with_settings({"remove": ["follow.reference", "collect.overlong"]}).stages[-1]
     assert "reference" not in without.get("follow", {}) and list(without["collect"]) == ["advantage", "kl_in_reward"]
     more = load("rlvr/t1").with_settings({"collect.drop_uniform_groups.before": "advantage"})
-    assert "mixed" in more.stages[-1]["collect"]
+    assert "drop_uniform_groups" in more.stages[-1]["collect"]
 
 
 def test_every_value_says_where_it_came_from(write: Any) -> None:
@@ -215,7 +218,7 @@ def test_every_value_says_where_it_came_from(write: Any) -> None:
     assert recipe.name == "mine+kl_cov+mopps"
     assert set(recipe.sources) == {path for path, _ in walk_leaves(recipe.tree)}
     by = {format_path(path[2:]): origin for path, origin in recipe.sources.items() if path[:2] == ("stage", "rl")}
-    assert by["part.policy.terms.kl_cov.reduce"] == "with rlvr/kl_cov"
+    assert by["part.policy.terms.loss.reduce"] == "with rlvr/kl_cov"
     assert by["curriculum.of"] == by["curriculum.candidates.pool"] == "with curriculum/mopps"
     assert recipe.sources["rollout", "n"] == "--set" and recipe.sources["task", "terms"] == "baselines/grpo_chain"
     assert load("rlvr/kl_cov").sources["summary",] == "rlvr/kl_cov"
@@ -241,12 +244,13 @@ def test_a_recipe_may_extend_a_method(write: Any) -> None:
 
 def test_a_place_that_a_base_lacks_is_the_end_and_a_misspelt_one_is_refused(write: Any) -> None:
     base = write(PLAIN)
-    lawful = method(write, 'collect.drop_uniform_groups = {use = "drop_uniform_groups", before = "gae"}')  # a transform, which this base has not
-    assert "before" not in only(load(base, methods=[lawful]))["collect"]["mixed"]
-    own = method(write, 'collect.drop_uniform_groups = {use = "drop_uniform_groups", before = "adv"}')
-    assert only(load(base, methods=[own]))["collect"]["mixed"]["before"] == "adv"
-    misspelt = method(write, 'collect.drop_uniform_groups = {use = "drop_uniform_groups", before = "advantge"}')
-    told = r"^collect\.mixed\.before: 'advantge' is no transform, and .* of that name; did you mean 'advantage'"
+    text = 'collect.drop_uniform_groups = {use = "drop_uniform_groups", before = "%s"}'
+    lawful = method(write, text % "gae")  # a transform, which this base has not
+    assert "before" not in only(load(base, methods=[lawful]))["collect"]["drop_uniform_groups"]
+    own = method(write, text % "adv")
+    assert only(load(base, methods=[own]))["collect"]["drop_uniform_groups"]["before"] == "adv"
+    misspelt = method(write, text % "advantge")
+    told = r"^collect\.drop_uniform_groups\.before: 'advantge' is no transform, and .*; did you mean 'advantage'"
     for name in (base, "baselines/grpo_chain"):
         with pytest.raises(RecipeError, match=told):
             load(name, methods=[misspelt])
@@ -255,9 +259,12 @@ def test_a_place_that_a_base_lacks_is_the_end_and_a_misspelt_one_is_refused(writ
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("collect.advantge = false", r"^collect\.advantge: 'advantge' is no transform, and .*did you mean 'advantage'"),
         (
-            "part.policy.terms.entrpy = false",
+            'remove = ["collect.advantge"]',
+            r"^collect\.advantge: 'advantge' is no transform, and .*did you mean 'advantage'",
+        ),
+        (
+            'remove = ["part.policy.terms.entrpy"]',
             r"^part\.policy\.terms\.entrpy: 'entrpy' is no objective, and .*did you mean 'entropy'",
         ),
     ],
@@ -265,15 +272,15 @@ def test_a_place_that_a_base_lacks_is_the_end_and_a_misspelt_one_is_refused(writ
 def test_what_is_removed_must_be_what_some_base_could_have(text: str, told: str, write: Any) -> None:
     with pytest.raises(RecipeError, match=told):
         load(write(PLAIN), methods=[method(write, text)])
-    load(write(PLAIN), methods=[method(write, "collect.adv = false\ncollect.mixed = false")])
+    load(write(PLAIN), methods=[method(write, 'remove = ["collect.adv", "collect.drop_uniform_groups"]')])
 
 
 def test_methods_extend_methods(write: Any) -> None:
     above = method(write, 'part.policy.terms.loss = {use = "clip", high = 0.4}\nneeds.groups = 3', "above")
-    text = f'extends = "{above}"\non = "baselines/grpo"\nsurrogate = {{use = "kl_cov"}}\nrollout.n = 3'
+    text = f'extends = "{above}"\non = "baselines/grpo"\npart.policy.terms.loss = {{use = "kl_cov"}}\nrollout.n = 3'
     change = read_method(write(text, "below.toml"))
     assert change.on == "baselines/grpo" and change.needs == {"groups": 3}
-    assert change.table == {"part.policy.terms.loss": {"use": "kl_cov"}, "rollout": {"n": 3}}
+    assert change.table == {"part": {"policy": {"terms": {"loss": {"use": "kl_cov"}}}}, "rollout": {"n": 3}}
 
 
 MISTAKES = [
@@ -281,9 +288,8 @@ MISTAKES = [
     ("steps = 3", "steps: in the method one"),
     ("part.policy.optimiser.lr = 1.0", "part.policy.optimiser.lr: in the method one"),
     ("buffer.size = 3", "buffer.size: in the method one"),
-    ("surogate.use = 'clip'", "surogate: no such key in a method; did you mean 'surrogate'"),
+    ("buffr.use = 'fresh'", "buffr: no such key in a method; did you mean 'buffer'"),
     ("needs.group = 2", "needs.group: no such need of a method; did you mean 'groups'"),
-    ("part.policy.terms.loss.high = 0.4", "surrogate: one sets high of no loss by name: add use ="),
     ("collect.mixd.stream = 'x'", "collect.mixd: one sets stream of 'mixd', which baselines/grpo_chain has not"),
     ("models.x = {like = 'polcy', use = 'causal'}", "models.x.like: 'polcy': no such role .* did you mean 'policy'"),
     ("insert = 3", "insert: 3 in one: expected .*tables with a name"),
@@ -300,10 +306,10 @@ def test_what_cannot_be_laid_says_why(write: Any) -> None:
     for name, why in {"curriculum/mbtl": "it is a study", "rlvr/brorl": "stalled", "baselines/grpo": "no `on`"}.items():
         with pytest.raises(RecipeError, match=f"{name} is a recipe of its own, and cannot be laid .*{why}"):
             load("baselines/quickstart", methods=[name])
-    with pytest.raises(RecipeError, match=r"dpo has 0 losses of the policy gradient in part\.policy: .*preference"):
+    with pytest.raises(RecipeError, match=r"terms\.loss: baselines/dpo has no term .* its terms: preference"):
         load("baselines/dpo", methods=["rlvr/clip_cov"])
     with pytest.raises(RecipeError, match="is a method: expected a base"):
-        load(write('on = "rlvr/t1"\nsurrogate = false', "on.toml"))
+        load(write('on = "rlvr/t1"\nrollout.n = 2', "on.toml"))
 
 
 @pytest.mark.parametrize(
@@ -318,9 +324,9 @@ def test_what_cannot_be_laid_says_why(write: Any) -> None:
         ("baselines/ppo_cartpole", "curriculum/seele", "rollout.of: lanes .*with curriculum/seele"),
         ("baselines/ppo_cartpole", "data/redstar", "no rows carry .*with data/redstar laid over it"),
         ("baselines/ppo_cartpole", "data/kdrl", "stage.teach.*with data/kdrl, which needs 2 .*with a solution"),
-        ("baselines/ppo_cartpole", "rlvr/luspo", "clip.level: 'sequence' in stage 'main': .*with rlvr/luspo"),
+        ("baselines/ppo_cartpole", "rlvr/luspo", "loss.level: 'sequence' in stage 'main': .*with rlvr/luspo"),
         ("baselines/bandit", "rlvr/luspo", "here a row is one action"),
-        ("baselines/dpo", "rlvr/kl_cov", "0 losses of the policy gradient .*with rlvr/kl_cov"),
+        ("baselines/dpo", "rlvr/kl_cov", "the loss of the policy gradient; .*with rlvr/kl_cov"),
     ],
 )
 def test_what_a_base_lacks_is_named_before_the_first_step(base: str, name: str, told: str) -> None:

@@ -77,19 +77,19 @@ def child(write, text: str) -> Recipe:
 
 
 def test_a_child_changes_what_it_says_and_keeps_the_rest(write) -> None:
-    r = child(write, "[rollout]\nn = 4\n[part.policy]\nterms.clip.low = 0.1\nminibatches = 2")
+    r = child(write, "[rollout]\nn = 4\n[part.policy]\nterms.loss.low = 0.1\nminibatches = 2")
     assert r.tree["rollout"] == {"n": 4, "sampling": {"temperature": 0.9}}
-    assert r.tree["part"]["policy"]["terms"]["clip"] == {"high": 0.2, "low": 0.1}
+    assert r.tree["part"]["policy"]["terms"]["loss"] == {"use": "clip", "high": 0.2, "low": 0.1}
     assert r.tree["part"]["policy"]["minibatches"] == 2
 
 
-def test_false_removes_a_table_and_stays_a_value_elsewhere(write) -> None:
+def test_a_key_that_is_removed_is_gone_and_false_is_a_value(write) -> None:
     r = child(
         write,
-        "evaluate = false\n[part.policy.terms]\nkl = false\n[task]\nshuffle = false\n[reward.weights]\nbrevity = false",
+        'remove = ["evaluate", "part.policy.terms.kl", "reward.weights.brevity"]\ntask.shuffle = false',
     )
     assert "evaluate" not in r.tree
-    assert list(r.tree["part"]["policy"]["terms"]) == ["clip"]
+    assert list(r.tree["part"]["policy"]["terms"]) == ["loss"]
     assert r.tree["task"]["shuffle"] is False
     assert r.tree["reward"]["weights"] == {"score": 1.0}
 
@@ -97,18 +97,20 @@ def test_false_removes_a_table_and_stays_a_value_elsewhere(write) -> None:
 def test_what_an_evaluation_asks_beside_is_removed_and_replaced(write) -> None:
     more = 'metrics.exact = {n = 8}\nmore.hot = {sampling.temperature = 2.0}\ntask = {name = "chain", terms = 3}'
     write("tested.toml", f'extends = "base.toml"\n[evaluate]\n{more}')
+    gone = 'extends = "tested.toml"\nremove = '
     again = 'extends = "tested.toml"\n[evaluate]\n'
     kept = load(write("kept.toml", f"{again}metrics.exact.n = 4\ntask.terms = 4")).tree["evaluate"]
     assert kept["metrics"] == {"exact": {"n": 4}} and kept["task"] == {"name": "chain", "terms": 4}
-    gone = load(write("gone.toml", f'{again}metrics.exact = false\nmore.hot = false\ntask = {{name = "bandit"}}'))
-    assert gone.tree["evaluate"]["task"] == {"name": "bandit"}  # another task: nothing of the first is left
-    assert not gone.tree["evaluate"].get("metrics") and not gone.tree["evaluate"].get("more")
-    assert "task" not in load(write("none.toml", f"{again}task = false")).tree["evaluate"]
+    keys = '["evaluate.metrics.exact", "evaluate.more.hot"]'
+    left = load(write("gone.toml", f'{gone}{keys}\n[evaluate]\ntask = {{name = "bandit"}}'))
+    assert left.tree["evaluate"]["task"] == {"name": "bandit"}  # another task: nothing of the first is left
+    assert not left.tree["evaluate"].get("metrics") and not left.tree["evaluate"].get("more")
+    assert "task" not in load(write("none.toml", f'{gone}["evaluate.task"]')).tree["evaluate"]
 
 
 def test_removing_what_is_not_there_names_the_nearest(write) -> None:
-    with pytest.raises(RecipeError, match=r"collect\.advantge: false removes.*did you mean 'advantage'"):
-        child(write, "[collect]\nadvantge = false")
+    with pytest.raises(RecipeError, match=r"collect\.advantge: remove takes out.*did you mean 'advantage'"):
+        child(write, 'remove = ["collect.advantge"]')
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_removing_what_is_not_there_names_the_nearest(write) -> None:
         ('[task]\nname = "countdown"', "task", {"name": "countdown"}),
         ('[rollout]\nuse = "vector"', "rollout", {"use": "vector", "n": 8, "sampling": {"temperature": 0.9}}),
             (
-                '[rollout]\nuse = "tree"\nsampling = {replace = true, max_new = 4}',
+                'remove = ["rollout.sampling"]\n[rollout]\nuse = "tree"\nsampling = {max_new = 4}',
                 "rollout",
                 {"use": "tree", "sampling": {"max_new": 4}, "n": 8},
             ),
@@ -155,7 +157,7 @@ def test_paper_summary_and_claim_are_a_files_own(write) -> None:
 
 
 def test_order_of_entries_is_parents_first(write) -> None:
-    assert list(child(write, "[collect.drop_uniform_groups]").tree["collect"]) == ["advantage", "mixed"]
+    assert list(child(write, "[collect.drop_uniform_groups]").tree["collect"]) == ["advantage", "drop_uniform_groups"]
 
 
 # ---------------------------------------------------------------- where a value comes from
@@ -239,9 +241,9 @@ def test_quoted_keys_split_where_they_were_joined(path: list) -> None:
 
 
 def test_settings_of_one_command_line_are_laid_over_together(write) -> None:
-    r = load(write("base.toml", BASE), ["task.digits=3", "task.name=countdown", "part.policy.terms.kl=false"])
+    r = load(write("base.toml", BASE), ["task.digits=3", "task.name=countdown", 'remove=["part.policy.terms.kl"]'])
     assert r.tree["task"] == {"digits": 3, "name": "countdown"}
-    assert list(r.tree["part"]["policy"]["terms"]) == ["clip"]
+    assert list(r.tree["part"]["policy"]["terms"]) == ["loss"]
 
 
 def test_settings_from_python_are_dotted_or_nested(write) -> None:
@@ -268,9 +270,9 @@ extends = "base.toml"
 [[stage]]
 name = "warm"
 tokens = 30
-collect.advantage = false
+remove = ["collect.advantage", "part.policy.terms.loss"]
 rollout = {use = "none"}
-part.policy.terms = {clip = false, nll = {stream = "ce"}}
+part.policy.terms.nll.stream = "ce"
 [[stage]]
 name = "rl"
 """
@@ -299,22 +301,23 @@ def test_a_child_changes_one_stage_by_name_or_replaces_them_all(write) -> None:
     assert one.stages[0]["collect"] == {}
     every = load(write("all.toml", 'extends = "staged.toml"\n[[stage]]\nname = "only"'))
     assert [s["name"] for s in every.stages] == ["only"]
-    none = load(write("none.toml", 'extends = "staged.toml"\nstage = false'))
+    none = load(write("none.toml", 'extends = "staged.toml"\nremove = ["stage"]'))
     assert [s["name"] for s in none.stages] == ["main"]
 
 
 def test_what_a_child_removes_inherited_stages_need_not_remove(write) -> None:
     write("staged.toml", STAGED)
-    r = load(write("c.toml", 'extends = "staged.toml"\n[part.policy]\nterms = {clip = false, own = {}}'))
+    text = 'extends = "staged.toml"\nremove = ["part.policy.terms.loss"]\n[part.policy]\nterms.own = {}'
+    r = load(write("c.toml", text))
     assert [list(s["part"]["policy"]["terms"]) for s in r.stages] == [["kl", "own", "nll"], ["kl", "own"]]
-    assert ("stage", "warm", "part", "policy", "terms", "clip") not in r.sources
+    assert r.tree["stage"]["warm"]["remove"] == ["collect.advantage"]
     assert load(write("stored.toml", dump(r))).stages == r.stages
 
 
-def test_replace_drops_all_that_stood_in_a_table(write) -> None:
-    r = child(write, "[part]\nreplace = true\ncritic.terms.value = {}\n[collect]\nreplace = true")
+def test_a_table_that_is_removed_begins_anew(write) -> None:
+    r = child(write, 'remove = ["part", "collect"]\n[part]\ncritic.terms.value = {}\n[collect]')
     assert r.tree["part"] == {"critic": {"terms": {"value": {}}}} and r.tree["collect"] == {}
-    staged = child(write, "[[stage]]\npart.replace = true\npart.critic.terms.value = {}\ncollect.replace = true")
+    staged = child(write, '[[stage]]\nremove = ["part", "collect"]\npart.critic.terms.value = {}\ncollect = {}')
     assert staged.stages[0]["part"] == {"critic": {"terms": {"value": {}}}} and staged.stages[0]["collect"] == {}
     assert load(write("stored.toml", dump(staged))).stages == staged.stages
 
@@ -362,7 +365,7 @@ def test_set_that_no_stage_would_hear_says_where_to_put_it(write) -> None:
     [
         ('[[stage]]\nname = "a"\n[[stage]]\nname = "a"', "two stages"),
         ("[[stage]]\nseed = 1", r"stage\.1\.seed: no such key"),
-        ("[[stage]]\ncollect.nothing = false", r"stage '1', collect\.nothing: false removes"),
+        ('[[stage]]\nremove = ["collect.nothing"]', r"stage '1', collect\.nothing: remove takes out"),
         ("[[stage]]\ncollect.advantage = 3", r"stage\.1\.collect\.advantage: 3: expected a table"),
     ],
 )
@@ -412,7 +415,7 @@ def test_every_recipe_of_the_package_resolves_and_survives_storing(name: str, tm
         ("seed = 1.5", r"seed: 1\.5: expected a whole number"),
         ("rollout = 3", r"rollout: 3: expected a table"),
         ("[collect]\nadvantage = 3", r"collect\.advantage: 3: expected a table"),
-        ("format = 99", r"format: 99.*reads up to 1"),
+        ("format = 99", r"format: 99.*reads up to 2"),
         ("x = ", "not TOML"),
         ('[task]\nuse = "arithmetic"', r"task\.use: a task is chosen by `name`"),
     ],
@@ -480,7 +483,7 @@ def test_data_beside_the_recipe_is_found_from_any_folder_but_a_run_names_it_as_i
 
 def test_methods_are_objects_with_the_promised_fields() -> None:
     found = list_methods()
-    assert [m.name for m in found] == list_names() and FORMAT == 1
+    assert [m.name for m in found] == list_names() and FORMAT == 2
     for m in found:
         assert m.family == m.name.split("/")[0] and m.summary
         assert m.paper is None or isinstance(m.paper, int | list)

@@ -82,7 +82,7 @@ def test_what_is_evaluated_is_the_score_also_where_something_else_is_trained(tmp
         return [100.0] * len(completions)
 
     small = {"models.policy": {"hidden": 16, "layers": 1, "heads": 2}, "rollout.n": 2, "buffer.size": 2}
-    short = {"stage.warm-up": False, "stage.rl.steps": 1, "evaluate.n": 3, "evaluate.samples": 1}
+    short = {"remove": ["stage.warm-up"], "stage.rl.steps": 1, "evaluate.n": 3, "evaluate.samples": 1}
     run = shuhari.train("baselines/grpo", tmp_path / "run", dataset=rows, reward=proxy, **small, **short)
     assert run.metrics["reward/mean"] == [100.0]
     assert 0 <= run.summary["after"]["greedy"] <= 1 and run.summary["after"]["greedy.proxy"] == 100.0

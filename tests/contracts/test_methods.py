@@ -96,8 +96,8 @@ def test_over_a_recipe_of_ones_own_it_trains_or_is_refused(name: str, base: str,
 def test_a_whole_recipe_trains_on_problems_and_a_model_of_ones_own(name: str, own: Path, tmp_path: Path) -> None:
     """What cannot be laid over a recipe of one's own is given its task and its model instead."""
     mine = load(own).tree
-    settings = {key: {"replace": True, **mine[key]} for key in ("task", "evaluate")}
-    settings |= {"models.policy": {"replace": True, **mine["models"]["policy"]}, "rollout.n": 4}
+    settings = {"remove": ["task", "evaluate", "models.policy"], "task": mine["task"], "evaluate": mine["evaluate"]}
+    settings |= {"models.policy": mine["models"]["policy"], "rollout.n": 4}
     settings |= {f"stage.{stage}.steps": 1 for stage in load(name).tree["stage"]}
     recipe = load(name, settings=settings)
     assert train(recipe, tmp_path / "run").metrics["step"][-1] == recipe.total == len(recipe.stages)
@@ -119,7 +119,7 @@ def test_two_train_together_and_go_on_where_they_stopped(pair: tuple[str, str], 
 
 
 def test_two_of_one_loss_are_refused_together(own: Path) -> None:
-    with pytest.raises(RecipeError, match=r"rlvr/kl_cov sets surrogate\.use = 'kl_cov' and rlvr/lp_reg surrogate"):
+    with pytest.raises(RecipeError, match=r"rlvr/kl_cov sets part\.policy\.terms\.loss\.use = 'kl_cov' and rlvr/lp"):
         load(own, methods=["rlvr/kl_cov", "rlvr/lp_reg"])
     decided = load(own, ["part.policy.terms.loss.use=kl_cov"], methods=["rlvr/kl_cov", "rlvr/lp_reg"])
     assert decided.stages[-1]["part"]["actor"]["terms"]["loss"]["use"] == "kl_cov"

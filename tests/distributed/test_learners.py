@@ -61,13 +61,13 @@ use = "{own}:odd"
 [transform.gae]
 scale = "batch"
 [part.policy]
-terms.clip = {{}}
+terms.loss = {{use = "clip"}}
 terms.kl = {{use = "divergence", weight = 0.1}}
 terms.entropy = {{weight = 0.01}}
 optimiser.lr = 1e-2
 [part.coupled]
 trains = ["policy"]
-terms.clip = {{reduce = "row"}}
+terms.loss = {{use = "clip", reduce = "row"}}
 terms.pair = {{use = "log_ratio", centre = "mean", beta = 0.5, reduce = "row", weight = 0.5}}
 optimiser.lr = 1e-2
 [models.small]

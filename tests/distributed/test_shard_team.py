@@ -48,7 +48,7 @@ use = "{own}:odd"
 [collect.advantage]
 [part.policy]
 minibatches = 2
-terms.clip = {{reduce = "row"}}
+terms.loss = {{use = "clip", reduce = "row"}}
 terms.kl = {{use = "divergence", weight = 0.1}}
 terms.pair = {{use = "log_ratio", centre = "mean", beta = 0.5, reduce = "row", weight = 0.5}}
 optimiser.lr = {{from = 1e-2, to = 1e-3}}
@@ -68,9 +68,8 @@ shard = true
 name = "warm-up"
 steps = 1
 buffer = {{use = "demos", size = 1}}
-collect.replace = true
+remove = ["collect", "part"]
 [stage.part]
-replace = true
 policy.terms.nll.stream = "ce"
 policy.optimiser.lr = 1e-2
 [[stage]]

@@ -18,7 +18,7 @@ from shuhari.desk.cli import main
 PAGE = (Path(__file__).parents[2] / "SKILL.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINES = [shlex.split(line) for text in BLOCK.findall(PAGE) for line in text.splitlines()]
-SMALL = ("steps=2", "stage.warm-up=false", "evaluate.every=1", "evaluate.n=4", "rollout.n=2", "buffer.size=4",
+SMALL = ("steps=2", 'remove=["stage.warm-up"]', "evaluate.every=1", "evaluate.n=4", "rollout.n=2", "buffer.size=4",
          "rollout.sampling.max_new=4",
          *(f"models.policy.{size}" for size in ("hidden=16", "layers=1", "heads=2")))  # fmt: skip
 OTHERS = ("python3", "pip")  # begin lines that no test runs

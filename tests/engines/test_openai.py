@@ -252,7 +252,7 @@ def test_rescored_answers_have_the_log_probability_of_our_model(server: Server) 
         np.testing.assert_allclose(trace.logp, ours, atol=1e-6)
 
 
-SMALL = {"models.policy.hidden": 32, "models.policy.layers": 1, "models.policy.heads": 1, "stage.warm-up": False,
+SMALL = {"models.policy.hidden": 32, "models.policy.layers": 1, "models.policy.heads": 1, "remove": ["stage.warm-up"],
          "stage.rl.steps": 2, "buffer.size": 4, "rollout.n": 2, "evaluate.n": 0}  # fmt: skip
 
 

@@ -299,7 +299,7 @@ def test_a_run_goes_through(mood: Path, tmp_path: Path, staleness: int) -> None:
     """Stages, evaluation, rehearsal and a store, with the fake in the place of vLLM; the process ends with the run."""
     run = shuhari.train("baselines/grpo", tmp_path / "run", **{
         "engine": {"use": "vllm", "staleness": staleness}, "models.policy.hidden": 32, "models.policy.layers": 1,
-        "models.policy.heads": 1, "stage.warm-up": False, "stage.rl.steps": 3, "buffer.size": 4, "rollout.n": 2,
+        "models.policy.heads": 1, "remove": ["stage.warm-up"], "stage.rl.steps": 3, "buffer.size": 4, "rollout.n": 2,
         "evaluate.n": 2, "evaluate.samples": 1, "store.every": 1,
     })  # fmt: skip
     assert run.summary["spent"]["steps"] == 3

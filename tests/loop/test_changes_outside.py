@@ -35,7 +35,7 @@ size = 2
 [reward.own]
 use = "{code}:score"
 [part.policy]
-terms.clip = {{}}
+terms.loss = {{use = "clip"}}
 optimiser.lr = 1e-2
 """
 CODE = "def score(completions):\n    return [float(len(c)) for c in completions]  # longer is better\n"

@@ -38,24 +38,26 @@ def checked(name: str, **changes: Any) -> None:
     ("name", "change", "told"),
     [
         ("grpo", {"part.policy.terms.loss.advantage": "advantge"},
-         r"part\.policy\.terms\.clip\.advantage: .*'advantge' in stage 'rl'; did you mean 'advantage'"),
+         r"part\.policy\.terms\.loss\.advantage: .*'advantge' in stage 'rl'; did you mean 'advantage'"),
         ("dqn_cartpole", {"buffer.by": "td_eror"}, r"buffer\.by: nothing .* column 'td_eror'.* mean 'td_error'"),
         ("grpo", {"collect.advantage.reward": "rewrd"}, r"collect\.advantage\.reward: .*'rewrd'.* mean 'reward'"),
         ("grpo", {"collect.advantage.column": "retrun"}, r"collect\.advantage\.column: nothing .* column 'retrun'"),
         ("grpo", {"collect.advantage.exclude": "demo"}, r"collect\.advantage\.exclude: nothing .* a column 'demo'"),
         ("grpo", {"collect.advantage.stream": "rll"}, r"collect\.advantage\.stream: .* stream 'rll' .* mean 'rl'"),
-        ("grpo", {"part.policy.terms.loss.stream": "rll"}, r"policy\.terms\.clip\.stream: .* 'rll' .* mean 'rl'"),
+        ("grpo", {"part.policy.terms.loss.stream": "rll"}, r"policy\.terms\.loss\.stream: .* 'rll' .* mean 'rl'"),
         ("grpo", {"reward.weights.scre": 1.0}, r"reward\.weights\.scre: no grader .* 'scre' .* did you mean 'score'"),
         ("ppo_cmdp", {"reward.weights.price": 1.0}, r"weights\.price: .* task\.tells\.price=reward"),
-        ("grpo", {"part.policy.terms.token_rewards": {"reward": "reward/x", "role": "policy"}}, r"reward=reward/score$"),
+        ("grpo", {"part.policy.terms.token_rewards": {"reward": "reward/x", "role": "policy"}},
+         r"reward=reward/score$"),
         ("grpo", {"reward.length": {"of": "scores"}, "reward.weights": {"score": 1.0, "length": 1.0}},
          r"reward\.length\.of: no grader .* 'scores'.* mean 'score'"),
         ("grpo", {"part.policy.terms.token_rewards": {"reward": "reward/scor", "role": "policy"}},
-         r"terms\.outcome\.reward: no grader .* 'scor'.* mean 'score'"),
+         r"terms\.token_rewards\.reward: no grader .* 'scor'.* mean 'score'"),
         ("ppo_cartpole", {"part.policy.terms.value.target": "retrun"}, r"value\.target: .* mean 'return'"),
         ("sac_pendulum", {"part.critic.terms.soft_td.stream": "ce"}, r"terms\.soft_td\.stream: .* stream 'ce'"),
         ("dpo", {"part.policy.terms.preference.links": "pair"}, r"preference\.links: .* 'pair'.* mean 'pairs'"),
-        ("grpo", {"curriculum": {"use": "cached_solutions", "reward": "scre", "inner": {}}}, r"curriculum\.reward: .* 'score'"),
+        ("grpo", {"curriculum": {"use": "cached_solutions", "reward": "scre", "inner": {}}},
+         r"curriculum\.reward: .* 'score'"),
         ("grpo", {"curriculum": {"use": "target", "predictor": {"use": "beta", "reward": "reward/scre"},
                                  "candidates": {}}}, r"curriculum\.predictor\.reward: .* mean 'score'"),
         ("grpo", {"rollout": {"use": "hint_ladder", "measure": "socre", "n": 8}}, r"rollout\.measure: .* mean 'score'"),
@@ -169,7 +171,7 @@ def test_one_that_says_nothing_is_not_checked_and_hides_what_is_behind_it() -> N
     reads = {"part.policy.terms.loss.advantage": "surprise"}
     checked("baselines/grpo", **silent, **reads)
     checked("baselines/grpo", **says, **reads)
-    with pytest.raises(RecipeError, match=r"clip\.advantage: .*'suprise'.* mean 'surprise'"):
+    with pytest.raises(RecipeError, match=r"loss\.advantage: .*'suprise'.* mean 'surprise'"):
         checked("baselines/grpo", **says, **{"part.policy.terms.loss.advantage": "suprise"})
     with pytest.raises(RecipeError, match=r"collect\.own: nothing before it writes a column 'advantage'"):
         checked("baselines/grpo", **{"collect.own": {"use": f"{HERE}.Says", "before": "advantage"}})
@@ -214,7 +216,7 @@ def test_declares_is_what_is_said_and_defaults_for_the_rest() -> None:
 
 def test_what_an_update_tells_a_buffer_may_be_written_by_any_part_of_its_learner() -> None:
     checked("baselines/dqn_cartpole", buffer__by="td_error")
-    buffer = {"replace": True, "use": "mixture", "buffers": {"new": {"use": "replay", "by": "td_eror"}}}
+    buffer = {"use": "mixture", "buffers": {"new": {"use": "replay", "by": "td_eror"}}}
     with pytest.raises(RecipeError, match=r"buffer\.buffers\.new\.by: nothing .* did you mean 'td_error'"):
         checked("baselines/dqn_cartpole", buffer=buffer)
 
@@ -231,7 +233,7 @@ class Set:
     ("use", "column", "stream"), [("played", False, False), ("file", True, False), (f"{HERE}.Set", True, True)]
 )
 def test_what_a_data_set_may_bring_is_what_its_recording_says(use: str, column: bool, stream: bool) -> None:
-    data = {"buffer.data": {"replace": True, "use": use}, "collect": {"replace": True}}
+    data = {"buffer.data": {"use": use}, "remove": ["buffer.data", "collect"]}
     for change, there in (
         ({"part.critic.terms.value.target": "mood"}, column),
         ({"part.policy.terms.nll.stream": "mood"}, stream),
@@ -242,7 +244,7 @@ def test_what_a_data_set_may_bring_is_what_its_recording_says(use: str, column: 
 
 
 def test_a_data_set_brings_rewards_of_its_own() -> None:
-    data = {"replace": True, "use": "offline", "data": {"use": "file", "path": "somewhere"}}
+    data = {"use": "offline", "data": {"use": "file", "path": "somewhere"}}
     checked("baselines/dqn_cartpole", buffer=data, reward__weights={"cost": -1.0})
     with pytest.raises(RecipeError, match="'cost'"):
         checked("baselines/dqn_cartpole", reward__weights={"cost": -1.0})
@@ -254,5 +256,5 @@ def test_answers_longer_than_the_policy_reads_are_missed(at: str) -> None:
     with pytest.raises(RecipeError, match=rf"{at}\.sampling\.max_new: 64 in .*fewer tokens than the policy reads, 64"):
         checked("baselines/grpo", **longest)
     checked("baselines/grpo", **{**longest, "models.policy.context": 65})
-    default = {"models.policy.context": 64, "rollout.sampling": {"replace": True}}  # 256, which nobody asked for
+    default = {"models.policy.context": 64, "remove": ["rollout.sampling"]}  # 256, which nobody asked for
     checked("baselines/grpo", **default)

@@ -118,7 +118,7 @@ use = "{HERE}:Watched"
 [transform.returns]
 [part.policy]
 minibatches = 2
-terms.clip = {{}}
+terms.loss = {{use = "clip"}}
 optimiser.lr = 0.1
 [evaluate]
 every = 3
@@ -152,7 +152,7 @@ size = 3
 use = "{HERE}:Watched"
 [collect.advantage]
 [part.policy]
-terms.clip = {{behaviour = "old", truncate = 2.0}}
+terms.loss = {{use = "clip", behaviour = "old", truncate = 2.0}}
 optimiser.lr = 1e-2
 [evaluate]
 every = 2
@@ -292,7 +292,7 @@ def test_failed_groups_come_along_and_take_nobodys_place(bare: None) -> None:
 def test_staleness_0_is_synchronous(tmp_path: Path) -> None:
     run_out(recipe(WORLD, tmp_path, engine__staleness=0), tmp_path / "a")
     assert {old for *_, old in TAKEN} == {0} and len({g for _, g, _ in TAKEN}) == len(TAKEN) == 32
-    run_out(recipe(WORLD, tmp_path, engine__staleness=0, engine__virtual=False, task__mean=0.0), tmp_path / "b")
+    run_out(recipe(WORLD, tmp_path, engine__staleness=0, remove=["engine.virtual"], task__mean=0.0), tmp_path / "b")
     clocks = "wall", "spent/virtual_seconds"
     metrics = [{k: v for k, v in Run(tmp_path / x).metrics().items() if k not in clocks} for x in "ab"]
     assert metrics[0] == metrics[1]  # no clock, no difference
@@ -325,12 +325,13 @@ def test_virtual_time_repeats_and_resumes_bit_by_bit(text: str, tmp_path: Path) 
 @given(st.data())
 def test_nothing_is_lost_or_learnt_from_twice(data: st.DataObject) -> None:
     """Random latencies, staleness, filters and kills: a kill leaves the last checkpoint, and the run goes on there."""
-    draw, clocks = data.draw, [{"decode": 0.01, "train": 0.3}, {"decode": 0.2, "train": 3.0}, False]
+    draw, clocks = data.draw, [{"decode": 0.01, "train": 0.3}, {"decode": 0.2, "train": 3.0}, {}]
     bound = draw(st.integers(0, 3))
+    clock = draw(st.sampled_from(clocks))
     changes = {
         "steps": 6,
         "engine.staleness": bound,
-        "engine.virtual": draw(st.sampled_from(clocks)),
+        **({"engine.virtual": clock} if clock else {"remove": ["engine.virtual"]}),
         "task.sigma": draw(st.floats(0.1, 2.5)),
         "task.mean": 0.001,
         "buffer.size": draw(st.integers(1, 5)),
@@ -361,7 +362,7 @@ def test_asynchrony_saves_virtual_time(tmp_path: Path) -> None:
     steps takes time, so what is charged for them is the time that it is."""
 
     def seconds(staleness: int) -> float:
-        run = open_run(recipe(WORLD, tmp_path, engine__staleness=staleness, evaluate=False, store=False))
+        run = open_run(recipe(WORLD, tmp_path, engine__staleness=staleness, remove=["evaluate", "store"]))
         with closing(loop(run)) as steps:
             spent = [float(next(steps)["spent/virtual_seconds"]) for _ in range(8)]
             assert spent[-1] == pytest.approx(run.ctx.loop.time()) and min(b - a for a, b in pairwise(spent)) >= 0.5
@@ -403,7 +404,8 @@ def test_judges_in_flight_repeat_and_resume(tmp_path: Path) -> None:
 
 def test_stages_of_both_kinds_of_time(tmp_path: Path) -> None:
     later = {"name": "b", "steps": 2}
-    text = WORLD.replace("steps = 8\n", "") + '[[stage]]\nname = "a"\nsteps = 2\nengine.virtual = false\n[[stage]]\n'
+    text = WORLD.replace("steps = 8\n", "")
+    text += '[[stage]]\nname = "a"\nsteps = 2\nremove = ["engine.virtual"]\n[[stage]]\n'
     text += "\n".join(f"{k} = {v!r}" for k, v in later.items())
     assert len(run_out(recipe(text, tmp_path, task__mean=0.001))) == 4
 
@@ -432,7 +434,7 @@ class Falls(SlowWorld):
 
 def test_in_earnest_what_waits_is_used(tmp_path: Path) -> None:
     """By the real clock: answers come while the run learns, and the groups of later steps are on their way."""
-    own = recipe(WORLD, tmp_path, engine__virtual=False, task__mean=0.02, steps=4)
+    own = recipe(WORLD, tmp_path, remove=["engine.virtual"], task__mean=0.02, steps=4)
     reports = run_out(own, tmp_path / "run")
     assert (Run(tmp_path / "run").summary or {})["repeatable"] is False
     assert max(r["rollout/staleness_max"] for r in reports) in (1, 2)

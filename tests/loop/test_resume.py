@@ -167,7 +167,7 @@ def test_another_recipe_on_the_same_path_is_refused(reference: References, tmp_p
     with pytest.raises(RecipeError, match=told):
         list(train(changed, path))
     with pytest.raises(RecipeError, match=r"evaluate\.\w+: \d+ there, not set here"):
-        list(train(recipe("bandit", tmp_path, evaluate=False), path))
+        list(train(recipe("bandit", tmp_path, remove=["evaluate"]), path))
     also = recipe("bandit", tmp_path, steps=999, **{"part.policy.optimiser.lr": 0.2})  # a budget alone would extend it
     told = r"\(part\.policy\.optimiser\.lr: 0\.1 there, 0\.2 here; steps: \d+ there, 999"
     with pytest.raises(RecipeError, match=told):

@@ -202,7 +202,7 @@ def test_a_frozen_role_takes_no_gradient() -> None:
 
 def test_a_method_that_a_distribution_lacks_is_missed_before_the_first_step() -> None:
     """Also in a later stage, and of a copy."""
-    part = {"policy": {**BANDIT["part"]["policy"], "terms": {"clip": {}, "outcome": {"role": "judge"}}}}
+    part = {"policy": {**BANDIT["part"]["policy"], "terms": {"clip": {}, "token_rewards": {"role": "judge"}}}}
     judge = {**BANDIT["models"], "judge": {"init": "policy"}}
     with pytest.raises(RecipeError, match=r"terms\.outcome: role 'judge' \(Tabular\) is asked for 'value', which"):
         run_of({}, {"models": judge, "part": part})

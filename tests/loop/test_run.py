@@ -138,7 +138,7 @@ def test_weights_that_move_at_a_border_are_measured_anew(tmp_path: Path) -> None
 
 def test_what_went_wrong_is_kept_once(tmp_path: Path) -> None:
     more = f'[reward.weights]\nscore = 1.0\nstyle = 1.0\n[reward.style]\nuse = "{HERE}.Flaky"\n'
-    flaky = made(BANDIT + more, tmp_path, steps=3, evaluate=False, store__every=100)
+    flaky = made(BANDIT + more, tmp_path, steps=3, remove=["evaluate"], store__every=100)
     reports = train(flaky, tmp_path / "run")
     first = next(reports)
     told = ["failed_graders (reward 'style'): TimeoutError: no answer\x1b[31m"]
@@ -213,7 +213,7 @@ def test_rollouts_of_evaluation_and_within_others_are_opened_and_what_a_stage_he
 
     style = f'reward.style = {{use = "{HERE}.Holds", name = "style"}}\nreward.weights = {{score = 1.0}}\n'
     text = BANDIT.replace("steps = 12", "") + (
-        f'[[stage]]\nname = "a"\nsteps = 1\n{style}[[stage]]\nname = "b"\nsteps = 1\nevaluate = false\n'
+        f'[[stage]]\nname = "a"\nsteps = 1\n{style}[[stage]]\nname = "b"\nsteps = 1\nremove = ["evaluate"]\n'
     )
     tested = {"rollout": holds("tested", of=holds("inner")), "more": {"way": {"rollout": holds("way")}}}
     list(train(made(text, tmp_path).with_settings({f"evaluate.{k}": v for k, v in tested.items()})))

@@ -168,8 +168,8 @@ def test_another_study_at_the_same_place_is_refused(tmp_path: Path) -> None:
 def test_a_study_belongs_to_the_whole_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no such key"):
         made(tmp_path, STUDY + '[stage.late]\nsteps = 1\nstudy.use = "mbtl"\n')
-    assert "study" not in made(tmp_path, study=False).tree
-    assert made(tmp_path).total is None and made(tmp_path, study=False).total == 6
+    assert "study" not in made(tmp_path, remove=["study"]).tree
+    assert made(tmp_path).total is None and made(tmp_path, remove=["study"]).total == 6
 
 
 @dataclass
@@ -203,6 +203,6 @@ def test_a_study_of_ones_own_and_one_that_does_not_repeat_itself(tmp_path: Path)
 
 
 def test_a_study_that_measures_needs_an_evaluation(tmp_path: Path) -> None:
-    recipe = made(tmp_path, evaluate=False, steps=1)
+    recipe = made(tmp_path, remove=["evaluate"], steps=1)
     with pytest.raises(RecipeError, match="evaluate"):
         list(train(recipe, tmp_path / "run"))

@@ -193,7 +193,7 @@ def test_resets_hear_the_problems_set_apart_and_not_those_that_are_reported(tmp_
     reported = []
     for watch in (0, 1):
         recipe = load(file).with_settings(
-            {"evaluate.watch": watch, "evaluate.n": 2, "stage.warm-up": False, "steps": 4}
+            {"evaluate.watch": watch, "evaluate.n": 2, "remove": ["stage.warm-up"], "steps": 4}
         )
         with open_run(recipe) as run, closing(loop(run)) as steps:
             next(steps)
@@ -213,7 +213,7 @@ def test_a_claim_on_broadened_rollouts_starts_from_the_stalled_policy_with_an_an
     """BroRL: whether its stage follows in one run, or starts from the weights that a run left, as in a claim: the
     anchor is the policy, though the run before had a reference that is not; the resets move it."""
     small = {"models.policy.hidden": 16, "models.policy.layers": 1, "evaluate.n": 0, "rollout.n": 4, "buffer.size": 2}
-    changes = {"stage.warm-up": False, "stage.rl.steps": 1, "stage.broad.rollout.n": 4}
+    changes = {"remove": ["stage.warm-up"], "stage.rl.steps": 1, "stage.broad.rollout.n": 4}
     recipe = load("rlvr/brorl").with_settings({**small, **changes})
     assert recipe.stages[0]["follow"]["reference"]["patience"] == 1_000_000  # the stall is that of ProRL's baseline
     assert recipe.stages[0]["part"]["policy"]["optimiser"]["reset"]["patience"] == 1_000_000
@@ -228,7 +228,7 @@ def test_a_claim_on_broadened_rollouts_starts_from_the_stalled_policy_with_an_an
         assert not run.done()
         run.enter_stage()
         _anchored(run)
-    with open_run(recipe.with_settings({"stage.rl": False}), init=init) as run:
+    with open_run(recipe.with_settings({"remove": ["stage.rl"]}), init=init) as run:
         run.enter_stage()
         _anchored(run)
         assert all(torch.equal(x, init["policy"][k]) for k, x in run.ctx.models["policy"].module.state_dict().items())

@@ -17,7 +17,7 @@ TINY = [
     "models.policy.hidden=16",
     "models.policy.layers=1",
     "models.policy.heads=2",
-    "evaluate=false",
+    'remove=["evaluate"]',
 ]
 
 
@@ -41,7 +41,7 @@ def files(tmp_path):
     ],
 )
 def test_what_is_preferred_becomes_likelier_than_what_is_not(method, file, more, files):
-    own = [f'task.name="file/{files}/{file}.jsonl"', "buffer.use=preferences", "stage.warm-up=false"]
+    own = [f'task.name="file/{files}/{file}.jsonl"', "buffer.use=preferences", 'remove=["stage.warm-up"]']
     run = open_run(load(f"baselines/{method}", [*own, *TINY, *more]))
     reports = list(loop(run))
     first, last = (r["policy/chosen"] - r["policy/rejected"] for r in (reports[0], reports[-1]))
@@ -58,7 +58,7 @@ def test_what_is_preferred_becomes_likelier_than_what_is_not(method, file, more,
 @pytest.mark.parametrize(("method", "file"), [("dpo", "pairs"), ("kto", "labels")])
 def test_micro_batches_change_nothing(method, file, files):
     """A pair is cut apart, and the reference point is that of the whole batch: neither loss nor gradient moves."""
-    own = [f'task.name="file/{files}/{file}.jsonl"', "buffer.use=preferences", "stage.warm-up=false"]
+    own = [f'task.name="file/{files}/{file}.jsonl"', "buffer.use=preferences", 'remove=["stage.warm-up"]']
     (whole, cut), seen = ([], []), []
     for tokens, into in ((0, whole), (12, cut)):
         run = open_run(load(f"baselines/{method}", [*own, *TINY, f"micro_batch={tokens}"]))

@@ -303,11 +303,11 @@ def test_each_filter_has_a_column_of_its_own():
 def test_micro_batches_change_neither_choice_nor_gradient(method):
     """In the run of a recipe, with a policy that has moved since it was sampled from."""
     term = f"part.policy.terms.{method}"
-    small = ["stage.warm-up=false", "rollout.n=4", "buffer.size=4"]
+    small = ['remove=["stage.warm-up"]', "rollout.n=4", "buffer.size=4"]
     small += [f"models.policy.{k}" for k in ("hidden=16", "layers=1", "heads=2")]
     found = []
     for tokens in (0, 30):
-        more = [f"{term}.fraction=0.2", "evaluate=false", f"micro_batch={tokens}"]
+        more = [f"{term}.fraction=0.2", 'remove=["evaluate"]', f"micro_batch={tokens}"]
         more += [f"{term}.least=0.0"] if method == "clip_cov" else []
         run = open_run(load(f"rlvr/{method}", [*small, *more]))
         run.enter_stage()

@@ -307,7 +307,7 @@ def test_the_deterministic_gradient_is_the_chain_rule():
 
 def test_td3_trains_the_policy_and_moves_the_targets_on_every_second_update(tmp_path):
     """The paper's algorithm box: critics at every update; at each second one the policy, and after it both targets."""
-    tiny = {"buffer.collect": 1, "buffer.warmup": 8, "buffer.size": 4, "rollout.random": 8, "evaluate": False}
+    tiny = {"buffer.collect": 1, "buffer.warmup": 8, "buffer.size": 4, "rollout.random": 8, "remove": ["evaluate"]}
     run = open_run(load("baselines/td3_pendulum").with_settings({**tiny, "env_steps": 14}), tmp_path / "run")
     weights = lambda role: [p.detach().clone() for p in run.ctx.models[role].module.parameters()]  # noqa: E731
     same = lambda role: all(map(torch.equal, before[role], after[role]))  # noqa: E731

@@ -131,14 +131,16 @@ def test_the_search_looks_at_the_cost():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"terms.cost": False, "terms.costs": {"use": "constraint"}}, r"terms\.cost: .*did you mean 'costs'"),
-        ({"terms.kl": False}, r"terms\.kl: none in stage 'main', and TrustRegion, as it is set, needs it"),
+        ({"remove": ["terms.cost"], "terms.costs": {"use": "constraint"}}, r"terms\.cost: .*did you mean 'costs'"),
+        ({"remove": ["terms.kl"]}, r"terms\.kl: none in stage 'main', and TrustRegion, as it is set, needs it"),
         ({"optimiser.method": "trpo"}, r"terms\.cost: one in stage .* has no use: expected none"),
-        ({"terms.reward": False}, r"part\.policy\.terms: cost, kl in stage .* needs a loss beside them"),
+        ({"remove": ["terms.reward"]}, r"part\.policy\.terms: cost, kl in stage .* needs a loss beside them"),
     ],
 )
 def test_terms_that_do_not_fit_are_told_before_the_first_step(changes, said):
     cpo = load("control/cpo")
-    make_stages(cpo.with_settings({"part.policy.optimiser.method": "trpo", "part.policy.terms.cost": False}))
+    make_stages(cpo.with_settings({"part.policy.optimiser.method": "trpo", "remove": ["part.policy.terms.cost"]}))
+    removed = {"remove": [f"part.policy.{key}" for key in changes.get("remove", [])]}
+    settings = removed | {f"part.policy.{k}": v for k, v in changes.items() if k != "remove"}
     with pytest.raises(RecipeError, match=said):
-        make_stages(cpo.with_settings({f"part.policy.{k}": v for k, v in changes.items()}))
+        make_stages(cpo.with_settings(settings))

@@ -25,7 +25,7 @@ def test_dph_rl_rehearses_one_right_answer_of_eight_by_jensen_shannon() -> None:
 
 def test_ace_is_grpo_but_for_its_factor() -> None:
     stage, bed = built("rlvr/ace"), built("beds/trie/twins")
-    assert stage.learners["main"].transforms == {"modulate": Modulate(alpha=1.0, shape="softplus", level="row")}
+    assert stage.learners["main"].transforms == {"confident_errors": Modulate(alpha=1.0, shape="softplus", level="row")}
     assert stage.collect == bed.collect
     assert stage.learners["main"].parts["policy"].terms == bed.learners["main"].parts["policy"].terms
 
@@ -35,7 +35,7 @@ def test_calibrl_has_a_tenth_of_the_guided_term_and_no_deviation() -> None:
     terms = stage.learners["main"].parts["policy"].terms
     assert terms["guided"].objective == Calibrated(slope=0.5, above=0.1) and terms["guided"].weight == 0.1
     assert terms["loss"].objective == Clip(low=0.2, high=0.2, dual=3.0)
-    assert {t.reduce for t in terms.values()} == {"decision"} and set(terms) == {"clip", "guided"}
+    assert {t.reduce for t in terms.values()} == {"decision"} and set(terms) == {"loss", "guided"}
     assert stage.collect["advantage"] == Advantage(centre="mean", scale="none", exclude="demo")
 
 
@@ -52,4 +52,4 @@ def test_raft_imitates_the_best_of_eight() -> None:
     learner = stage.learners["main"]
     (term,) = learner.parts["policy"].terms.values()
     assert isinstance(term.objective, Nll) and (term.reduce, term.stream, term.weight) == ("row", "rl", 1.0)
-    assert learner.transforms == {"best": Best(keep=1, above=0.0)} and stage.n == 8 and not stage.collect
+    assert learner.transforms == {"keep_best": Best(keep=1, above=0.0)} and stage.n == 8 and not stage.collect

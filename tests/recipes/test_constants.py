@@ -32,14 +32,14 @@ from shuhari.transforms.filters import Mixed
 from shuhari.transforms.tree import NodeAdvantage
 
 POLICY = "learners.main.parts.policy"
-CLIP = f"{POLICY}.terms.clip"
+CLIP = f"{POLICY}.terms.loss"
 FRESH, REPLAY = (f"learners.main.buffer.buffers.{name}" for name in ("fresh", "replay"))
 SCALED = {"advantage": Advantage(centre="mean", scale="group")}  # GRPO's: less the mean, over the deviation
 
 PAPERS: dict[str, dict[str, Any]] = {
     "rlvr/kimi_k15": {  # 13: the log-ratio of a whole answer to the policy that sampled, on rewards less their mean
-        f"{POLICY}.terms.log_ratio.objective": LogRatio("square", 1.0, "none", "old", "row"),
-        f"{POLICY}.terms.log_ratio.reduce": "row",
+        f"{POLICY}.terms.loss.objective": LogRatio("square", 1.0, "none", "old", "row"),
+        f"{POLICY}.terms.loss.reduce": "row",
         f"{POLICY}.optimiser.reset.on": "step",
         "collect": {"advantage": Advantage(centre="mean", scale="none")},
         "curriculum.pick": "failed",  # in proportion to 1 - success rate
@@ -81,7 +81,7 @@ PAPERS: dict[str, dict[str, Any]] = {
     "rlvr/mssr": {  # 220
         "n": 1,
         "collect": {
-            "tracker": Tracker(keep=0.9, prior=(1.0, 1.0)),
+            "tracked_advantage": Tracker(keep=0.9, prior=(1.0, 1.0)),
             "advantage": Advantage(column="surplus", centre="mean", unit="batch", scale="batch"),
             "entropy_shaping": EntropyShaping(alpha=0.4, kappa=2.0),
         },

@@ -26,21 +26,21 @@ def apart(one: str, other: str, arms: Mapping[str, Any]) -> set[str]:
 @pytest.mark.parametrize("method", ["clip_cov", "kl_cov", "lp_reg"])
 def test_another_loss_in_the_place_of_the_clip(method: str) -> None:
     arms = read(f"rlvr/{method}").arms
-    terms = {name: set(arm.stages[-1]["part"]["policy"]["terms"]) for name, arm in arms.items()}
-    assert terms.pop("method") == {method} and terms.pop("baseline") == {"clip"}
-    assert "bounds" in terms and all(loss == {method} for loss in terms.values())
-    assert apart("method", "baseline", arms) == {"part.policy.terms.loss", f"part.policy.terms.{method}"}
-    for arm in arms.values():
-        assert all(t["reduce"] == "decision" for t in arm.stages[-1]["part"]["policy"]["terms"].values())
+    terms = {name: arm.stages[-1]["part"]["policy"]["terms"] for name, arm in arms.items()}
+    uses = {name: {term: table["use"] for term, table in found.items()} for name, found in terms.items()}
+    assert uses.pop("method") == {"loss": method} and uses.pop("baseline") == {"loss": "clip"}
+    assert "bounds" in uses and all(found == {"loss": method} for found in uses.values())
+    assert apart("method", "baseline", arms) == {"part.policy.terms.loss"}
+    assert all(found["loss"]["reduce"] == "decision" for found in terms.values())
 
 
 @pytest.mark.parametrize(
     ("method", "off"), [("clip_cov", {"fraction": 0.0}), ("lp_reg", {"fraction": 0.1, "beta": 0.0})]
 )
 def test_what_is_counted_of_grpo_is_counted_of_grpo(method: str, off: Mapping[str, float]) -> None:
-    """The arm `counted` has the method's name and the baseline's bounds; it reports what the method would do."""
+    """The arm `counted` has the method's loss and the baseline's bounds; it reports what the method would do."""
     terms = {name: arm.stages[-1]["part"]["policy"]["terms"] for name, arm in read(f"rlvr/{method}").arms.items()}
-    assert terms["counted"] == {method: {**terms["baseline"]["clip"], **off}}
+    assert terms["counted"] == {"loss": {**terms["baseline"]["loss"], "use": method, **off}}
 
 
 @pytest.mark.parametrize("method", ["clip_cov", "kl_cov"])
@@ -48,7 +48,7 @@ def test_the_same_bounds_without_the_mechanism(method: str) -> None:
     """More entropy than GRPO may come from the bounds alone; whether it is the selection is asked apart."""
     claim = read(f"rlvr/{method}")
     arms = {name: leaves(arm.stages[-1]) for name, arm in claim.arms.items()}
-    fraction = f"part.policy.terms.{method}.fraction"
+    fraction = "part.policy.terms.loss.fraction"
     assert {k for k in {*arms["method"], *arms["bounds"]} if arms["method"].get(k) != arms["bounds"].get(k)} == {
         fraction
     }
@@ -60,7 +60,7 @@ def test_the_same_bounds_without_the_mechanism(method: str) -> None:
 
 def test_copg_is_compared_with_a_baseline_of_its_own_pairs() -> None:
     claim = read("rlvr/copg")
-    term, centre = "part.policy.terms.log_ratio", "collect.advantage.centre"
+    term, centre = "part.policy.terms.loss", "collect.advantage.centre"
     assert apart("method", "baseline", claim.arms) == {term}
     assert apart("method", "group", claim.arms) == {term, centre}
     assert apart("baseline", "group", claim.arms) == {centre}

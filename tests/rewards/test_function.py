@@ -30,7 +30,7 @@ RECIPE = """
 steps = 1
 task.name = "file/{folder}/rows.jsonl"
 models.policy = {{use = "causal", hidden = 8, layers = 1, heads = 1, intermediate = 8}}
-part.policy = {{terms.clip = {{}}, optimiser.lr = 1e-2}}
+part.policy = {{terms.loss = {{use = "clip"}}, optimiser.lr = 1e-2}}
 """
 
 

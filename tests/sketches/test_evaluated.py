@@ -26,7 +26,7 @@ rollout = {{n = 4, sampling.max_new = 3}}
 buffer.size = 4
 collect.advantage = {{}}
 reward.short = {{use = "{HERE}:short"}}
-part.policy = {{terms.clip = {{}}, optimiser.lr = 0.05}}
+part.policy = {{terms.loss = {{use = "clip"}}, optimiser.lr = 0.05}}
 [evaluate]
 every = 1
 n = 8

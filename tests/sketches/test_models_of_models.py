@@ -70,15 +70,16 @@ def test_the_engine_samples_from_copies_of_what_a_model_is_made_of() -> None:
 
 
 SMALL = {"models.policy.hidden": [8], "models.critic.hidden": [8], "env_steps": 300, "rollout.random": 20,
-         "buffer.warmup": 20, "buffer.size": 16, "evaluate": False}  # fmt: skip
+         "buffer.warmup": 20, "buffer.size": 16, "remove": ["evaluate"]}  # fmt: skip
 
 
 def corrected(source: str = "") -> Recipe:
     """TD3 whose policy corrects the base; in the table of models it then stands behind the target that copies it."""
     base = {"use": "deterministic", "hidden": [8], **({"from": source} if source else {"frozen": True})}
-    policy = {"replace": True, "use": "residual", "hidden": [8], "scale": 0.2}
+    policy = {"use": "residual", "hidden": [8], "scale": 0.2}
     return load("baselines/td3_pendulum").with_settings(
-        {k: v for k, v in SMALL.items() if k != "models.policy.hidden"} | {"models.policy": policy, "models.base": base}
+        {k: v for k, v in SMALL.items() if k != "models.policy.hidden"}
+        | {"remove": ["evaluate", "models.policy"], "models.policy": policy, "models.base": base}
     )
 
 

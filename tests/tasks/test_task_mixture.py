@@ -139,7 +139,7 @@ SMALL = {
     "models.policy": {"hidden": 16, "layers": 1, "heads": 2},
     "rollout": {"n": 2, "sampling": {"max_new": 4}},
     "buffer.size": 12,
-    "stage.warm-up": False,
+    "remove": ["stage.warm-up"],
     "evaluate": {"every": 0, "n": 6, "samples": 2},
 }
 

@@ -182,7 +182,7 @@ def test_a_run_refuses_problems_that_are_no_source_and_a_task_without_a_method()
 ])  # fmt: skip
 def test_a_rehearsal_looks_at_the_first_problems(fault: str, told: str) -> None:
     small = {"use": "causal", "hidden": 16, "layers": 1, "heads": 2}
-    own = {"task": {"name": f"{__name__}.Parity", "fault": fault}, "models.policy": small, "stage.warm-up": False}
+    own = {"task": {"name": f"{__name__}.Parity", "fault": fault}, "models.policy": small, "remove": ["stage.warm-up"]}
     with pytest.raises(ContractError, match=told):
         rehearse(load("baselines/grpo").with_settings({**own, "evaluate.n": 0}))
 

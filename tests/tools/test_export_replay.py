@@ -17,7 +17,7 @@ from shuhari.desk.export import export_replay
 from shuhari.loop.run import train
 
 RECIPE = """
-format = 1
+format = 2
 threads = 1
 [task]
 name = "gym/Pendulum-v1"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shuhari.config.methods import Change, Statement, Wrap
+from shuhari.config.methods import REMOVED, Change, Statement, Wrap
 from shuhari.config.overlay import Path, RecipeError, Tree, format_path, look_up
 
 
@@ -91,4 +91,6 @@ def _is_conflict(a: Statement, b: Statement) -> bool:
 
 def _describe(s: Statement) -> str:
     at, value = (s.key, s.value) if not s.whole else ((*s.key, "use"), s.value.get("use", s.value))
-    return f"{format_path(at)} = {'false' if value is False else 'true' if value is True else repr(value)}"
+    if value is REMOVED:
+        return f'remove = ["{format_path(at)}"]'
+    return f"{format_path(at)} = {str(value).lower() if isinstance(value, bool) else repr(value)}"

@@ -14,6 +14,7 @@ from typing import Any
 
 from shuhari.config.digests import compute_digest
 from shuhari.config.library import find_recipe, list_names, read_table
+from shuhari.config.older import translate
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
 from shuhari.kernel.plugins import PluginError
@@ -40,6 +41,7 @@ def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
         table = read_table(name, source)
         here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
         if here is not None:
+            table = translate(table) if (here / "run.sqlite").exists() else table
             _anchor(table, here)
             _let_import(table, here, placed, _use_copies(table, here))
             _let_read(table, here)

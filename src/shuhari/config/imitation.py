@@ -26,7 +26,7 @@ def describe_imitation(stage: str, learners: Mapping[str, Learner], task: Task, 
             try:
                 names[show(task)] = None
             except ValueError as error:
-                ways = [] if alone else [f"leave the stage out: --set {at[:-1]}=false"]
+                ways = [] if alone else [f"leave the stage out: --remove {at[:-1]}"]
                 if isinstance(error, UnshownError) and error.answer:
                     ways.append(f"imitate answers: --set {where}.imitate=answer")
                 raise RecipeError(where, "; ".join([f"{error}", *ways])) from None

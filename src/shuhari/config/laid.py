@@ -13,6 +13,7 @@ from typing import Any
 
 from shuhari.config.contradictions import decide, refuse_twice
 from shuhari.config.methods import (
+    REMOVED,
     Change,
     Places,
     Statement,
@@ -21,11 +22,11 @@ from shuhari.config.methods import (
     drop_places,
     find_default,
     is_sampling,
-    list_kept,
     list_statements,
 )
 from shuhari.config.overlay import (
     BUDGETS,
+    REMOVE,
     REPEAT,
     SCALARS,
     USE,
@@ -38,6 +39,8 @@ from shuhari.config.overlay import (
     is_schedule,
     join,
     lay,
+    list_kept,
+    list_removed,
     look_up,
     nest,
     walk_leaves,
@@ -95,32 +98,32 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
         stage = resolve(tree, name)
         if not is_sampling(stage):
             continue
-        more = _select_stated(stated, over)
+        more = _select_stated(stated, over, set(list_removed(stated)))
         for slot, new in _list_slots(over, stage, tree):
             here, below = _find_component(stage, slot), _find_component(tree, slot)
-            whole = isinstance(new, Mapping) and ("use" in new or "replace" in new)
+            whole = isinstance(new, Mapping) and "use" in new
             if (below is not None and (whole or here == below)) or (slot[0] == "reward" and here is None):
                 continue  # a new grader stands where `reward.weights` does
             kept = list_kept(slot) if isinstance(new, Mapping) and below is not None else ()
             own = {k: v for k, v in new.items() if k not in kept} if isinstance(new, Mapping) else new
-            if new is not False or here is not None:
-                join(more, nest(slot, own))
+            join(more, nest(slot, own))
             _cut(out, slot, kept)
         if more:
             join(out, {"stage": {name: more}})
     return out
 
 
-def settle(tree: Tree, sources: Sources) -> None:
-    """Drop what stages remove and the base has not: it is gone. In place."""
-    for name, stated in (tree.get("stage") or {}).items():
-        for path in [p for p, value in walk_leaves(stated) if value is False and len(p) > 1]:
-            if look_up(tree, path[:-1]) is None or path[-1] not in look_up(tree, path[:-1]):
-                for at in range(len(path), 0, -1):
-                    above = look_up(stated, path[: at - 1])
-                    if at == len(path) or above[path[at - 1]] == {}:
-                        del above[path[at - 1]]
-                sources.pop(("stage", name, *path), None)
+def spread_removal(tree: Tree, over: Mapping[str, Any]) -> Tree:
+    """What is to be removed from a tree of laid methods, so that it is gone from the stages that these changed too."""
+    base, stages = list[str](), Tree()
+    for path in list_removed(over):
+        stating = [n for n, stated in (tree.get("stage") or {}).items()
+                   if look_up(stated, path) is not None and is_sampling(resolve(tree, n))]  # fmt: skip
+        for name in stating:
+            stages.setdefault(name, {}).setdefault(REMOVE, []).append(format_path(path))
+        if not stating or look_up(tree, path) is not None:
+            base.append(format_path(path))
+    return {**({REMOVE: base} if base else {}), **({"stage": stages} if stages else {})}
 
 
 def _list_slots(over: Mapping[str, Any], stage: Tree, base: Tree, path: Path = ()) -> list[tuple[Path, Any]]:
@@ -159,16 +162,17 @@ def _cut(tree: Tree, path: Path, kept: Sequence[str]) -> None:
         del tree[first]
 
 
-def _select_stated(stated: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """Of `over` what a stage says something about itself."""
+def _select_stated(stated: Mapping[str, Any], over: Mapping[str, Any], gone: set[Path], path: Path = ()) -> Tree:
+    """Of `over` what a stage says something about itself, or removes (`gone`)."""
     out: Tree = {}
     for key, value in over.items():
         here: Any = stated.get(key)
-        if key in ("stage", "replace") or key not in stated:
+        at = (*path, key)
+        if at == ("stage",) or (key not in stated and at not in gone):
             continue
-        table = isinstance(value, Mapping) and isinstance(here, Mapping) and not is_schedule(value)
-        if table and not is_schedule(here) and "use" not in value and "name" not in value and "replace" not in value:
-            if inner := (dict(value) if here.get("replace") else _select_stated(here, value)):
+        table = at not in gone and isinstance(value, Mapping) and isinstance(here, Mapping) and not is_schedule(value)
+        if table and not is_schedule(here) and "use" not in value and "name" not in value:
+            if inner := _select_stated(here, value, gone, at):
                 out[key] = inner
         else:
             out[key] = value
@@ -201,14 +205,22 @@ def _change_stage(
 def _put(table: Tree, one: Statement, sources: Sources) -> None:
     """Lay a statement; one that removes what is not there is done."""
     path, value, origin = one.path, one.value, f"with {one.by}"
-    if value is False and look_up(table, path) is None:
+    if value is REMOVED:
+        if look_up(table, path) is not None:
+            lay(table, {REMOVE: [format_path(path)]}, origin, sources)
         return
     if path[:2] == ("reward", "weights") and "weights" not in (table.get("reward") or EMPTY):
         path = ("reward", "beside", *path[2:])  # the base's own, whatever they are, stay
     if one.whole:
         old = look_up(table, path) or EMPTY
-        value = {"replace": True, **value, **{k: old[k] for k in list_kept(path) if k in old}}
-    lay(table, nest(path, value), origin, sources)
+        _take_place(table, path, {**value, **{k: old[k] for k in list_kept(path) if k in old}}, origin, sources)
+    else:
+        lay(table, nest(path, value), origin, sources)
+
+
+def _take_place(table: Tree, path: Path, new: Tree, origin: str, sources: Sources) -> None:
+    gone = [format_path(path)] if look_up(table, path) is not None else []
+    lay(table, {REMOVE: gone, **nest(path, new)}, origin, sources)
 
 
 def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
@@ -222,7 +234,7 @@ def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
         at = at.setdefault(key, {})
     beside = {k: at.pop(k) for k in list(at) if len(one.into) > 1}
     at |= {one.into[-1]: inner, **beside}
-    lay(table, nest(one.slot, {"replace": True, **new}), f"with {one.by}", sources)
+    _take_place(table, one.slot, new, f"with {one.by}", sources)
 
 
 def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement | Wrap], sources: Sources) -> None:
@@ -248,10 +260,9 @@ def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement |
 
 def _set_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Sources) -> None:
     """Have the overlay of a stage say what makes it `table`; `own`: where that came from, if a method brought it."""
-    old, base = tree["stage"][name], {k: v for k, v in tree.items() if k not in ASIDE}
-    there = {k: v for k, v in table.items() if k not in ASIDE}
-    over: Tree = {k: v for k, v in old.items() if k in (*BUDGETS, *REPEAT)}
-    over |= {k: v for k, v in find_difference(base, there).items() if k not in BUDGETS}
+    old = tree["stage"][name]
+    base, there = ({k: v for k, v in x.items() if k not in (*ASIDE, *BUDGETS)} for x in (tree, table))
+    over: Tree = {k: v for k, v in old.items() if k in (*BUDGETS, *REPEAT)} | find_difference(base, there)
     tree["stage"][name] = over
     before = {p[2:]: by for p, by in sources.items() if p[:2] == ("stage", name)}
     for path in before:
@@ -261,23 +272,30 @@ def _set_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Source
         sources["stage", name, *path] = own.get(path) or before.get(path) or sources.get(path) or last
 
 
-def find_difference(old: Mapping[str, Any], new: Mapping[str, Any], path: Path = ()) -> Tree:
-    """What is to be laid over `old`, at a path of a recipe, so that it becomes `new`, in the order of that."""
-    over: Tree = {key: False for key in old if key not in new}
+def find_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Tree:
+    """What is to be laid over one table of a stage so that it becomes another, in the order of that."""
+    gone, over = _differ(old, new, ())
+    return {**({REMOVE: [format_path(path) for path in gone]} if gone else {}), **over}
+
+
+def _differ(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> tuple[list[Path], Tree]:
+    """(what is to be removed, what is to be laid over that) so that `old`, at a path of a stage, becomes `new`."""
+    gone: list[Path] = [(*path, key) for key in old if key not in new]
+    over: Tree = {}
     for key, value in new.items():
-        was: Any = old.get(key)
+        was, at = old.get(key), (*path, key)
         if key in old and _is_same(was, value):
             continue
-        both = isinstance(was, Mapping) and isinstance(value, Mapping) and not (is_schedule(was) or is_schedule(value))
-        over[key] = find_difference(was, value, (*path, key)) if both else copy_tree(value)
-    if not path:
-        return over
-    tried: Tree = nest(path, copy_tree(dict(old)))
-    try:
-        lay(tried, nest(path, over), "", {})
-    except RecipeError:
-        return {"replace": True, **copy_tree(dict(new))}
-    return over if _is_same(look_up(tried, path), new) else {"replace": True, **copy_tree(dict(new))}
+        if isinstance(was, Mapping) and isinstance(value, Mapping) and not (is_schedule(was) or is_schedule(value)):
+            less, inner = _differ(was, value, at)
+            tried: Tree = nest(at, copy_tree(dict(was)))
+            lay(tried, {REMOVE: [format_path(p) for p in less], **nest(at, inner)}, "", {})
+            if _is_same(look_up(tried, at), value):
+                gone, over[key] = gone + less, inner
+                continue
+            gone.append(at)
+        over[key] = copy_tree(value)
+    return gone, over
 
 
 def _is_same(a: Any, b: Any) -> bool:

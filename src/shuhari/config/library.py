@@ -21,7 +21,7 @@ from typing import Any
 from shuhari.config.overlay import RecipeError, Tree, copy_tree
 from shuhari.kernel import plugins
 
-FORMAT = 1
+FORMAT = 2
 RECIPE, CLAIM = "recipe.toml", "claim.toml"  # of a method's folder
 BEDS, CONTROL = "beds", "control"  # beds/<bed>/<variant>, and what must gain there: beds/<bed>/control/<variant>
 TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows

@@ -9,7 +9,7 @@ laid over a recipe). In it
   `stream` and `weight` of a term, `n` and `sampling` of a rollout and the place of a transform stay. Without `use` they
   change what the base has: of that name, or in the one place that there is; where it has none, it is refused;
 - `wraps = "<field>"` puts what the base has there into that field; `like = "<role>"` copies the architecture of a role;
-  `false` removes what may be there; `[[insert]]` puts a stage before the first that samples.
+  `remove` takes out what may be there; `[[insert]]` puts a stage before the first that samples.
 
 Left out: which statements of two methods contradict each other (`contradictions`). No torch.
 """
@@ -20,7 +20,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shuhari.config.overlay import BUDGETS, NEEDS, USE, Path, RecipeError, Tree, format_path, is_schedule, look_up
+from shuhari.config.overlay import (
+    BUDGETS,
+    NEEDS,
+    REMOVE,
+    USE,
+    Path,
+    RecipeError,
+    Tree,
+    format_path,
+    is_schedule,
+    list_kept,
+    list_removed,
+    look_up,
+    merge_overlays,
+)
 from shuhari.data import EMPTY, nearest
 
 POLICY = "policy"
@@ -29,8 +43,7 @@ OFFLINE = ("demos", "preferences", "offline")  # buffers that ask nobody for sam
 OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", "insert")  # what is not laid
 SECTIONS = ("models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
             "part", "follow", "evaluate")  # fmt: skip
-KEPT = {"terms": ("reduce", "stream", "weight"), "rollout": ("n", "sampling"), "collect": ("before",),
-        "transform": ("before",)}  # fmt: skip
+REMOVED = object()  # the value of a place at which nothing is to stand
 BEDS = "it is the base's to say; numbers of a test-bed stand in the claim's `settings`"
 
 
@@ -47,16 +60,16 @@ class Change:
     @classmethod
     def of(cls, name: str, chain: Sequence[Mapping[str, Any]]) -> Change:
         """Of a method's table and of those that it extends, youngest first. RecipeError for what no method may say."""
-        table: Tree = {}
-        for one in reversed(chain):
-            if "on" not in one:
-                raise RecipeError("extends", f"a recipe without `on`, extended by the method {name}: expected a method")
-            _merge(table, {k: v for k, v in one.items() if k not in OWN or one is chain[0] or k == "needs"})
+        if not all("on" in one for one in chain):
+            raise RecipeError("extends", f"a recipe without `on`, extended by the method {name}: expected a method")
+        table = merge_overlays(
+            {k: v for k, v in one.items() if k not in OWN or one is chain[0] or k == "needs"} for one in reversed(chain)
+        )
         for key in table:
             if key in (*BUDGETS, "task", "study", "stage", "threads", "seed", "micro_batch", "learner", "store"):
                 raise RecipeError(key, f"in the method {name}: {BEDS}")
-            if key not in (*SECTIONS, *OWN):
-                raise RecipeError(key, f"no such key in a method; {nearest(key, (*SECTIONS, *OWN))}")
+            if key not in (*SECTIONS, *OWN, REMOVE):
+                raise RecipeError(key, f"no such key in a method; {nearest(key, (*SECTIONS, *OWN, REMOVE))}")
         for path in (("part", POLICY, "optimiser", "lr"), ("buffer", "size")):
             if look_up(table, path) is not None and "use" not in table.get("buffer", EMPTY):
                 raise RecipeError(format_path(path), f"in the method {name}: {BEDS}")
@@ -69,12 +82,12 @@ class Change:
         insert = table.get("insert", [])
         if not isinstance(insert, list) or not all(isinstance(s, Mapping) and "name" in s for s in insert):
             raise RecipeError("insert", f"{insert!r:.60} in {name}: expected [[insert]] tables with a name")
-        return cls(name, on, {k: v for k, v in table.items() if k in SECTIONS}, needs, insert)
+        return cls(name, on, {k: v for k, v in table.items() if k in (*SECTIONS, REMOVE)}, needs, insert)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """That `by` has `value` stand at `path` of a stage: a leaf (a list, a schedule and `False` are one), or, `whole`,
+    """That `by` has `value` stand at `path` of a stage: a leaf (a list and a schedule are one), REMOVED, or, `whole`,
     all settings of a component. `key`: the place as the method writes it; `slot`: the component that it is about.
     `kept`: what is asked of any component there. `held`: the base has it already, and another may not change it."""
 
@@ -158,7 +171,7 @@ def drop_places(table: Tree, places: Places) -> list[Path]:
 def check_removal(one: Statement, places: Places) -> None:
     """RecipeError where a method removes a transform or a term of a name that no base could have."""
     section, kinds = _find_section(one.path), {"collect": "transform", "transform": "transform", "terms": "objective"}
-    if one.value is False and section in kinds and one.path == one.slot:
+    if one.value is REMOVED and section in kinds and one.path == one.slot:
         there = look_up(places.stage, one.path[:-1]) or EMPTY
         _check_known(kinds[section], one.path[-1], one.key, there, places.base)
 
@@ -187,7 +200,10 @@ def is_sampling(stage: Mapping[str, Any]) -> bool:
 def list_statements(change: Change, places: Places) -> list[Statement | Wrap]:
     """What a method says about a stage, in order. RecipeError, which names it, where the base has not what it is of."""
     try:
-        return [one for key, value in change.table.items() for one in _read_stage((key,), value, change.name, places)]
+        removed = [Statement(change.name, at := places.find(key), REMOVED, key, at if find_default(at) else ())
+                   for key in list_removed(change.table)]  # fmt: skip
+        rest = [(key, value) for key, value in change.table.items() if key != REMOVE]
+        return removed + [one for key, value in rest for one in _read_stage((key,), value, change.name, places)]
     except RecipeError as error:
         if change.name in str(error):
             raise
@@ -276,11 +292,6 @@ def _fill_role(table: Mapping[str, Any], key: Path, places: Places) -> Tree:
     return {**copied, **{k: v for k, v in table.items() if k != "like"}}
 
 
-def list_kept(at: Path) -> Path:
-    """The keys of a component's table that are asked of any component there."""
-    return KEPT.get(_find_section(at), ())
-
-
 def _find_section(at: Path) -> str:
     at = at[2:] if at[:1] == ("learner",) else at
     return "terms" if at[-2:-1] == ("terms",) else at[0]
@@ -293,13 +304,3 @@ def _walk_leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Pa
             yield from _walk_leaves(value, (*path, key))
         else:
             yield (*path, key), value
-
-
-def _merge(tree: Tree, over: Mapping[str, Any]) -> None:
-    for key, value in over.items():
-        old: Any = tree.get(key)
-        both = isinstance(old, dict) and isinstance(value, Mapping) and not is_schedule(value)
-        if both and value.get("use", old.get("use")) == old.get("use"):
-            _merge(old, value)
-        else:
-            tree[key] = {**value} if isinstance(value, Mapping) else value

@@ -1,16 +1,16 @@
 """One recipe table laid over another, with where each value came from. Plain dicts in, plain dicts out; no torch.
 
-Rules: tables merge key by key; `name = false` removes a table, `replace = true` inside one drops all that stood there;
-a table whose `use` (of a task: `name`) changes, a schedule and a list replace what stood there, but another rollout is
-asked for the same `n` and `sampling`; a budget replaces the budget below it. Inside `stage`, overlays are kept as data,
-to be laid over the rest when the stages are resolved.
+Rules: `remove` lists dotted keys of the table below, which are taken out first; then tables merge key by key. A table
+whose `use` (of a task: `name`) changes, a schedule and a list replace what stood there, but what is asked of any
+component in that place stays (`KEPT`); a budget replaces the budget below it. Inside `stage`, overlays are kept as
+data, to be laid over the rest when the stages are resolved: so are the keys that they remove.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, TypeAlias
 
@@ -31,7 +31,13 @@ SPREAD = ("threads", "micro_batch", "rollout.workers", "rollout.ring", "curricul
 REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 OF_STAGE = (*BUDGETS, *REPEAT, "micro_batch", *SINGLE[len(WHOLE) + 1 :], *NAMED[:-1])
-ASKED = ("n", "sampling")  # of [rollout]: what is asked for, whichever rollout does it
+REMOVE = "remove"  # of a recipe, a stage, a method, an arm: the keys of what lies below that are taken out
+KEPT = {  # section -> what is asked of any component there, and stays where another takes its place
+    "terms": ("reduce", "stream", "weight"),
+    "rollout": ("n", "sampling"),
+    "collect": ("before",),
+    "transform": ("before",),
+}
 USE = {  # what stands in a section whose table names no component
     "engine": "local",
     "curriculum": "sequential",
@@ -98,23 +104,25 @@ def is_schedule(value: object) -> bool:
 
 
 def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path: Path = ()) -> None:
-    """Lay `over` on `tree`, in place, noting `origin` for what it brings. RecipeError where `false` removes nothing."""
-    if (not path or _is_stage(path)) and any(b in over for b in BUDGETS):
+    """Lay `over` on `tree`, in place, noting `origin` for what it brings. RecipeError for a key to remove that is not
+    there."""
+    whole = not path or _is_stage(path)  # a recipe's table, or a stage's
+    if whole and any(b in over for b in BUDGETS):
         for b in BUDGETS:
             _forget(tree, sources, (*path, b))
+    for gone in list_removed(over, path) if whole else ():
+        _remove(tree, gone, origin, sources, path)
     for key, new in over.items():
         at, old = (*path, key), tree.get(key)
-        if new is False and (isinstance(old, dict) or _is_removable(at)):
-            _remove(tree, sources, at, origin)
-        elif isinstance(new, Mapping):
-            whole = _is_whole(new)
-            if whole and at[0] not in ("stage", "claim"):  # kept there, to be done when stages and arms are resolved
-                new = {k: v for k, v in new.items() if k != "replace"}
-            asked, origins = Tree(), Sources()
-            if whole or not isinstance(old, dict) or _replaces(old, new, at):
-                if not whole and isinstance(old, dict) and _find_place(at) == ("rollout",):
-                    asked = {k: old[k] for k in ASKED if k in old and not _is_whole(new.get(k))}
-                    origins = {p: origin for p, origin in sources.items() if p[: len(at)] == at}
+        if whole and key == REMOVE:
+            continue
+        _refuse_markers(new, old, at)
+        if isinstance(new, Mapping):
+            kept, origins = Tree(), Sources()
+            if not isinstance(old, dict) or _replaces(old, new, at):
+                if isinstance(old, dict):
+                    kept = {k: old[k] for k in list_kept(_find_place(at)) if k in old}
+                    origins = {p: by for p, by in sources.items() if p[: len(at)] == at} if kept else origins
                 _forget(tree, sources, at)
                 tree[key] = {}
             if not new and not tree[key]:
@@ -122,45 +130,77 @@ def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path
             else:
                 sources.pop(at, None)  # no longer an empty table
             lay(tree[key], new, origin, sources, at)
-            if asked:
-                _fill(tree[key], asked, sources, origins, at)
+            if kept:
+                _fill(tree[key], kept, sources, origins, at)
         else:
             _forget(tree, sources, at)
             tree[key] = copy_tree(new)
             sources[at] = origin
 
 
-def _is_whole(new: object) -> bool:
-    """Whether a table drops all that stood in its place."""
-    return isinstance(new, Mapping) and new.get("replace") is True
+def list_removed(over: Mapping[str, Any], path: Path = ()) -> list[Path]:
+    """The places that a table removes. RecipeError if `remove`, at `path`, is no list of dotted keys."""
+    keys = over.get(REMOVE, [])
+    if not isinstance(keys, list | tuple) or not all(isinstance(key, str) for key in keys):
+        where = format_path((*path, REMOVE))
+        raise RecipeError(where, f'{keys!r:.80}: expected a list of dotted keys, such as ["collect.advantage"]')
+    return [split_path(key) for key in keys]
+
+
+def merge_overlays(tables: Iterable[Mapping[str, Any]]) -> Tree:
+    """Overlays of one thing as one, the later over the earlier, as the data that a stage's are."""
+    merged: Tree = {"stage": {"": {}}}
+    for table in tables:
+        lay(merged, {"stage": {"": table}}, "", {})
+    return merged["stage"][""]
+
+
+def list_kept(at: Path) -> Path:
+    """The keys of a component's table that are asked of any component at that place of a stage."""
+    at = at[2:] if at[:1] == ("learner",) else at
+    terms, sole = at[:1] == ("part",) and at[-2:-1] == ("terms",), len(at) == 1 and at[0] == "rollout"
+    named = len(at) == 2 and at[0] in ("collect", "transform")
+    return KEPT["terms" if terms else at[0]] if terms or sole or named else ()
 
 
 def _is_stage(path: Path) -> bool:
     return len(path) == 2 and path[0] == "stage"
 
 
-def _is_removable(at: Path) -> bool:
-    """Whether a table with a name of its own stands there, or may."""
-    if at[0] == "reward" and len(at) > 1:
-        return len(at) == 2 or at[1] == "weights"
-    if at[0] == "claim":  # what its arms remove is removed from them, once they are made
-        return len(at) == 1
-    section = len(at) == 1 and at[0] in (*SINGLE, *NAMED)
-    tested = at[0] == "evaluate" and (at[1:] == ("task",) or (len(at) == 3 and at[1] in ("more", "metrics")))
-    return section or tested or (len(at) == 2 and at[0] in NAMED) or at[-2:-1] == ("terms",)
+def _refuse_markers(new: object, old: object, at: Path) -> None:
+    """RecipeError for what removed an entry, or all of a table, in an earlier version of the language."""
+    place = _find_place(at) or at
+    named = place[0] in (*SINGLE, *NAMED) and (len(place) == 1 or (len(place) == 2 and place[0] in NAMED))
+    false = new is False and (isinstance(old, dict) or named or place[-2:-1] == ("terms",))
+    if (false or (isinstance(new, Mapping) and new.get("replace") is True)) and at[0] != "claim":
+        marker, key = "false" if false else "replace = true", format_path(place)
+        of = f"[stage.{format_path(at[1:2])}]" if place != at else "the recipe"
+        raise RecipeError(format_path(at), f'{marker} removes nothing: write {REMOVE} = ["{key}"] at the top of {of}'
+                          f" (--{REMOVE} {format_path(at)})")  # fmt: skip
 
 
-def _remove(tree: Tree, sources: Sources, at: Path, origin: str) -> None:
-    key = at[-1]
-    if at[0] == "stage" and len(at) > 2:  # to be done to the recipe below, once the stages are resolved
-        _forget(tree, sources, at)
-        tree[key], sources[at] = False, origin
-    elif key in tree:
-        _forget(tree, sources, at)
-    elif len(at) > 1:
-        raise RecipeError(
-            format_path(at), f"false removes an entry, but there is no {key!r} here; {nearest(key, tree)}"
-        )
+def _remove(tree: Tree, gone: Path, origin: str, sources: Sources, path: Path = ()) -> None:
+    """Take out what stands at `gone`. A stage lists it too: it is taken out of the recipe once stages are resolved."""
+    if not path and gone[0] == "stage" and len(gone) > 2 and look_up(tree, gone[:2]) is not None:
+        _remove(tree["stage"][gone[1]], gone[2:], origin, sources, gone[:2])
+        return
+    above = look_up(tree, gone[:-1])
+    there = isinstance(above, dict) and gone[-1] in above
+    if there:
+        _forget(above, sources, (*path, *gone))
+    if path:
+        for n in range(len(gone) - 1, 0, -1):  # of an overlay no empty tables are left
+            if there and look_up(tree, gone[:n]) == {}:
+                del (look_up(tree, gone[: n - 1]))[gone[n - 1]]
+        listed = tree.setdefault(REMOVE, [])
+        if (key := format_path(gone)) not in listed:
+            listed.append(key)
+        sources[(*path, REMOVE)] = origin
+    elif there and not above and len(gone) > 1:
+        sources[gone[:-1]] = origin
+    elif not there and len(gone) > 1:
+        known = nearest(gone[-1], above) if isinstance(above, Mapping) else f"there is no {format_path(gone[:-1])!r}"
+        raise RecipeError(format_path(gone), f"{REMOVE} takes out an entry, but there is no {gone[-1]!r} here; {known}")
 
 
 def _forget(tree: Tree, sources: Sources, at: Path) -> None:
@@ -206,6 +246,19 @@ def parse_setting(text: str) -> tuple[Path, Any]:
     if not eq:
         raise RecipeError("", f"--set {text!r}: expected key=value, such as part.policy.optimiser.lr=1e-3")
     return split_path(key), parse_value(value)
+
+
+def read_settings(sets: Iterable[str], remove: Iterable[str] = ()) -> Tree:
+    """Dotted key -> value of settings `a.b.c=value`; of `remove`, given as such or by itself, the keys together."""
+    given: Tree = {}
+    gone: list[str] = []
+    for path, value in map(parse_setting, sets):
+        if path == (REMOVE,):
+            gone += map(format_path, list_removed({REMOVE: value}))
+        else:
+            given[format_path(path)] = value
+    gone += remove
+    return {**({REMOVE: gone} if gone else {}), **given}
 
 
 def split_path(key: str) -> Path:
@@ -275,14 +328,3 @@ def join(tree: Tree, more: Mapping[str, Any]) -> None:
             join(tree[key], value)
         else:
             tree[key] = value
-
-
-def has(tree: Any, path: Path) -> bool:
-    """Whether a tree says something at a path, or above it."""
-    for key in path:
-        if not isinstance(tree, Mapping):
-            return True
-        if key not in tree:
-            return False
-        tree = tree[key]
-    return True

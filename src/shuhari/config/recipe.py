@@ -6,7 +6,6 @@ sections and how one table lies over another (`overlay`). Stages are kept by nam
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,30 +13,30 @@ from pathlib import Path as File
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, bare, wrong
+from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, name_stages, read_chain
-from shuhari.config.laid import lay_methods, settle, spread
+from shuhari.config.laid import lay_methods, spread, spread_removal
 from shuhari.config.library import FORMAT, Method, list_methods, list_names
-from shuhari.config.methods import Change
+from shuhari.config.methods import REMOVED, Change
 from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
     OF_STAGE,
+    REMOVE,
     SCALARS,
     SINGLE,
-    SPREAD,
-    Path,
     RecipeError,
     Sources,
     Tree,
     copy_tree,
     expand_repeats,
     format_path,
-    has,
     join,
     lay,
+    list_removed,
     look_up,
     nest,
-    parse_setting,
+    read_settings,
     split_path,
     walk_leaves,
 )
@@ -105,7 +104,9 @@ class Recipe:
     def with_methods(self, changes: Sequence[Change], settings: Mapping[str, Any] = EMPTY) -> Recipe:
         """With methods laid over each stage that samples, in order. RecipeError where it lacks what one is about, or
         where two contradict each other and `settings`, which are not laid here, do not decide."""
-        sets = list(walk_leaves(_to_tree(settings)))
+        asked = _to_tree(settings)
+        sets = [(path, REMOVED) for path in list_removed(asked)]
+        sets += [(path, value) for path, value in walk_leaves(asked) if path != (REMOVE,)]
         tree, sources = lay_methods(self.tree, self.sources, self.name, changes, sets)
         _check(tree)
         return Recipe(self.name, tree, sources)
@@ -114,15 +115,11 @@ class Recipe:
         """With `settings` (dotted keys or nested mappings) laid over; where methods are laid, also over the stages that
         these changed. RecipeError for one that no stage reads."""
         tree, sources = copy_tree(self.tree), dict(self.sources)
-        asked = _to_tree(settings)
-        over = spread(tree, asked) if "laid" in tree else asked
-        for path, _ in walk_leaves(over):
-            if path[0] == "stage" and len(path) > 1 and path[1] not in tree.get("stage", {}):
-                there = tree.get("stage", {})
+        asked, there = _to_tree(settings), tree.get("stage", {})
+        for path in [*list_removed(asked), *(path for path, _ in walk_leaves(asked))]:
+            if path[0] == "stage" and len(path) > 1 and path[1] not in there:
                 raise RecipeError(f"stage.{format_path(path[1:2])}", f"no such stage; {nearest(path[1], there)}")
-        _lay(tree, over, origin, sources)
-        if "laid" in tree:
-            settle(tree, sources)
+        _lay(tree, asked, origin, sources)
         _check(tree)
         changed = Recipe(self.name, tree, sources)
         _check_read(asked, changed, {} if "laid" in tree else self.tree.get("stage", EMPTY))
@@ -134,14 +131,16 @@ def load(
     sets: Sequence[str] = (),
     settings: Mapping[str, Any] = EMPTY,
     methods: Sequence[str | File] = (),
+    remove: Sequence[str] = (),
 ) -> Recipe:
     """The recipe of a name `family/method`, of a `.toml` file, or of a run's folder, resolved; a method is laid over
     its usual base, and then `methods` (names or files of such), in order.
 
-    `sets` are `a.b.c=value` (command line), `settings` the same from Python. Raises RecipeError.
+    `sets` are `a.b.c=value` and `remove` dotted keys (command line), `settings` the same from Python. Raises
+    RecipeError.
     """
     try:
-        given = {format_path(path): value for path, value in map(parse_setting, sets)}
+        given = read_settings(sets, remove)
         base, changes, own = _read_recipe(str(reference))
         if more := [read_method(str(name)) for name in methods]:
             name = "+".join([own.get("name", base.name), *(m.name.rpartition("/")[2] for m in more)])
@@ -186,11 +185,11 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
         own = {k: v for k, v in table.items() if k != "extends" and (last or k not in OWN)}
         if "stage" in own:
             if isinstance(own["stage"], list):  # a list of stages is whole; [stage.<name>] changes one
-                lay(tree, {"stage": False}, name, sources)
+                lay(tree, {REMOVE: ["stage"]}, name, sources)
             own["stage"] = name_stages(own["stage"], name)
-        _lay(tree, spread(tree, own) if "laid" in tree else own, name, sources)
+        _lay(tree, own, name, sources)
     _check(tree)
-    return Recipe(str(tree.pop("name", chain[0][0])), {"format": FORMAT, **tree}, sources), [], {}
+    return Recipe(str(tree.pop("name", chain[0][0])), {**tree, "format": FORMAT}, sources), [], {}
 
 
 def read_method(reference: str) -> Change:
@@ -223,33 +222,8 @@ def dump(recipe: Recipe) -> str:
 
 def restore_names(recipe: Recipe, there: str, run: File) -> tuple[Recipe, dict[str, str]]:
     """A recipe that names files as the dump of `run` does, where it names its copies of them; copy -> original."""
-    tree, originals = name_originals(recipe.tree, _read_dump(there), run)
+    tree, originals = name_originals(recipe.tree, read_dump(there), run)
     return (replace(recipe, tree=tree) if originals else recipe), originals
-
-
-def find_differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (value there, value here) of the settings in which two dumps differ; None: not set."""
-    theirs, ours = (_flatten(text) for text in (there, here))
-    keys = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k)]
-    return {format_path(k): (theirs.get(k), ours.get(k)) for k in keys}
-
-
-def spreads(key: str) -> bool:
-    """Whether a dotted key only says how the work is spread, for the run or for a stage of it."""
-    path = split_path(key)
-    return path[0] == "distributed" or format_path(path[2:] if path[0] == "stage" else path) in SPREAD
-
-
-def _flatten(text: str) -> dict[Path, Any]:
-    return dict(walk_leaves(_read_dump(text)))
-
-
-def _read_dump(text: str) -> Tree:
-    """The tree of a dump, `stage` as name -> overlay. RecipeError for stages that are no tables with names."""
-    stages = (tree := tomllib.loads(text)).get("stage", [])
-    if not isinstance(stages, list) or not all(isinstance(s, dict) and isinstance(s.get("name"), str) for s in stages):
-        raise RecipeError("stage", f"{stages!r:.80}: expected tables [[stage]], each with a name")
-    return {**tree, "stage": {s["name"]: s for s in stages}}
 
 
 # ------------------------------------------------------------------------------------------------ checks
@@ -262,22 +236,32 @@ def _to_plain(value: Any, key: str) -> Any:
     if isinstance(value, list | tuple):
         return [_to_plain(v, key) for v in value]
     if value is None or not isinstance(value, bool | int | float | str):
-        message = "expected a truth value, number, text, list or table (false removes a table)"
+        message = f"expected a truth value, number, text, list or table (to take it out, {REMOVE}=[{key!r}])"
         raise RecipeError(key, f"{value!r}: {message}")
     return value
 
 
 def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> None:
-    """Lay a file over those below. What it removes, inherited stages need remove no longer."""
-    gone = [p for p in sources if p[0] == "stage" and len(p) > 2 and has(tree, p[2:])]
-    lay(tree, over, origin, sources)
-    for path in gone:
-        if path in sources and not has(tree, path[2:]):
-            at = tree
-            for key in path[:-1]:
-                at = at[key]
-            if at[path[-1]] is False:
-                del at[path[-1]], sources[path]
+    """Lay a file, or settings, over what lies below; over laid methods so that they reach the stages these changed."""
+    laid, before = "laid" in tree, copy_tree(tree)
+    if over.get(REMOVE):
+        gone = {REMOVE: over[REMOVE]}
+        lay(tree, spread_removal(tree, gone) if laid else gone, origin, sources)
+        _settle(tree, before, sources)
+    rest = {k: v for k, v in over.items() if k != REMOVE}
+    lay(tree, spread(tree, rest) if laid else rest, origin, sources)
+    _settle(tree, before, sources)
+
+
+def _settle(tree: Tree, before: Tree, sources: Sources) -> None:
+    """What is gone from a recipe its stages need remove no longer, be it the recipe's or a stage's own. In place."""
+    for name, stage in (tree.get("stage") or EMPTY).items():
+        below = (before, look_up(before, ("stage", name)))
+        for path in list_removed(stage, ("stage", name)):
+            if look_up(tree, path) is None and ("laid" in before or any(look_up(x, path) is not None for x in below)):
+                stage[REMOVE].remove(format_path(path))
+        if stage.get(REMOVE) == []:
+            del stage[REMOVE], sources["stage", name, REMOVE]
 
 
 def _to_tree(settings: Mapping[str, Any]) -> Tree:
@@ -302,13 +286,13 @@ def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, A
     the settings), or another component there."""
     own = recipe.tree.get("stage") or {}
     for path, value in walk_leaves(asked) if own else ():
-        if path[0] in ("stage", "name") or path[-1] == "replace" or isinstance(value, Mapping):
+        if path[0] in ("stage", "name", REMOVE) or isinstance(value, Mapping):
             continue
         same = [(b,) for b in BUDGETS] if path[0] in BUDGETS else [path]
-        unheard = bool(before) and all(any(has(over, p) for p in same) for over in before.values())
+        unheard = bool(before) and all(any(look_up(over, p) is not None for p in same) for over in before.values())
         found = {str(stage["name"]): stage for stage in recipe.stages}
         heard = [look_up(stage, path) for stage in recipe.stages]
-        if not unheard and any(x == value or (x is None and value is False) for x in heard):
+        if not unheard and value in heard:
             continue
         names = [n for n in own if any(look_up(found[n], p) is not None for p in same)] or list(own)
         keys = " or ".join(f"stage.{format_path((name, *path))}" for name in names)
@@ -319,23 +303,20 @@ def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, A
 def _check(tree: Tree, where: str = "") -> None:
     """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range; in
     place, as 1e6 becomes a whole number where one is asked for."""
-    known = [*OF_STAGE] if where else [*SCALARS, *SINGLE, *NAMED]
+    known = [*OF_STAGE, REMOVE] if where else [*SCALARS, *SINGLE, *NAMED]
     for key, value in tree.items():
         at = f"{where}{key}"
         if key not in known:
-            message = explain_unknown(key, tree, known if where else [*known, "extends"])
+            message = explain_unknown(key, tree, known if where else [*known, "extends", REMOVE])
             raise RecipeError(at, f"no such key in a recipe; {message}")
         if key in _SCALARS:
             tree[key] = _read_scalar(_SCALARS[key], value, at)
-        if key in (*SINGLE, *NAMED) and not isinstance(value, dict) and not (where and value is False):
+        if key in (*SINGLE, *NAMED) and not isinstance(value, dict):
             raise RecipeError(at, f"{value!r}: expected a table")
         if key in NAMED and isinstance(value, dict):
             for name, entry in value.items():
-                if where and name == "replace" and entry is True:
-                    continue
-                if not isinstance(entry, dict) and not (where and entry is False):
-                    where = f"{at}.{format_path((name,))}"
-                    raise RecipeError(where, f"{entry!r}: expected a table (false removes one)")
+                if not isinstance(entry, dict):
+                    raise RecipeError(f"{at}.{format_path((name,))}", f"{entry!r}: expected a table")
     for name, over in tree.get("stage", {}).items():
         _check(over, f"stage.{format_path((name,))}.")
     if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):

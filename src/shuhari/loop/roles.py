@@ -231,7 +231,7 @@ def _check_used(stages: Sequence[Components]) -> None:
     for where, name, _ in cast:
         if name not in asked and (near := nearest(name, asked)).startswith("did you"):
             message = f"nothing asks role {name!r} in stage {where!r}; {near}"
-            own = f"; leave it out (models.{name} = false), or let what calls it say so: roles = ({name!r},)"
+            own = f"; leave it out (remove = ['models.{name}']), or let what calls it say so: roles = ({name!r},)"
             raise RecipeError(format_path(("models", name)), message + own)
 
 

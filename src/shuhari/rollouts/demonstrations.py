@@ -149,7 +149,7 @@ def find_solution(problem: Problem, imitate: str = "solution") -> Any:
     if problem.answer is not None and imitate != "answer":
         raise ValueError(
             f"problem {problem.id!r} of {problem.task} has an answer and no demonstration (`completion` in a file): "
-            "leave the stage out that imitates (stage.warm-up = false), or say that it imitates answers "
+            "leave the stage out that imitates (--remove stage.warm-up), or say that it imitates answers "
             "(stage.warm-up.buffer.imitate = 'answer')"
         )
     number = isinstance(problem.answer, int | float) and not isinstance(problem.answer, bool)

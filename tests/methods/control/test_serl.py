@@ -33,9 +33,9 @@ def test_with_two_critics_one_update_and_no_demonstrations_it_is_sac() -> None:
         "models.critic": {"n": 2, "norm": False}, "part.critic.terms.soft_td.entropy": True,
         "part.policy": {"every": 1, "after": 0, "terms": {"reparam": {"over": "min"}}},
         "part.temperature": {"every": 1, "after": 0},
-        "buffer": {"replace": True, "use": "mixture", "buffers": {"online": ONLINE}},
+        "remove": ["buffer"], "buffer": {"use": "mixture", "buffers": {"online": ONLINE}},
     }  # fmt: skip
-    sac = reports("baselines/sac_pendulum", **task, buffer={"replace": True, **ONLINE})
+    sac = reports("baselines/sac_pendulum", **task, remove=["buffer"], buffer=ONLINE)
     rlpd = reports("baselines/rlpd_point", **task, **limit)
     assert rlpd == sac and any("policy/grad_norm" in r and "critic/grad_norm" in r for r in sac)
     limit["part.critic.terms.soft_td.subset"] = 1

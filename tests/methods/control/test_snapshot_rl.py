@@ -102,7 +102,7 @@ def test_without_a_phase_it_is_the_base_bit_for_bit():
     ends = []
     for more in (
         {"stage.student.curriculum.until": 0},
-        {"stage.student.curriculum": False, "stage.student.rollout.asks": False},
+        {"remove": ["stage.student.curriculum"], "stage.student.rollout.asks": False},
     ):
         run = testing.open_run(load("control/snapshot_rl", settings={**settings, **more}))
         list(testing.loop(run))

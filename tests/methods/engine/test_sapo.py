@@ -192,8 +192,8 @@ every = 2
 name = "warm-up"
 steps = 25
 buffer = {use = "demos", size = 32}
-collect.advantage = false
-part.policy.terms = {clip = false, nll = {stream = "ce"}}
+remove = ["collect.advantage", "part.policy.terms.loss"]
+part.policy.terms.nll.stream = "ce"
 [[stage]]
 name = "rl"
 """

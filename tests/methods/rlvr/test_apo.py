@@ -125,4 +125,4 @@ def test_the_paper_s_base_is_the_usual_one() -> None:
     term = stage.learners["main"].parts["policy"].terms["divergence"]
     assert stage.collect["asymmetric_weights"].base == 1.00001
     assert (term.weight, term.stream, term.reduce) == (1e-3, "kl", "row")
-    assert list(stage.collect)[-2:] == ["advantage", "asymmetric"]  # what it reads stands before it
+    assert list(stage.collect)[-2:] == ["advantage", "asymmetric_weights"]  # what it reads stands before it

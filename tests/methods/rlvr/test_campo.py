@@ -117,7 +117,7 @@ def test_a_loop_costs_its_share_of_the_answer() -> None:
     deviation = np.sqrt(((1 - mean) ** 2 + 2 * mean**2 + (0.75 + mean) ** 2) / 3)
     expected = [(x - mean) / (deviation + 1e-4) for x in (1.0, 0.0, -0.75, 0.0)]
     assert advantage.tolist() == pytest.approx(expected, rel=1e-4)
-    assert "finished" not in stage.collect  # which would leave out what was cut
+    assert "drop_truncated" not in stage.collect  # which would leave out what was cut
 
 
 def test_a_group_all_wrong_teaches_not_to_loop() -> None:

@@ -147,7 +147,7 @@ def test_the_gradient_by_hand() -> None:
 def test_at_one_half_it_is_dr_grpo() -> None:
     ours, base = built("rlvr/canon", usual=True), build_stage(load("baselines/dr_grpo").stages[-1])
     ours.collect["split_groups"] = replace(ours.collect["split_groups"], mu=0.5)
-    assert list(ours.collect) == ["halves"] and isinstance(ours.collect["split_groups"], Halves)
+    assert list(ours.collect) == ["split_groups"] and isinstance(ours.collect["split_groups"], Halves)
     found = []
     for stage in (ours, base):
         log_prob = padded(*([0.0] * 5 for _ in SAID)).requires_grad_()

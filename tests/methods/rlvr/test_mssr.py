@@ -96,7 +96,7 @@ def test_without_a_weight_nothing_changes_and_no_sign_ever_does() -> None:
 def run_of() -> Any:
     parts = {"policy": harness.part(clip=Term(Clip()))}
     collect = {
-        "tracker": Tracker(),
+        "tracked_advantage": Tracker(),
         "advantage": Advantage(column="surplus", unit="batch", scale="batch"),
         "shaping": EntropyShaping(),
     }

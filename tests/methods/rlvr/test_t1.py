@@ -64,12 +64,11 @@ def test_one_grade_a_leaf_and_none_where_nothing_was_said():
 
 
 SMALL = [
-    "stage.warm-up=false",
+    'remove=["stage.warm-up", "evaluate"]',
     "models.policy.hidden=16",
     "models.policy.layers=1",
     "rollout.n=4",
     "buffer.size=3",
-    "evaluate=false",
     "part.policy.optimiser.lr=1e-2",
     "steps=3",
 ]
@@ -97,7 +96,9 @@ def test_the_reference_takes_a_hundredth_of_the_way_after_each_step():
     assert any(not torch.equal(policy[k], reference[k]) for k in policy)
 
 
-@pytest.mark.parametrize(("setting", "frozen"), [("follow.reference=false", True), ("follow.reference.rate=1", False)])
+@pytest.mark.parametrize(
+    ("setting", "frozen"), [('remove=["follow.reference"]', True), ("follow.reference.rate=1", False)]
+)
 def test_rate_0_is_a_frozen_reference_and_rate_1_takes_the_penalty_away(setting, frozen):
     run = open_run(load("rlvr/t1", [*SMALL, setting]))
     run.enter_stage()

@@ -37,7 +37,8 @@ models.reference.init = "policy"
 rollout = {n = 4, sampling.max_new = 3}
 buffer = {use = "mixture", buffers.rl = {use = "fresh", size = 3}, buffers.ce = {use = "demos", size = 4}}
 collect.advantage.scale = "batch"
-part.policy = {terms = {loss = {use = "clip"}, divergence = {}, nll = {stream = "ce"}}, optimiser = {lr = 1e-2, weight_decay = 0.1}}
+part.policy.terms = {loss = {use = "clip"}, divergence = {}, nll = {stream = "ce"}}
+part.policy.optimiser = {lr = 1e-2, weight_decay = 0.1}
 evaluate = {every = 2, n = 4}
 store = {every = 1, keep = 9}
 """

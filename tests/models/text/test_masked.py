@@ -366,7 +366,7 @@ def test_what_it_cannot_do_is_refused(model: Masked) -> None:
         model.sample([np.full(13, 2, np.int32)], Sampling(), noise=noise(1))
     with pytest.raises(ValueError, match="top_p"):
         model.sample(PROMPTS, Sampling(top_p=0.5), noise=noise(3))
-    with pytest.raises(KeyError, match="transform 'masks'"):
+    with pytest.raises(KeyError, match="transform 'draw_masks'"):
         model(batch_of(texts())).elbo()
     with pytest.raises(TypeError, match="fills in masks"):
         Unordered().bind({"policy": SimpleNamespace(roles=())})  # type: ignore[dict-item]

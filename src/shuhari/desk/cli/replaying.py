@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from json import dumps
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from shuhari.desk.cli.text import NOTHING, format_number, make_printable, note, 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be given several times.")]
+Removed = Annotated[list[str] | None, typer.Option("--remove", help="A key to take out; may be given several times.")]
 READS = {"--step": "", "--steps": ""}  # of `regrade`
 SHORT = 80  # characters of a text on a screen
 LISTED = 5  # groups that change
@@ -46,6 +48,7 @@ def regrade(
     step: Annotated[int | None, typer.Option(help="This step alone (default: all that are kept).")] = None,
     steps: Annotated[str, typer.Option(help="Steps a..b.")] = "",
     sets: Sets = None,
+    remove: Removed = None,
     limit: Annotated[int, typer.Option(min=0, help="Episodes to show, those that change most.")] = 10,
     json: Json = False,
 ) -> None:
@@ -59,7 +62,7 @@ def regrade(
     check_together(ctx, READS)
     first, last = _read_steps(steps) if steps else (step, step)
     with _refuse_mistakes():
-        found = graders.regrade(run, reward or (), first=first, last=last, sets=sets or (), limit=limit)
+        found = graders.regrade(run, reward or (), first=first, last=last, sets=_join(sets, remove), limit=limit)
     if json:
         print_json(found)
     else:
@@ -69,6 +72,7 @@ def regrade(
 def what_if(
     run: Annotated[str, typer.Argument(metavar="RUN@STEP", help="A step of a run: latest@20.")],
     sets: Sets = None,
+    remove: Removed = None,
     json: Json = False,
 ) -> None:
     """Make the update of a step again, from the rollouts that are kept of it, and beside it the same update with other
@@ -79,11 +83,16 @@ def what_if(
     from shuhari.desk.replay import what_if as updates
 
     with _refuse_mistakes():
-        found = updates.what_if(run, sets or ())
+        found = updates.what_if(run, _join(sets, remove))
     if json:
         print_json(found)
     else:
         _say_updates(found)
+
+
+def _join(sets: list[str] | None, remove: list[str] | None) -> list[str]:
+    """Both as settings."""
+    return [*(sets or ()), *(f"remove={dumps([key])}" for key in remove or ())]
 
 
 def _read_steps(steps: str) -> tuple[int | None, int | None]:

@@ -35,6 +35,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     methods: Annotated[list[str] | None, typer.Option("--with", help="Lay a method over it; may be repeated.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be repeated.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A key to take out, a.b.c; may be repeated.")] = None,
     init: Annotated[str, typer.Option(help="Start from the weights of RUN or RUN@step.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
@@ -55,7 +56,7 @@ def train(
     from shuhari.config.recipe import load
     from shuhari.desk.cli.dry import list_nested
 
-    found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [])
+    found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [], remove or [])
     if dry_run:
         from shuhari.config.schedules import list_misfits
         from shuhari.desk.cli.dry import dry_run as show_plan
@@ -75,7 +76,8 @@ def train(
         return
     for problem in list_nested(found):
         note(problem)
-    command = _make_command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
+    command = _make_command(recipe, run, seed, methods or [], sets or [], remove or [], init)
+    command += " --profile" if profile else ""
     command += "".join(f" --log-to {shlex.quote(text)}" for text in log_to or [])
     with _watch(log_to or [], path, found) as watchers:
         done = _drive(found, path, init, command, profile, accept, not bold, watchers)
@@ -132,7 +134,7 @@ def _describe_changed(path: Path, recipe: Recipe) -> str:
 
 
 def _make_command(
-    recipe: str, run: Path | None, seed: int | None, methods: list[str], sets: list[str], init: str
+    recipe: str, run: Path | None, seed: int | None, methods: list[str], sets: list[str], remove: list[str], init: str
 ) -> str:
     words = ["shuhari", "train", recipe]
     for name in methods:
@@ -141,6 +143,8 @@ def _make_command(
         words += [] if value is None else [flag, str(value)]
     for text in sets:
         words += ["--set", text]
+    for key in remove:
+        words += ["--remove", key]
     return shlex.join(words)
 
 

@@ -29,6 +29,7 @@ from shuhari.desk.replay.steps import (
     find_stage,
     find_state,
     finite,
+    list_keys,
     of_stage,
     set_state,
 )
@@ -91,7 +92,7 @@ def regrade(
     steps, columns, before = choose_steps(stored, first, last), stored.metrics(), read_recipe(path)
     added = [f"reward.{format_path((name,))}.use={json.dumps(use)}" for name, use in named.items()]
     after, given = change_recipe(before, [*added, *sets])
-    for key in given:
+    for key in list_keys(given):
         if of_stage(split_path(key))[0] != "reward":
             raise RecipeError(key, "it is no setting of a grader, and only graders are asked anew: expected reward.*")
     groups, used, weights, whole = list[RegradedGroup](), dict[str, str](), dict[str, Any](), True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shuhari.config.overlay import RecipeError, format_path, parse_setting
+from shuhari.config.overlay import REMOVE, RecipeError, read_settings
 from shuhari.config.recipe import Recipe
 from shuhari.data import Step, nearest
 from shuhari.loop.run import Run
@@ -73,10 +73,15 @@ def choose_steps(stored: Stored, first: int | None = None, last: int | None = No
 def change_recipe(recipe: Recipe, sets: Iterable[str]) -> tuple[Recipe, dict[str, Any]]:
     """(the recipe with settings `a.b.c=value` laid over it, dotted key -> value of these). RecipeError for one that
     there is not."""
-    given = {format_path(path): value for path, value in map(parse_setting, sets)}
+    given = read_settings(sets)
     changed = recipe.with_settings(given, "--set") if given else recipe
     assert changed.stages  # resolves them: a mistake in an overlay is found here
     return changed, given
+
+
+def list_keys(given: Mapping[str, Any]) -> list[str]:
+    """The dotted keys that settings are about, those that they remove too."""
+    return [*given.get(REMOVE, ()), *(key for key in given if key != REMOVE)]
 
 
 def of_stage(path: Sequence[str]) -> Sequence[str]:

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from shuhari.config.overlay import RecipeError, split_path
 from shuhari.desk.handed import without_functions
-from shuhari.desk.replay.steps import change_recipe, choose_steps, describe_steps, find_state, finite, of_stage
+from shuhari.desk.replay.steps import (
+    change_recipe,
+    choose_steps,
+    describe_steps,
+    find_state,
+    finite,
+    list_keys,
+    of_stage,
+)
 from shuhari.desk.replay.update import UpdateResult, find_start, make_update, open_at
 from shuhari.loop.opening import read_recipe
 from shuhari.store import Run as Stored
@@ -52,7 +60,7 @@ def what_if(run: str, sets: Sequence[str] = ()) -> dict[str, Any]:
     stored = Stored(path)
     columns, before = stored.metrics(), read_recipe(path)
     after, settings = change_recipe(before, sets)
-    for key in settings:
+    for key in list_keys(settings):
         _check_taken(key)
     state = find_state(columns, step)
     choose_steps(stored, step, step, state.stage)

@@ -1,0 +1,36 @@
+"""Recipes as runs have written them down (`recipe.dump`): read, and compared setting by setting. No torch."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from shuhari.config.older import translate
+from shuhari.config.overlay import REMOVE, SPREAD, Path, RecipeError, Tree, format_path, split_path, walk_leaves
+
+
+def find_differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (value there, value here) of the settings in which two dumps differ; None: not set."""
+    theirs, ours = (_flatten(text) for text in (there, here))
+    keys = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k)]
+    return {format_path(k): (theirs.get(k), ours.get(k)) for k in keys}
+
+
+def spreads(key: str) -> bool:
+    """Whether a dotted key only says how the work is spread, for the run or for a stage of it."""
+    path = split_path(key)
+    return path[0] == "distributed" or format_path(path[2:] if path[0] == "stage" else path) in SPREAD
+
+
+def _flatten(text: str) -> dict[Path, Any]:
+    leaves = walk_leaves(read_dump(text))
+    return {path: sorted(value) if path[-1] == REMOVE else value for path, value in leaves}
+
+
+def read_dump(text: str) -> Tree:
+    """The tree of a dump, `stage` as name -> overlay. RecipeError for stages that are no tables with names."""
+    stages = (tree := tomllib.loads(text)).get("stage", [])
+    if not isinstance(stages, list) or not all(isinstance(s, dict) and isinstance(s.get("name"), str) for s in stages):
+        raise RecipeError("stage", f"{stages!r:.80}: expected tables [[stage]], each with a name")
+    tree = translate(tree)
+    return {**tree, "stage": {s["name"]: s for s in tree.get("stage", [])}}
