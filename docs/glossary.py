@@ -40,7 +40,7 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
     "covariance": ("of a decision: (log pi - mean) x (A - mean)", "nats", "`clip_cov`, `kl_cov`"),
     "candidates": ("the share of decisions within the band of covariances", "share", "`clip_cov`"),
     "pull": ("k3 of the policy from the proxy, where it pulls", "nats", "`lp_reg`"),
-    "passed": ("the share of decisions that lie on their side of the demonstration already", "share", "`calibrated`"),
+    "passed": ("the share of decisions that lie on their side of the demonstration already", "share", "`calibrated_imitation`"),
     "kl": ("the divergence, with `trust_region` after its step; of `kto` the z0 that it subtracts", "nats",
            "`divergence`, `focops`, `kto`"),
     "within": ("the share of decisions whose KL is within the bound", "share", "`focops`"),

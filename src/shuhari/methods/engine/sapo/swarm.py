@@ -1,6 +1,6 @@
 """Runs side by side that tell each other what they answered: SAPO's nodes (Amico et al. 2025, arXiv 2509.08721).
 
-Each node is a run of its own, with policy, problems and verifier; they share text and no weights (curriculum `shared`).
+Each node is a run of its own, with policy, problems and verifier; they share text and no weights (curriculum `shared_groups`).
 They go in turn, a step each, so a node sees what the others said in the round before, and a swarm repeats itself. Nodes
 on several machines need no study: each is a run whose `curriculum.folder` lies on a disk that all of them see.
 """
@@ -17,7 +17,7 @@ from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.ports import Runs
 
-REWARD = "curriculum/own_reward"  # what the curriculum `shared` reports
+REWARD = "curriculum/own_reward"  # what the curriculum `shared_groups` reports
 
 
 @register("study", "swarm")
