@@ -55,7 +55,7 @@ RUNS: dict[str, Spelling] = {
         "env_steps": 1500, "rollout.sampling.epsilon": {"from": 1.0, "to": 0.04, "over": 500},
         "part.policy.optimiser.lr": {"from": 1e-3, "to": 0, "over": 3688}}),
     "gridworld": ("baselines/gridworld", {"steps": 5}),
-    "clip_cov": ("rlvr/clip_cov", {**SHORT, "surrogate.fraction": 0.02, "buffer.size": 8}),
+    "clip_cov": ("rlvr/clip_cov", {**SHORT, "part.policy.terms.loss.fraction": 0.02, "buffer.size": 8}),
     "canon": ("rlvr/canon", {**TINY, "task.digits": 1}),
     "rlgf": ("data/rlgf", {**TINY, "task.terms": 2, "stage.teach.steps": 10}),
     "dots": ("curriculum/dots", {
@@ -72,7 +72,9 @@ RUNS: dict[str, Spelling] = {
     "subnetworks": ("analysis/subnetworks", {**SHORT, "stage.rl.evaluate.every": 2}),
 }  # fmt: skip
 # name -> how else the run was spelt, the latest first, such as {"clip_cov": [("rlvr/clipcov", {"steps": 4})]}
-BEFORE: dict[str, Sequence[Spelling]] = {}
+BEFORE: dict[str, Sequence[Spelling]] = {
+    "clip_cov": [("rlvr/clip_cov", {**SHORT, "surrogate.fraction": 0.02, "buffer.size": 8})],
+}
 # a regular expression of a metric's whole name before -> its name now, such as {r"policy/loss/clip": "policy/loss/ppo"}
 METRICS: dict[str, str] = {}
 GIT = ("git", "-C", str(ROOT), "worktree")

@@ -26,7 +26,7 @@ SAID = "said"  # the setting of a request that brings its answers: trajectories 
 @register("rollout", "shared_answers")
 @dataclass
 class Foreign:
-    """A request whose settings have `said` is answered by these: texts that the curriculum `shared_groups` encoded and graded.
+    """A request whose settings have `said` is answered by these: texts that `shared_groups` encoded and graded.
     Their log-probabilities are those of `role` as it is now, so a ratio is over the policy before its update and knows
     nothing of who said them: no correction is made. Any other request is answered by `of`.
 

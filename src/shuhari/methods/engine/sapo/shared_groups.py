@@ -43,7 +43,7 @@ class Shared:
 
     folder: where the nodes tell each other, each in a folder of its own name (`node`); empty: nowhere. useful: whether
     a group is left out whose graded answers all have the same `measure` (a reward's name), by this run's own grading.
-    What cannot be read or encoded, and what is longer than an answer may be, is left out. Needs the rollout `shared_answers`.
+    What cannot be read or encoded, or is longer than an answer may be, is left out. Needs the rollout `shared_answers`.
 
     Reports `curriculum/own_reward` (the mean `measure` of the node's own answers), `curriculum/external` (groups taken)
     and `curriculum/offered` (groups that were told to it).

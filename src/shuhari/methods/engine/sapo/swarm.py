@@ -1,6 +1,6 @@
 """Runs side by side that tell each other what they answered: SAPO's nodes (Amico et al. 2025, arXiv 2509.08721).
 
-Each node is a run of its own, with policy, problems and verifier; they share text and no weights (curriculum `shared_groups`).
+Each node is a run of its own, with policy, problems and verifier; they share text, no weights (`shared_groups`).
 They go in turn, a step each, so a node sees what the others said in the round before, and a swarm repeats itself. Nodes
 on several machines need no study: each is a run whose `curriculum.folder` lies on a disk that all of them see.
 """
