@@ -29,7 +29,7 @@ def test_a_stage_runs_n_times_and_those_of_a_block_in_turn() -> None:
     block = {"x": {"block": "round", "repeat": 2}, "y": {"block": "round"}}
     assert names(**block) == ["x", "y", "x 2", "y 2"]
     assert names(w={}, **block, z={"block": "other", "repeat": 2}) == ["w", "x", "y", "x 2", "y 2", "z", "z 2"]
-    assert list(expand_repeats({"a": {"repeat": 2, "steps": 3}})) == [("a", {"steps": 3}), ("a 2", {"steps": 3})]
+    assert list(expand_repeats({"a": {"repeat": 2, "steps": 3}})) == [("a", "a"), ("a 2", "a")]
 
 
 @pytest.mark.parametrize(

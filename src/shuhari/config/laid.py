@@ -51,16 +51,16 @@ ASIDE = (*(s for s in SCALARS if s not in BUDGETS), "laid", "paper", "study", "c
 
 
 def lay_methods(
-    tree: Tree, sources: Sources, base: str, changes: Sequence[Change], sets: Sequence[tuple[Path, Any]]
-) -> tuple[Tree, Sources]:
+    tree: Tree, sources: Sources, base: str, changes: Sequence[Change], sets: Sequence[tuple[Path, Any]],
+    resolved: Mapping[str, Tree],
+) -> tuple[Tree, Sources]:  # fmt: skip
     """The tree of `base` with methods laid over it, and where each value came from. `sets`: settings that will be laid
-    over that, as (key, value). RecipeError where the base has not what a method is about, or two contradict."""
+    over that, as (key, value); `resolved`: the whole table of each stage. RecipeError where the base has not what a
+    method is about, or two contradict."""
     if there := tree.get("laid"):
         raise RecipeError("", f"{base} has {' and '.join(there)} laid over it already: give all methods together")
     refuse_twice(changes)
     tree, sources = copy_tree(tree), dict(sources)
-    stages = tree.get("stage") or {}
-    resolved = {name: resolve(tree, name) for name in stages} or {"": resolve(tree, "")}
     chosen = [name for name, table in resolved.items() if is_sampling(table)]
     who = " and ".join(c.name for c in changes)
     if not chosen:

@@ -291,10 +291,10 @@ def parse_value(text: str) -> Any:
     return table["value"] if len(table) == 1 else text.strip()
 
 
-def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, Tree]]:
-    """(name, overlay) of the stages as they run: one with `repeat = n` n times; those in a row that have one `block` in
-    turn, n times. From the second time on a stage is called `<name> 2` and so on. RecipeError where the stages of a
-    block do not agree on `repeat`, or where two stages would have one name."""
+def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
+    """(name, the name of its overlay) of the stages as they run: one with `repeat = n` n times; those in a row that
+    have one `block` in turn, n times. From the second time on a stage is called `<name> 2` and so on. RecipeError
+    where the stages of a block do not agree on `repeat`, or where two stages would have one name."""
     blocks: list[list[tuple[str, Tree]]] = []
     for name, over in stages.items():
         follows = blocks and over.get("block") and blocks[-1][0][1].get("block") == over["block"]
@@ -306,12 +306,12 @@ def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, Tree]]:
             message = f"{min(times)} and {max(times)} in one block: expected one number, in any of its stages"
             raise RecipeError(f"stage.{format_path((times[max(times)],))}.repeat", message)
         for i in range(next(iter(times))):
-            for name, over in block:
+            for name, _ in block:
                 called = f"{name} {i + 1}" if i else name
                 if called in seen:
                     raise RecipeError(f"stage.{format_path((name,))}", f"two stages would be called {called!r}")
                 seen.add(called)
-                yield called, {k: v for k, v in over.items() if k not in REPEAT}
+                yield called, name
 
 
 def nest(path: Path, value: Any) -> Tree:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, bare, wrong
 from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, name_stages, read_chain
-from shuhari.config.laid import lay_methods, spread, spread_removal
+from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
 from shuhari.config.library import FORMAT, Method, list_methods, list_names
 from shuhari.config.methods import REMOVED, Change
 from shuhari.config.overlay import (
@@ -61,11 +61,14 @@ _SCALARS: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A resolved recipe. `tree`: its sections, `stage` as name -> overlay; `sources`: where each value came from."""
+    """A resolved recipe. `tree`: its sections, `stage` as name -> overlay; `sources`: where each value came from;
+    `plain`: of one that was found by its name, what it was before any settings. Nothing changes a tree: what is
+    resolved of it is kept."""
 
     name: str
     tree: Tree
     sources: Sources = field(default_factory=dict)
+    plain: Recipe | None = None
 
     @property
     def seed(self) -> int:
@@ -85,20 +88,26 @@ class Recipe:
         return int(self.tree.get("threads", 0))
 
     @cached_property
-    def stages(self) -> list[Tree]:
-        """One whole table a stage, in order, without `stage`, with the stage's `name` (`main` where there are none)."""
-        base = {k: v for k, v in self.tree.items() if k not in ("stage", "name")}
-        out = []
-        for name, over in expand_repeats(self.tree.get("stage") or {"main": {}}):
-            table = copy_tree(base)
+    def resolved(self) -> dict[str, Tree]:
+        """name -> the whole table of each stage; of a recipe without stages "" -> its own."""
+        out = {}
+        for name in self.tree.get("stage") or {"": {}}:
             try:
-                lay(table, over, name, {})
+                out[name] = resolve(self.tree, name)
             except RecipeError as error:
                 raise RecipeError(f"stage {name!r}, {error.where}", error.problem) from None
+        return out
+
+    @cached_property
+    def stages(self) -> list[Tree]:
+        """One whole table a stage, in order, without `stage`, with the stage's `name` (`main` where there are none)."""
+        out = []
+        for name, of in expand_repeats(self.tree.get("stage") or {"": {}}):
+            table = self.resolved[of] if name == of else copy_tree(self.resolved[of])
             if not any(b in table for b in BUDGETS):
                 message = f"no budget: give one of {', '.join(BUDGETS)}; or build on a recipe, extends = \"<name>\""
-                raise RecipeError(f"stage {name!r}" if over else "", message)
-            out.append({**table, "name": name})
+                raise RecipeError(f"stage {name!r}" if of else "", message)
+            out.append({**table, "name": name or "main"})
         return out
 
     def with_methods(self, changes: Sequence[Change], settings: Mapping[str, Any] = EMPTY) -> Recipe:
@@ -107,7 +116,8 @@ class Recipe:
         asked = _to_tree(settings)
         sets = [(path, REMOVED) for path in list_removed(asked)]
         sets += [(path, value) for path, value in walk_leaves(asked) if path != (REMOVE,)]
-        tree, sources = lay_methods(self.tree, self.sources, self.name, changes, sets)
+        tree, sources = lay_methods(self.tree, self.sources, self.name, changes, sets, self.resolved)
+        _settle(tree, tree, sources)
         _check(tree)
         return Recipe(self.name, tree, sources)
 
@@ -121,7 +131,7 @@ class Recipe:
                 raise RecipeError(f"stage.{format_path(path[1:2])}", f"no such stage; {nearest(path[1], there)}")
         _lay(tree, asked, origin, sources)
         _check(tree)
-        changed = Recipe(self.name, tree, sources)
+        changed = Recipe(self.name, tree, sources, self.plain)
         _check_read(asked, changed, {} if "laid" in tree else self.tree.get("stage", EMPTY))
         return changed
 
@@ -147,6 +157,8 @@ def load(
             recipe = replace(base.with_methods([*changes, *more], {**given, **settings}), name=name)
         else:
             recipe = _add_own(base.with_methods(changes, {**given, **settings}), own) if changes else base
+        if not methods and str(reference) == recipe.name:
+            recipe = replace(recipe, plain=recipe)
         recipe = recipe.with_settings(given, "--set") if given else recipe
         recipe = recipe.with_settings(settings) if settings else recipe
         assert recipe.stages  # resolves them: a mistake in an overlay is found here
@@ -248,9 +260,9 @@ def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> 
         gone = {REMOVE: over[REMOVE]}
         lay(tree, spread_removal(tree, gone) if laid else gone, origin, sources)
         _settle(tree, before, sources)
-    rest = {k: v for k, v in over.items() if k != REMOVE}
-    lay(tree, spread(tree, rest) if laid else rest, origin, sources)
-    _settle(tree, before, sources)
+    if rest := {k: v for k, v in over.items() if k != REMOVE}:
+        lay(tree, spread(tree, rest) if laid else rest, origin, sources)
+        _settle(tree, before, sources)
 
 
 def _settle(tree: Tree, before: Tree, sources: Sources) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from shuhari.config import recipe as recipes
-from shuhari.config.library import find_recipe
 from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
@@ -97,10 +96,9 @@ class Trained:
 def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> Path:
     """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, or of the run whose
     weights it starts from, so that the same command finds the same run."""
-    seeded = recipe.with_settings({"seed": recipe.seed})
-    plain = recipes.load(recipe.name, settings={"seed": recipe.seed}) if find_recipe(recipe.name) else None
-    text = recipes.dump(seeded)
-    same = plain is not None and recipes.dump(plain) == text and not init
+    seeded = (replace(r, tree={**r.tree, "seed": recipe.seed}) for r in (recipe, recipe.plain) if r is not None)
+    text, *plain = map(recipes.dump, seeded)
+    same = plain == [text] and not init
     marked = f"{text}\n# init {init}" if init else text
     mark = "" if same else "-" + hashlib.blake2b(marked.encode(), digest_size=3).hexdigest()
     return Path(root) / f"{recipe.name.rpartition('/')[2]}-s{recipe.seed}{mark}"
