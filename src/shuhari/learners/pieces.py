@@ -168,7 +168,7 @@ class Pieces:
                     return torch.zeros(())
                 places = rows.nonzero().squeeze(1)
                 seen, w = batch.take(places), w[places]
-        with self.ctx.phase(name):
+        with self.ctx.phase(self.part.labels[name]):  # a name in random streams, which no renaming of terms changes
             found = term.objective(seen, self.ctx)
         loss, info = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         if not isinstance(loss, Tensor) or not isinstance(info, Mapping):
