@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from shuhari.desk.cli.text import note, say
+from shuhari.desk.plain import format_value
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -36,7 +35,7 @@ def dry_run(recipe: Recipe) -> None:
     defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
     for stage in stages:
         for key, value in stage.defaults.items():
-            defaults.setdefault((key, _format(value)), []).append(stage.name)
+            defaults.setdefault((key, format_value(value)), []).append(stage.name)
     sources = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
     sources |= _list_defaults(recipe)
     rows = list_values(recipe, sources)
@@ -97,7 +96,7 @@ def _list_defaults(recipe: Recipe) -> dict[tuple[str, str], str]:
     study = Settings()
     if "study" in recipe.tree:
         study.make_component("study", recipe.tree["study"], "study")
-    return {(key, _format(value)): "default" for key, value in study.defaults.items()}
+    return {(key, format_value(value)): "default" for key, value in study.defaults.items()}
 
 
 def list_nested(recipe: Recipe) -> list[str]:
@@ -149,7 +148,7 @@ def list_values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list
             del own[path]
     for path, value in own.items():
         rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
-        rows.append((f"{format_path(path)} = {_format(value)}", recipe.sources.get(path, "default")))
+        rows.append((f"{format_path(path)} = {format_value(value)}", recipe.sources.get(path, "default")))
     there = {split_path(key) for key, _ in defaults}
     for (key, text), source in defaults.items():
         path = split_path(key)
@@ -159,18 +158,3 @@ def list_values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list
             sections.setdefault("" if path[0] in SCALARS else path[0], []).append((f"{key} = {text}", source))
     overlays = sections.pop("stage", [])
     return [row for rows in sections.values() for row in rows] + overlays
-
-
-def _format(value: Any) -> str:
-    """A value much as TOML writes it."""
-    if hasattr(value, "__dataclass_fields__"):
-        value = asdict(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {_format(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_format, value)) + "]"
-    if value is None:
-        return "(not set)"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
