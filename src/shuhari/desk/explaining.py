@@ -130,7 +130,7 @@ def _explain_stages(recipe: Recipe, base: Recipe | None) -> list[Stage]:
     shared = {k: v for k, v in base.tree.items() if k != "stage"} if base else {}
     for table, stage in zip(tables, build_stages(tables), strict=True):
         body = {k: v for k, v in table.items() if k not in (*ABOUT, *WHOLE)}
-        if found and found[-1][0] == body:  # the same once more, as of a stage that is repeated
+        if found and found[-1][0] == body and stage.name.startswith(f"{found[-1][1].name} "):  # it is repeated
             last = found[-1][1]
             found[-1] = body, Stage(last.name, last.times + 1, last.new, last.changes, last.loop)
             continue

@@ -150,13 +150,13 @@ def list_values(
     spread = {k: v for k, v in shared.items() if k.partition(".")[0] in of_run}
     whole = {k: v for k, v in recipe.tree.items() if k in of_run}
     out = _split("the run", recipe, _list_rows(whole, lambda p: recipe.sources.get(p, DEFAULT), {**spread, **of_study}))
-    last: Any = None
+    last: tuple[str, Any] = "", None
     for stage in recipe.stages:
         table, name = {k: v for k, v in stage.items() if k not in of_run}, str(stage["name"])
-        if table != last:
+        if table != last[1] or not name.startswith(f"{last[0]} "):
             own = {k: v for k, v in defaults.get(name, EMPTY).items() if k.partition(".")[0] not in of_run}
             out |= _split(name, recipe, _list_rows(table, partial(find_origin, recipe, name), own))
-        last = table
+            last = name, table
     return out
 
 
