@@ -17,7 +17,8 @@ from typing import Any
 
 from shuhari.config.build import build_stages
 from shuhari.config.files import read_chain
-from shuhari.config.overlay import ASKED, USE, Path, format_path, is_schedule
+from shuhari.config.methods import list_kept
+from shuhari.config.overlay import USE, Path, format_path, is_schedule
 from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.data import EMPTY
 from shuhari.desk.algorithm import Line, Places, describe_loop, find_component, find_holder, find_places, summarise
@@ -25,7 +26,6 @@ from shuhari.desk.components import describe_setting
 
 ABOUT = ("format", "name", "summary", "alone", "laid", "paper", "claim", "stage")  # no setting of what is run
 WHOLE = ("seed", "threads", "study", "distributed")  # settings of the whole run
-TERM = ("reduce", "stream", "weight")  # what is asked of any loss in a place
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class _Differ:
                 yield self._set((*at, chosen), name, _name(was, at) if stood else None, summarise(thing))
         for key, value in table.items():
             inner = (*at, key)
-            if key == chosen or (not within and key in (*ASKED, *TERM) and was.get(key) == value):
+            if key == chosen or (not within and key in list_kept(at) and was.get(key) == value):
                 continue
             if not _is_table(value):
                 yield self._set(inner, value, None)
@@ -258,7 +258,7 @@ def _keep_evaluation(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[
     tested, rollout = new.get("evaluate"), old.get("rollout") or EMPTY
     if not tested or old.get("evaluate") is None:
         return new
-    same = {"rollout": {"use": USE["rollout"], **{k: v for k, v in rollout.items() if k not in ASKED}},
+    same = {"rollout": {"use": USE["rollout"], **{k: v for k, v in rollout.items() if k not in list_kept(("rollout",))}},
             "sampling": rollout.get("sampling", {})}  # fmt: skip
     left = {k: v for k, v in tested.items() if k in old["evaluate"] or k not in same or v != same[k]}
     return {**new, "evaluate": left}
@@ -279,4 +279,4 @@ def _name(table: Mapping[str, Any], at: Path) -> str:
 
 def _strip(table: Mapping[str, Any], at: Path) -> dict[str, Any]:
     """A component's table without what is asked of any rollout, and with its name."""
-    return {"use": _name(table, at), **{k: v for k, v in table.items() if k not in ASKED}}
+    return {"use": _name(table, at), **{k: v for k, v in table.items() if k not in list_kept(at)}}
