@@ -258,8 +258,7 @@ def _keep_evaluation(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[
     tested, rollout = new.get("evaluate"), old.get("rollout") or EMPTY
     if not tested or old.get("evaluate") is None:
         return new
-    same = {"rollout": {"use": USE["rollout"], **{k: v for k, v in rollout.items() if k not in list_kept(("rollout",))}},
-            "sampling": rollout.get("sampling", {})}  # fmt: skip
+    same = {"rollout": _strip(rollout, ("rollout",)), "sampling": rollout.get("sampling", {})}
     left = {k: v for k, v in tested.items() if k in old["evaluate"] or k not in same or v != same[k]}
     return {**new, "evaluate": left}
 
