@@ -11,6 +11,8 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
+from shuhari.desk.components import take_sentence
+
 PUBLIC = {  # module -> its public names; (): all that it says or defines
     "shuhari": (),
     "shuhari.ports": (),
@@ -49,12 +51,6 @@ def row(*cells: str) -> str:
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
 
-def sentence(doc: str) -> str:
-    """The first sentence of a docstring."""
-    first = " ".join(doc.partition("\n\n")[0].split())
-    return re.split(r"(?<=\.)(?<!al\.)\s+", first)[0]
-
-
 # ---------------------------------------------------------------- public names
 
 
@@ -75,7 +71,7 @@ def names() -> Iterator[str]:
         for name in listed:
             thing: Any = getattr(found, name)
             documented = inspect.isclass(thing) or inspect.isroutine(thing)
-            yield row(f"`{name}`", sentence(inspect.getdoc(thing) or "") if documented else "a constant")
+            yield row(f"`{name}`", take_sentence(inspect.getdoc(thing) or "") if documented else "a constant")
         yield ""
         for name in listed:
             yield from (f"<!-- ::: {module}.{name} -->", "")
@@ -235,12 +231,12 @@ def components() -> Iterator[str]:
                 f" As `{n}`: {', '.join(f'`{k} = {str(v).lower()}`' for k, v in registry.preset(kind, n).items())}."
                 for n in names if registry.preset(kind, n)
             )
-            yield from (f"### {kind} {names[0]}", "", sentence(inspect.getdoc(cls) or "") + more, "")
+            yield from (f"### {kind} {names[0]}", "", take_sentence(inspect.getdoc(cls) or "") + more, "")
             yield from (*settings_of(cls), "")
             inner |= {c.__name__: c for c in walk_fields(cls) if c.__name__ not in SHARED}
     yield from ("## Tables within tables", "")
     for name in sorted(inner):
-        yield from (f"### table {name}", "", sentence(inspect.getdoc(inner[name]) or ""), "")
+        yield from (f"### table {name}", "", take_sentence(inspect.getdoc(inner[name]) or ""), "")
         yield from (*settings_of(inner[name]), "")
 
 

@@ -139,15 +139,42 @@ def test_an_alarm_is_told_while_it_trains_and_again_at_the_end(shuhari, home: Pa
     assert "diagnosis: answers-too-long" in shuhari("show", "cut").out
 
 
-def test_a_dry_run_of_stages_says_which_stage_a_default_is_of(shuhari, home: Path) -> None:
+def test_a_dry_run_of_stages_has_the_defaults_of_each_apart(shuhari, home: Path) -> None:
     (home / "staged.toml").write_text(
         'extends = "tiny.toml"\n[[stage]]\nname = "warm-up"\nsteps = 3\nbuffer = {use = "demos", size = 16}\n'
         "remove = ['collect.advantage', 'part.policy.terms.loss']\npart.policy.terms.nll.stream = 'ce'\n"
         "[[stage]]\nname = 'rl'"
     )
     out = shuhari("train", "staged.toml", "--dry-run").out
-    assert any("buffer.draws" in x and x.endswith("# default in warm-up") for x in out.splitlines())
     assert "warm-up: 3 steps; 16 rows of demos" in out and "rl: 4 steps; 4 problems x 4 = 16 rows" in out
+    sections = read_sections(out)
+    assert sections["warm-up: the rest"]["buffer.draws"] == "default"
+    assert not any("buffer.draws" in rows for name, rows in sections.items() if not name.startswith("warm-up"))
+
+
+def read_sections(out: str) -> dict[str, dict[str, str]]:
+    """Heading -> key -> source of what a dry run prints."""
+    found: dict[str, dict[str, str]] = {}
+    for line in out.splitlines():
+        if line.startswith("## "):
+            found[line[3:]] = {}
+        elif found and " = " in line:
+            found[list(found)[-1]][line.split(" = ")[0]] = line.rpartition("# ")[2]
+    return found
+
+
+def test_a_dry_run_has_a_list_for_each_stage_and_what_a_method_changes_first(shuhari) -> None:
+    sections = read_sections(shuhari("train", "baselines/grpo_chain", "--with", "data/rlgf", "--dry-run").out)
+    stages = list(dict.fromkeys(name.partition(":")[0] for name in sections))
+    assert stages == ["the run", "warm-up", "teach", "rl"]
+    assert not any(key.startswith("stage.") for rows in sections.values() for key in rows)
+    assert set(sections["rl: what is changed"].values()) == {"with data/rlgf"}
+    assert "rollout.share" in sections["rl: what is changed"] and "task.terms" in sections["rl: the rest"]
+    for name in ("warm-up", "warm-up: the rest"):
+        assert not any("guide" in key or "share" in key for key in sections.get(name, ()))
+    for stage in ("teach", "rl"):
+        first, rest = (sections[f"{stage}: {part}"] for part in ("what is changed", "the rest"))
+        assert not first.keys() & rest.keys()
 
 
 # ---------------------------------------------------------------- mistakes and failures

@@ -22,7 +22,8 @@ SOURCE = Path(shuhari.__file__).parent
 GUIDES = ("choosing", "gpu", "settings", "troubleshooting")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RECIPE = re.compile(r"`((?:baselines|rlvr|curriculum|data|engine|beds)/[\w/]+)`")
-OWN = {"ranks.toml", "counts.toml", "topr.toml", "sums.toml", "gravity.toml", "corridor:"}
+OWN = {"ranks.toml", "counts.toml", "topr.toml", "sums.toml", "gravity.toml", "corridor:",
+       "mine.toml", "staged.toml", "guided.toml"}
 SECTIONS = r"(?:models|part|rollout|collect|buffer|engine|reward|evaluate|store|transform|follow)"
 
 

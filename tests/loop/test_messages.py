@@ -107,11 +107,14 @@ def test_a_column_that_nothing_writes_yet_is_not_taken_for_the_right_word() -> N
 
 def test_a_dry_run_shows_what_stands() -> None:
     recipe = load("baselines/grpo").with_settings({"stage.rl.part.policy.terms.loss": {"use": "nll", "stream": "rl"}})
-    rows = [text for text, _ in list_values(recipe, {("part.policy.terms.loss.score", '"log_prob"'): "default in rl"})]
-    assert "part.policy.terms.loss.high = 0.2" not in rows, "the stage has replaced it"
-    assert 'stage.rl.part.policy.terms.loss.use = "nll"' in rows
-    assert 'part.policy.terms.loss.score = "log_prob"' in rows
-    assert "part.policy.terms.loss.high = 0.2" in [text for text, _ in list_values(load("baselines/grpo"), {})]
+    found = list_values(recipe, {"rl": {"part.policy.terms.loss.score": "log_prob"}})
+    rl = [text for text, _ in found["rl: what is changed"]]
+    assert 'part.policy.terms.loss.use = "nll"' in rl
+    rest = [text for text, _ in found["rl: the rest"]]
+    assert "part.policy.terms.loss.high = 0.2" not in rest, "the stage has replaced it"
+    assert 'part.policy.terms.loss.score = "log_prob"' in rest
+    assert not any("nll" in text and ".loss." in text for text, _ in found["warm-up"])
+    assert "part.policy.terms.loss.high = 0.2" in [text for text, _ in list_values(load("baselines/grpo"), {})["rl"]]
 
 
 def served(**fields: Any) -> Any:

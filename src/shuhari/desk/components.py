@@ -6,6 +6,7 @@ The terminal and the board tell them by these.
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,41 @@ WORDS: dict[Any, str] = {
 }  # fmt: skip
 INFINITIES = (float("inf"), -float("inf"))
 SHOWN = ("reads", "stamps", "roles", "needs", "hears", "couples", "links", "least_n")  # of what it declares, in order
+
+
+_STOP = re.compile(r"(?<=\.)(?<!al\.)(?<!e\.g\.)\s+")  # the end of a sentence, not of "et al."
+
+
+def take_sentence(doc: str) -> str:
+    """The first sentence of a docstring, on one line."""
+    return _STOP.split(" ".join(doc.partition("\n\n")[0].split()))[0]
+
+
+def describe_setting(cls: Any, name: str) -> str:
+    """What the docstring of a class says of one of its settings: what follows `name:`, or else the clause that names it
+    beside its bounds (`name > 0`) or between backquotes. "" if it says nothing."""
+    text = " ".join((inspect.getdoc(cls) or "").split())
+    if text.startswith(f"{cls.__name__}("):  # which a dataclass without a docstring has
+        return ""
+    word = rf"`?\b{re.escape(name)}\b`?"
+    beside = rf"(?:`?\w+`?, )*{word}(?:, `?\w+`?)*"
+    clauses = [clause for sentence in _STOP.split(text) for clause in _split(sentence, "; ")]
+    for begins in (rf"{beside}(?: [<>=][^:]*?)?: (.+)", rf"({beside} (?:[<>]|= |in \[).*)"):
+        for clause in clauses:
+            if found := re.match(begins, clause):
+                return found[1].rstrip(".")
+    pieces = [piece for clause in clauses for part in _split(clause, ": ") for piece in _split(part, ", ")]
+    named = next((piece.rstrip(".") for piece in pieces if f"`{name}`" in piece), "")
+    return "" if named.startswith(("whose", "which", "of which")) else named  # what is half a sentence
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """A text cut at marks that stand in no brackets."""
+    out = [""]
+    for piece in text.split(mark):
+        open_ = out[-1].count("(") + out[-1].count("[") > out[-1].count(")") + out[-1].count("]")
+        out = [*out[:-1], f"{out[-1]}{mark}{piece}"] if open_ else [*out, piece]
+    return [piece.strip() for piece in out if piece.strip()]
 
 
 def summarise(kind: str, name: str) -> dict[str, Any]:
@@ -62,10 +98,10 @@ def describe_settings(cls: Any, preset: Mapping[str, Any] = MappingProxyType({})
     from shuhari import bounds
 
     hints = bounds.hints(cls)
-    return [_describe_setting(f, hints[f.name], preset) for f in fields(cls) if f.init]
+    return [_read_setting(f, hints[f.name], preset) for f in fields(cls) if f.init]
 
 
-def _describe_setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[str, Any]:
+def _read_setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[str, Any]:
     own = f.default if f.default_factory is MISSING else f.default_factory()
     default = preset.get(f.name, own)
     required = default is MISSING

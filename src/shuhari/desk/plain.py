@@ -1,4 +1,4 @@
-"""Values as JSON has them: a number that is not finite is null."""
+"""Values as JSON has them (a number that is not finite is null), and as TOML writes them."""
 
 from __future__ import annotations
 
@@ -35,3 +35,18 @@ def read_plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return str(value)
+
+
+def format_value(value: Any) -> str:
+    """A value much as TOML writes it."""
+    if hasattr(value, "__dataclass_fields__"):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {format_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(format_value, value)) + "]"
+    if value is None:
+        return "(not set)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

@@ -19,6 +19,7 @@ from shuhari.desk.cli import (
     components,
     diagnosing,
     doctoring,
+    explaining,
     exporting,
     listing,
     measuring,
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 for name, command in (
     ("train", training.train),
+    ("explain", explaining.explain),
     ("eval", measuring.evaluate),
     ("export", exporting.export),
     ("serve", serving.serve),

@@ -1,19 +1,24 @@
-"""`train --dry-run`: the sizes of a step, and every value of the resolved recipe with its source."""
+"""`train --dry-run`: the sizes of a step, and every value of the resolved recipe with its source, stage by stage: what
+methods, or the file itself, change first, then the rest."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from shuhari.data import EMPTY
 from shuhari.desk.cli.text import note, say
+from shuhari.desk.plain import format_value
 
 if TYPE_CHECKING:
+    from shuhari.config.overlay import Path
     from shuhari.config.recipe import Recipe
     from shuhari.config.stage import Components
 
-
+Row: TypeAlias = tuple[str, str]  # `key = value`, and where it comes from
+DEFAULT = "default"
+GIVEN = ("--set", "set")  # sources of what is laid over a recipe as a run is asked for
 MANY = 1_000_000  # rows of a step that no machine is likely to hold
 
 
@@ -33,13 +38,6 @@ def dry_run(recipe: Recipe) -> None:
             return
     stages = make_stages(recipe)
     _try_models(recipe, stages)
-    defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
-    for stage in stages:
-        for key, value in stage.defaults.items():
-            defaults.setdefault((key, _format(value)), []).append(stage.name)
-    sources = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
-    sources |= _list_defaults(recipe)
-    rows = list_values(recipe, sources)
     say(f"# {recipe.name}")
     if study is not None:
         say(f"# study: {_describe_study(recipe)} Each run, but for what the study sets:")
@@ -57,11 +55,12 @@ def dry_run(recipe: Recipe) -> None:
             if ability(learner.buffer, "unit") == "group" and rows_wanted > MANY:
                 note(f"{stage.name}: {rows_wanted:,} rows a step: expected memory for all of them at once "
                      "(rollout.n, buffer.size)")  # fmt: skip
-    say()
-    _show_rows(rows)
+    for heading, rows in list_values(recipe, {x.name: x.defaults for x in stages}, _list_defaults(recipe)).items():
+        say(f"\n## {heading}")
+        _show_rows(rows)
 
 
-def _show_rows(rows: Sequence[tuple[str, str]]) -> None:
+def _show_rows(rows: Sequence[Row]) -> None:
     width = min(72, max((len(text) for text, _ in rows), default=0))
     for text, source in rows:
         say(f"{text:<{width}}  # {source}")
@@ -69,15 +68,14 @@ def _show_rows(rows: Sequence[tuple[str, str]]) -> None:
 
 def _show_simulation(recipe: Recipe) -> None:
     """Of a study that trains no run: what it does and reads, and nothing of the recipe that it would train."""
-    from shuhari.config.overlay import split_path
     from shuhari.loop.study import OWN
 
     shown = (*OWN, "alone", "paper", "claim")
     say(f"# {recipe.name}")
     say(f"# study: {_describe_study(recipe)} No run is trained, so nothing else of the recipe is read.")
     say()
-    rows = list_values(recipe, _list_defaults(recipe))
-    _show_rows([(text, source) for text, source in rows if split_path(text.partition(" =")[0])[0] in shown])
+    read = {key: value for key, value in recipe.tree.items() if key in shown}
+    _show_rows(_list_rows(read, lambda path: recipe.sources.get(path, DEFAULT), _list_defaults(recipe)))
 
 
 def _describe_study(recipe: Recipe) -> str:
@@ -90,14 +88,14 @@ def _describe_study(recipe: Recipe) -> str:
         return f"{use}."
 
 
-def _list_defaults(recipe: Recipe) -> dict[tuple[str, str], str]:
-    """(key, value) of the settings that a study leaves standing -> "default"."""
+def _list_defaults(recipe: Recipe) -> Mapping[str, Any]:
+    """Key -> value of the settings that a study leaves standing."""
     from shuhari.config.settings import Settings
 
     study = Settings()
     if "study" in recipe.tree:
         study.make_component("study", recipe.tree["study"], "study")
-    return {(key, _format(value)): "default" for key, value in study.defaults.items()}
+    return study.defaults
 
 
 def list_nested(recipe: Recipe) -> list[str]:
@@ -138,39 +136,56 @@ def _try_models(recipe: Recipe, stages: Sequence[Components]) -> None:
             raise RecipeError("models", f"stage {stage.name!r}: {message}") from error
 
 
-def list_values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
-    """(`key = value`, source) of the recipe's own values and of the `defaults` it leaves standing, by section."""
-    from shuhari.config.overlay import SCALARS, format_path, look_up, split_path, walk_leaves
+def list_values(
+    recipe: Recipe, defaults: Mapping[str, Mapping[str, Any]], of_study: Mapping[str, Any] = EMPTY
+) -> dict[str, list[Row]]:
+    """Heading -> (`key = value`, source) of all that a recipe says and leaves standing: of the run, then of each stage,
+    what is changed before the rest. `defaults`: stage -> dotted key -> value. A stage that is repeated as it is stands
+    here once."""
+    from shuhari.config.overlay import BUDGETS, SCALARS, WHOLE
+    from shuhari.desk.explaining import find_origin
 
-    sections: dict[str, list[tuple[str, str]]] = {"": []}
-    stages, own = recipe.stages, dict(walk_leaves(recipe.tree))
-    for path in [p for p in own if p[0] != "stage" and any(p[0] in table for table in stages)]:
-        if all(look_up(table, path) != own[path] for table in stages):  # every stage has replaced it
-            del own[path]
+    of_run = {*SCALARS, *WHOLE, "claim"} - {*BUDGETS, "micro_batch"}
+    shared = next(iter(defaults.values()), EMPTY)
+    spread = {k: v for k, v in shared.items() if k.partition(".")[0] in of_run}
+    whole = {k: v for k, v in recipe.tree.items() if k in of_run}
+    out = _split("the run", recipe, _list_rows(whole, lambda p: recipe.sources.get(p, DEFAULT), {**spread, **of_study}))
+    last: tuple[str, Any] = "", None
+    for stage in recipe.stages:
+        table, name = {k: v for k, v in stage.items() if k not in of_run}, str(stage["name"])
+        if table != last[1] or not name.startswith(f"{last[0]} "):
+            own = {k: v for k, v in defaults.get(name, EMPTY).items() if k.partition(".")[0] not in of_run}
+            out |= _split(name, recipe, _list_rows(table, partial(find_origin, recipe, name), own))
+            last = name, table
+    return out
+
+
+def _split(name: str, recipe: Recipe, rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """What methods, settings and the recipe's own file say, and the rest."""
+    own = (recipe.sources.get(("name",), recipe.name), *GIVEN)
+    parts: dict[bool, list[Row]] = {True: [], False: []}
+    for row in rows:
+        parts[row[1] in own or row[1].startswith("with ")].append(row)
+    if not (parts[True] and parts[False]):
+        return {name: list(rows)} if rows else {}
+    return {f"{name}: what is changed": parts[True], f"{name}: the rest": parts[False]}
+
+
+def _list_rows(table: Mapping[str, Any], find: Callable[[Path], str], defaults: Mapping[str, Any]) -> list[Row]:
+    """A table's values with their sources, and the defaults that it leaves standing, by section."""
+    from shuhari.config.overlay import SCALARS, format_path, split_path, walk_leaves
+
+    sections: dict[str, list[Row]] = {"": []}
+    own = dict(walk_leaves(table))
     for path, value in own.items():
         rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
-        rows.append((f"{format_path(path)} = {_format(value)}", recipe.sources.get(path, "default")))
-    there = {split_path(key) for key, _ in defaults}
-    for (key, text), source in defaults.items():
+        rows.append((f"{format_path(path)} = {format_value(value)}", find(path)))
+    there = [split_path(key) for key in defaults]
+    for key, value in defaults.items():
         path = split_path(key)
         if any(len(p) > len(path) and p[: len(path)] == path for p in there):  # what it holds has lines of its own
             continue
-        if source != "default" or not any(p[: len(path)] == path for p in own):
-            sections.setdefault("" if path[0] in SCALARS else path[0], []).append((f"{key} = {text}", source))
-    overlays = sections.pop("stage", [])
-    return [row for rows in sections.values() for row in rows] + overlays
-
-
-def _format(value: Any) -> str:
-    """A value much as TOML writes it."""
-    if hasattr(value, "__dataclass_fields__"):
-        value = asdict(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {_format(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_format, value)) + "]"
-    if value is None:
-        return "(not set)"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+        if not any(p[: len(path)] == path for p in own):
+            rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
+            rows.append((f"{key} = {format_value(value)}", DEFAULT))
+    return [row for rows in sections.values() for row in rows]

@@ -1,0 +1,176 @@
+"""The algorithm of a stage in words, as its components say it of themselves: a line a section, in order of the loop.
+
+Nothing is written here about any component: what a line says are the first sentences of docstrings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import getdoc
+from typing import Any, TypeAlias
+
+from shuhari.config.overlay import USE, Path, look_up
+from shuhari.config.stage import Components, walk_learners
+from shuhari.desk.components import take_sentence
+from shuhari.desk.plain import format_value
+from shuhari.kernel import registry
+from shuhari.kernel.abilities import ability
+from shuhari.learners.parts import Term
+from shuhari.ports import is_vector
+
+# place in a recipe -> what stands there: one object, or several that share a table, the component first
+Places: TypeAlias = Mapping[Path, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A component: what it is called in the recipe, what is told of its settings, what it `says` of itself, and whether
+    it is `changed`."""
+
+    name: str
+    detail: str
+    says: str
+    changed: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A section of the loop, and its components."""
+
+    section: str
+    items: Sequence[Item]
+
+    @property
+    def changed(self) -> bool:
+        return any(item.changed for item in self.items)
+
+
+def describe_loop(stage: Components, table: Mapping[str, Any], changed: Sequence[Path]) -> list[Line]:
+    """The loop of a stage, ten lines at most. `table`: the stage of the recipe; `changed`: paths that differ."""
+    places = find_places(stage)
+
+    def tell(at: Path, detail: str = "") -> Item:
+        thing = places[at][0]
+        differs = any(path[: len(at)] == at for path in changed)
+        return Item(_name(table, at, thing), detail, summarise(thing), differs)
+
+    samples = any(learner.buffer.wanted() > 0 for learner in stage.learners.values())
+    lines = {"task": [tell(("task",))]}
+    if samples:
+        if not is_vector(stage.rollout) or ability(stage.rollout, "asks"):
+            lines["curriculum"] = [tell(("curriculum",))]
+        group = "" if is_vector(stage.rollout) else f"{stage.n} to a problem"
+        lines["rollout"] = [tell(("rollout",), group)]
+        lines["rewards"] = list(_tell_rewards(stage, places, tell, changed))
+        lines["collect"] = [tell(("collect", name)) for name in stage.collect]
+    learners = list(walk_learners(stage.learners))
+    lines["buffer"] = [tell((*at, "buffer"), _tell_size(learner.buffer)) for at, learner in learners]
+    lines["transforms"] = [tell((*at, "transform", name)) for at, learner in learners for name in learner.transforms]
+    parts = [((*at, "part", key), part) for at, x in learners for key, part in ability(x, "parts").items()]
+    lines["terms"] = [
+        tell((*at, "terms", name), f"reduce = {term.reduce}, weight {_format(term.weight)}")
+        for at, part in parts for name, term in part.terms.items()
+    ]  # fmt: skip
+    lines["optimiser"] = [
+        tell((*at, "optimiser"), f"trains {', '.join(part.trains)}; {_count(part.minibatches * part.epochs)} a batch")
+        for at, part in parts
+    ]
+    lines["followers"] = [tell(("follow", role), role) for role in stage.follows]
+    return [Line(section, items) for section, items in lines.items() if items]
+
+
+def _tell_rewards(stage: Components, places: Places, tell: Any, changed: Iterable[Path]) -> Iterator[Item]:
+    for name in stage.rewards:
+        yield tell(("reward", name), _tell_weight(stage, name))
+    differs = any(path[:1] == ("reward",) and path[1] not in stage.rewards for path in changed)
+    for name in stage.weights:
+        if name not in stage.rewards:
+            yield Item(name, _tell_weight(stage, name), "The task's own measure." if name in OWN else "", differs)
+
+
+OWN = ("score", "task")  # rewards that tasks give
+
+
+def _tell_weight(stage: Components, name: str) -> str:
+    return f"weight {_format(stage.weights[name])}" if name in stage.weights else "without weight"
+
+
+def _format(weight: Any) -> str:
+    return f"{weight:g}" if isinstance(weight, int | float) else format_value(weight)
+
+
+def _count(steps: int) -> str:
+    return f"{steps} step{'' if steps == 1 else 's'}"
+
+
+def _tell_size(buffer: Any) -> str:
+    size, unit = ability(buffer, "size"), ability(buffer, "unit")
+    return "" if size is None else f"{size} {unit or 'row'}{'' if size == 1 else 's'}"
+
+
+# ------------------------------------------------------------------------------------------------ where things stand
+
+
+def find_places(stage: Components) -> Places:
+    """Where the components of a stage stand in its recipe."""
+    out: dict[Path, tuple[Any, ...]] = {
+        (name,): (getattr(stage, name),) for name in ("task", "engine", "curriculum", "rollout", "store", "evaluate")
+    }
+    out["rollout", "sampling"] = (stage.sampling,)
+    out["evaluate", "rollout"] = (stage.evaluation_rollout,)
+    for section, named in (("reward", stage.rewards), ("collect", stage.collect), ("follow", stage.follows)):
+        out |= {(section, name): (thing,) for name, thing in named.items()}
+    out |= {("models", name): (role.model, role) for name, role in stage.models.items()}
+    for at, learner in walk_learners(stage.learners):
+        out |= {(*at, "transform", name): (thing,) for name, thing in learner.transforms.items()}
+        out |= {(*at, "buffer"): (learner.buffer,), at or ("learner", "main"): (learner,)}
+        for key, part in ability(learner, "parts").items():
+            out |= {(*at, "part", key): (part,), (*at, "part", key, "optimiser"): (part.optimiser,)}
+            terms = {name: (t.objective, t) if isinstance(t, Term) else (t,) for name, t in part.terms.items()}
+            out |= {(*at, "part", key, "terms", name): things for name, things in terms.items()}
+    return out
+
+
+def find_component(places: Places, at: Path) -> Any:
+    """The component at a place, also one in the field of another; None if none stands there."""
+    if at in places:
+        thing = places[at][0]
+        return thing if registry.known_as(type(thing)) or _is_users(thing) else None
+    holder = find_holder(places, at)
+    thing = getattr(holder, at[-1], None) if holder is not None else None
+    return thing if is_dataclass(thing) else None
+
+
+def find_holder(places: Places, at: Path) -> Any:
+    """The object whose field a setting is; None if it is no setting of any."""
+    for cut in range(len(at) - 1, 0, -1):
+        if at[:cut] in places:
+            for thing in places[at[:cut]]:
+                for key in at[cut:-1]:
+                    thing = thing.get(key) if isinstance(thing, Mapping) else getattr(thing, key, None)
+                if is_dataclass(thing) and at[-1] in {f.name for f in fields(thing) if f.init}:
+                    return thing
+            return None
+    return None
+
+
+def _is_users(thing: Any) -> bool:
+    return is_dataclass(thing) and not type(thing).__module__.startswith("shuhari.")
+
+
+def summarise(thing: Any) -> str:
+    """The first sentence of what the class of a component says of itself; "" of one that says nothing."""
+    doc = getdoc(type(thing)) or "" if thing is not None else ""
+    return "" if doc.startswith(f"{type(thing).__name__}(") else take_sentence(doc)
+
+
+def _name(table: Mapping[str, Any], at: Path, thing: Any) -> str:
+    """What a component is called in a recipe."""
+    said: Any = look_up(table, at) or {}
+    if at == ("task",):
+        return str(said.get("name"))
+    known = registry.known_as(type(thing))
+    name = str(said.get("use") or (known[0][1] if known else USE.get(at[-1], at[-1])))
+    entry = at[-1] if at[-2:-1] and at[-2] in ("terms", "reward", "collect", "transform") else name
+    return name if entry == name else f"{entry} = {name}"

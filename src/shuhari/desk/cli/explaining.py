@@ -1,0 +1,120 @@
+"""`explain`: what a recipe changes of the one that it builds on, and the algorithm that comes out, in one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from shutil import get_terminal_size
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shuhari.desk.cli.catalogue import Json
+from shuhari.desk.cli.text import print_json, say
+
+if TYPE_CHECKING:
+    from shuhari.desk.algorithm import Item, Line
+    from shuhari.desk.explaining import Change, Explanation, Method, Stage
+
+WIDEST = 120  # columns
+
+
+def explain(
+    recipe: Annotated[str, typer.Argument(help="family/method, a .toml file, or the folder of a run.")],
+    methods: Annotated[list[str] | None, typer.Option("--with", help="Lay a method over it; may be repeated.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be repeated.")] = None,
+    json: Json = False,
+) -> None:
+    """Tell what a method changes of its base, or a recipe of the one that it extends, and the algorithm in words.
+
+    A star marks what is changed. `train --dry-run` has every value.
+
+    Example: shuhari explain rlvr/clip_cov
+    """
+    from shuhari.desk.explaining import explain as read
+
+    found = read(recipe, sets or [], methods or [])
+    if json:
+        print_json(_to_plain(found))
+        return
+    for line in _write(found):
+        say(line)
+
+
+def _to_plain(found: Explanation) -> dict[str, object]:
+    from dataclasses import asdict
+
+    def change(one: Change) -> dict[str, object]:
+        return {"key": one.key, **{k: v for k, v in asdict(one).items() if k != "path"}}
+
+    stages = [{**asdict(stage), "changes": [change(one) for one in stage.changes],
+               "loop": [{**asdict(line), "changed": line.changed} for line in stage.loop]}
+              for stage in found.stages]  # fmt: skip
+    return {**asdict(found), "run": [change(one) for one in found.run], "stages": stages}
+
+
+def _write(found: Explanation) -> Iterator[str]:
+    yield f"# {found.name}: {found.summary}" if found.summary else f"# {found.name}"
+    yield f"# what differs from {found.base}:" if found.base else "# it builds on no other recipe; all that it sets:"
+    yield from _write_changes(found.run)
+    for name in found.gone:
+        yield f"  without the stage {name}"
+    for stage in found.stages:
+        yield ""
+        yield from _write_stage(stage, found.base)
+    for method in found.methods:
+        yield ""
+        yield from _write_method(method)
+
+
+def _write_stage(stage: Stage, base: str) -> Iterator[str]:
+    name = f"## {stage.name}{f', {stage.times} times' if stage.times > 1 else ''}"
+    if not stage.changes:
+        yield f"{name}: as in {base}"
+        return
+    yield f"{name}{': the base has no such stage' if stage.new else ''}"
+    yield from _write_changes(stage.changes)
+    yield ""
+    width = max(len(line.section) for line in stage.loop)
+    for line in stage.loop:
+        yield _wrap(f"{'*' if line.changed else ' '} {line.section:<{width}}  ", _write_line(line), width + 4)
+
+
+def _write_changes(changes: Sequence[Change]) -> Iterator[str]:
+    from shuhari.desk.plain import format_value
+
+    for one in changes:
+        if one.kind == "removed":
+            known = f" ({format_value(one.base)})" if one.base not in (None, one.path[-1]) else ""
+            text = f"without {one.key}{known}"
+        elif one.kind == "kept":
+            text = f"{one.key} = what the base has in its place ({one.value})"
+        else:
+            text = f"{one.key} = {format_value(one.value)}"
+            text += "" if one.base is None else f"  (base: {format_value(one.base)})"
+        yield _wrap("  ", f"{text}{f'  {one.says}' if one.says else ''}  [{one.origin}]", 6)
+
+
+def _write_line(line: Line) -> str:
+    return "; ".join(_write_item(item, len(line.items) > 1) for item in line.items)
+
+
+def _write_item(item: Item, several: bool) -> str:
+    star = "*" if item.changed and several else ""
+    detail = f" ({item.detail})" if item.detail else ""
+    says = f": {item.says.rstrip('.')}" if item.says else ""
+    return f"{star}{item.name}{detail}{says}"
+
+
+def _write_method(method: Method) -> Iterator[str]:
+    if method.title:
+        yield _wrap("paper    ", f"{method.title}{f', arXiv {method.arxiv}' if method.arxiv else ''}", 9)
+    if method.page:
+        yield f"page     {method.page}"
+    yield f"to use   shuhari train my_recipe.toml --with {method.name}"
+
+
+def _wrap(head: str, text: str, indent: int) -> str:
+    width = min(WIDEST, max(60, get_terminal_size((WIDEST, 24)).columns))
+    return fill(text, width, initial_indent=head, subsequent_indent=" " * indent, break_on_hyphens=False,
+                break_long_words=False)  # fmt: skip
