@@ -25,9 +25,8 @@ from shuhari.data import Request, Trajectory
 from shuhari.distributed import starting
 from shuhari.distributed.messages import LostWorkerError, pack, read_error, read_group, unpack, write_count
 from shuhari.distributed.weights import Blob, Outbox
-from shuhari.kernel.abilities import ability
 from shuhari.loop import state
-from shuhari.ports import CURRENT_GROUP, REPLAYING, Rollout, is_vector
+from shuhari.ports import CURRENT_GROUP, REPLAYING, Rollout, ability, is_vector
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context

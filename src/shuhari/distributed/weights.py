@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from shuhari.distributed.messages import pack
-from shuhari.kernel.abilities import ability
 from shuhari.loop import state
+from shuhari.ports.hooks import ability
 
 Key = tuple[str, str]  # role, name of the tensor
 MEMORY: Key = ("", "")  # stands for what models remember beside their weights

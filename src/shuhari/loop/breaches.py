@@ -18,8 +18,8 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import ContractError
-from shuhari.kernel.abilities import ability
 from shuhari.loop import state
+from shuhari.ports.hooks import ability
 from shuhari.store.codec import dumps
 
 LARGE = 1 << 22  # bytes of an attribute that is not looked at
