@@ -8,6 +8,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ import torch
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import ContractError, StalledError
 from shuhari.engines.time_limit import Overdue
-from shuhari.loop.rehearsal import PROBLEMS, rehearse
+from shuhari.loop.rehearsal import PROBLEMS, _check_room, rehearse
 from shuhari.loop.study import train
+from shuhari.tasks.arithmetic import Arithmetic
 from shuhari.testing.compare import contents, differences
 from small_runs import ALL, TEXT, recipe
 
@@ -236,3 +238,10 @@ def test_an_answer_that_fits_into_no_context_is_refused(tmp_path: Path, context:
             rehearse(found)
     else:
         rehearse(found)
+
+
+def test_a_policy_of_text_may_have_no_limit() -> None:
+    """`TextModel.limit` may be None, and is optional."""
+    stage = SimpleNamespace(task=Arithmetic(), rollout=object(), name="rl", defaults={})
+    for policy in (SimpleNamespace(encode=str.split, limit=None), SimpleNamespace(encode=str.split)):
+        _check_room(SimpleNamespace(ctx=SimpleNamespace(models={"policy": policy}), stage=stage), 10**9)  # type: ignore[arg-type]

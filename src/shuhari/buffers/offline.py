@@ -23,10 +23,9 @@ from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import card_of, check_columns, digest, select_episodes
 from shuhari.data import Array, code, nearest
 from shuhari.events import Event, Loaded, StageStarted
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.needs import decisions, role_model
-from shuhari.ports import Ctx, Recording
+from shuhari.ports import Ctx, Recording, ability
 from shuhari.ports.declares import together
 from shuhari.transforms.returns import credit
 
@@ -88,7 +87,7 @@ class Offline:
 
     @property
     def unknown(self) -> str:
-        return str(ability(self.data, "unknown"))
+        return ability(self.data, "unknown")
 
     def wanted(self) -> int:
         return 0

@@ -29,9 +29,8 @@ from shuhari.buffers.recording import (
     select_episodes,
 )
 from shuhari.data import Array, ContractError, Status, Step, code, nearest
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import locate, register
-from shuhari.ports import Recording, Task
+from shuhari.ports import Recording, Task, ability
 from shuhari.ports.declares import together
 from shuhari.store import tensors
 from shuhari.store.files import StoreError, Trail, replace_file, translate_errors

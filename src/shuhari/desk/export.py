@@ -16,7 +16,7 @@ from typing import Any
 
 from shuhari.config import recipe as recipes
 from shuhari.data import nearest
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 from shuhari.store.folders import find_old, refuse_foreign, replace_folder
 
 WEIGHTS, CARD = "model.safetensors", "model.json"  # of a controller

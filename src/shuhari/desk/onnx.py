@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.desk.api import parse_observations
-from shuhari.kernel.abilities import ability
 from shuhari.loop.opening import open_models
 from shuhari.models.spaces import MASK
 from shuhari.needs import role_model
+from shuhari.ports.hooks import ability
 from shuhari.store import Run, StoreError, find_checkpoint
 
 NAME, OBSERVATION = "policy.onnx", "observation"

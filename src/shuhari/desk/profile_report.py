@@ -18,8 +18,8 @@ from torch import nn
 
 from shuhari.config.recipe import Recipe
 from shuhari.data import Info
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.profile import Peaks, Profile, Work
+from shuhari.ports.hooks import ability
 
 NUMBERS, TRACE = "profile.json", "trace.json"
 HEADS = ("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB")

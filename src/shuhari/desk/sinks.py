@@ -21,7 +21,7 @@ from typing import Any
 
 from shuhari.data import Info, nearest
 from shuhari.desk.tensorboard import LEFT_OUT, TensorBoard, is_number
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 
 WAITING = 1000  # reports that wait for a tracker; what comes then is left out, and counted
 CLOSING = 15.0  # seconds that the end of a run waits for what is still to be sent

@@ -26,8 +26,7 @@ from shuhari.distributed import starting
 from shuhari.distributed.messages import LostWorkerError, pack, read_error, read_group, unpack, write_count
 from shuhari.distributed.weights import Blob, Outbox
 from shuhari.kernel import state
-from shuhari.kernel.abilities import ability
-from shuhari.ports import CURRENT_GROUP, REPLAYING, Rollout, is_vector
+from shuhari.ports import CURRENT_GROUP, REPLAYING, Rollout, ability, is_vector
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context

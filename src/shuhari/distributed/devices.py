@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 
 
 def move_models(roles: Mapping[str, Any], rank: int) -> None:

@@ -18,11 +18,10 @@ from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe
 from shuhari.distributed.messages import read_count, unpack, write_error, write_group
 from shuhari.kernel import registry, state
-from shuhari.kernel.abilities import ability
 from shuhari.loop.collect import collect_group
 from shuhari.loop.context import Context
 from shuhari.loop.roles import cast_roles
-from shuhari.ports import CURRENT_GROUP, is_vector
+from shuhari.ports import CURRENT_GROUP, ability, is_vector
 
 PLAYED: ContextVar[Context | None] = ContextVar("played", default=None)  # of the group that runs now
 

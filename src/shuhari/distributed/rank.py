@@ -171,7 +171,7 @@ class Rank:
 
 def walk_tensors(models: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) of all parameters and buffers of the models, each once."""
-    from shuhari.kernel.abilities import ability
+    from shuhari.ports.hooks import ability
 
     seen: set[int] = set()
     for role in sorted(models):

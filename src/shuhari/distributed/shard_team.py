@@ -26,11 +26,11 @@ from shuhari.data import Info
 from shuhari.distributed.processes import Processes
 from shuhari.distributed.shares import pack_now, pack_share
 from shuhari.events import Event, When
-from shuhari.kernel.abilities import ability
 from shuhari.learners.parts import Part
 from shuhari.learners.pieces import Pieces, Work
 from shuhari.models.text.folder import read_json
 from shuhari.ports.declares import declares
+from shuhari.ports.hooks import ability
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe

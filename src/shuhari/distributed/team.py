@@ -24,9 +24,9 @@ from shuhari.distributed.machine import check_machine
 from shuhari.distributed.processes import Processes, RankError
 from shuhari.distributed.shard_team import ShardTeam, open_shards
 from shuhari.distributed.shares import cut_shares, pack_now, pack_share
-from shuhari.kernel.abilities import ability
 from shuhari.learners.pieces import Meters, Pieces, scatter
 from shuhari.needs import packs
+from shuhari.ports.hooks import ability
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shuhari.distributed.messages import pack
 from shuhari.kernel import state
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 
 Key = tuple[str, str]  # role, name of the tensor
 MEMORY: Key = ("", "")  # stands for what models remember beside their weights

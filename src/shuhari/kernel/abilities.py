@@ -1,7 +1,7 @@
 """What a component may have and need not: the abilities that are asked by name, and what stands where one is missing.
 
 A component inherits nothing, so it cannot inherit a default either: `ability` gives it. Nothing else in the library
-looks whether an attribute is there.
+looks whether an attribute is there. Its types are the small protocols beside each port (`shuhari.ports`).
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def find_missing(component: Any, *names: str) -> list[str]:
 
 def ability(component: Any, name: str) -> Any:
     """What `component` has under the optional `name`, or what stands for it. KeyError for a name that is not optional,
-    with the nearest one that is."""
+    with the nearest one that is. Above `ports` it is asked by `shuhari.ports.ability`, which knows the types."""
     if name not in OPTIONAL:
         raise KeyError(f"{name!r} is not among the optional abilities of a component; {nearest(name, OPTIONAL)}")
     return getattr(component, name, OPTIONAL[name])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 
 
 def walk(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -20,7 +20,6 @@ from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.measure import Meter, explain_returns
 from shuhari.kernel.profile import spanned, work
 from shuhari.kernel.reduce import units
@@ -29,7 +28,7 @@ from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part
 from shuhari.learners.pieces import scatter, trained_parameters
 from shuhari.needs import Need, gather
-from shuhari.ports import Buffer, Ctx, Model, Transform
+from shuhari.ports import Buffer, Ctx, Model, Transform, ability
 from shuhari.transforms import apply
 
 
@@ -111,7 +110,7 @@ class GradientLearner:
     def held_out(self, split: str, n: int, ctx: Ctx) -> dict[str, float]:
         """Losses and infos of the parts, `<part>/<name>`, on up to n recorded problems or episodes of `split`, where
         the buffer has such (`Recorded`): of several batches the mean over their rows. Nothing is learnt."""
-        found: Iterable[Batch] = ability(self.buffer, "held_out")(split, n, ctx)
+        found = ability(self.buffer, "held_out")(split, n, ctx)
         meter, rows = Meter(), 0
         for batch in found:
             if not len(batch):

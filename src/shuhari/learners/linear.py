@@ -27,11 +27,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.learners.tables import SURE, find_table, report_regret, sum_rewards
 from shuhari.needs import Need
-from shuhari.ports import Buffer, Ctx, Model, Transform
+from shuhari.ports import Buffer, Ctx, Model, Transform, ability
 
 
 @register("learner", "linear")

@@ -19,7 +19,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.data import ContractError
 from shuhari.kernel import state
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 from shuhari.store.codec import dumps
 
 LARGE = 1 << 22  # bytes of an attribute that is not looked at

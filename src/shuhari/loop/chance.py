@@ -18,9 +18,9 @@ import numpy as np
 
 from shuhari.config.evaluation import Evaluation
 from shuhari.data import Problem, Status, Step, code
-from shuhari.kernel.abilities import ability
 from shuhari.loop.evaluation import find_held_out
 from shuhari.loop.outcomes import name_measure
+from shuhari.ports.hooks import ability
 from shuhari.tasks.snapshots import sample_action
 from shuhari.tasks.source import read_first
 

@@ -17,7 +17,6 @@ from shuhari.config.recipe import Recipe
 from shuhari.config.stage import walk_learners
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel import registry
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.columns import DERIVED
 from shuhari.kernel.pack import CORE
 from shuhari.kernel.state import walk_placed
@@ -26,7 +25,7 @@ from shuhari.loop.engines import check_engine
 from shuhari.loop.evaluation import SPLITS, find_held_out
 from shuhari.loop.roles import check_recorded, check_roles
 from shuhari.loop.suits import check_levels, check_needs, check_plateaus, check_terms, describe_needs
-from shuhari.ports import Learner, Reward, Task
+from shuhari.ports import Learner, Reward, Task, ability
 from shuhari.ports.declares import declares, is_among
 
 if TYPE_CHECKING:

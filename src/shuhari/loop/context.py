@@ -21,7 +21,7 @@ from shuhari.config.stage import Components
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, copy_with, nearest
 from shuhari.engines.clock import VirtualLoop, new_loop
 from shuhari.events import Event
-from shuhari.kernel.abilities import ability, explain_misfit
+from shuhari.kernel.abilities import explain_misfit
 from shuhari.kernel.noise import CounterNoise, mix
 from shuhari.kernel.profile import spanned
 from shuhari.kernel.state import walk
@@ -40,6 +40,8 @@ from shuhari.ports import (
     Reward,
     Rollout,
     Task,
+    VectorRollout,
+    ability,
     is_text,
 )
 
@@ -208,7 +210,7 @@ class Context:
     def staleness(self) -> int:
         """How many versions of the weights after its beginning a group may be learnt from; above 0 groups stay in
         flight over steps."""
-        return int(ability(self.engine, "staleness"))
+        return ability(self.engine, "staleness")
 
     @property
     def async_engine(self) -> AsyncEngine | None:
@@ -245,6 +247,7 @@ class Context:
         (lanes of environments), each once. They and the rewards are closed with the run."""
         for reward in rewards:
             self._hold(reward)
+        part: Rollout | VectorRollout
         for name, (rollout, task) in rollouts.items():
             parts = ((f"{name}/{at}", x) for at, x in walk(rollout) if not explain_misfit("rollout", x))
             for place, part in ((name, rollout), *parts):

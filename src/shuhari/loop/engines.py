@@ -9,7 +9,7 @@ from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import Sampling
 from shuhari.engines import advice
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 
 if TYPE_CHECKING:
     from shuhari.config.stage import Components

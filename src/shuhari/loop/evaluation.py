@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from shuhari.config.evaluation import Evaluation
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, Ramp, Request
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.profile import spanned
 from shuhari.loop.breaches import DRAWS, generator_states, sum_weights
 from shuhari.loop.outcomes import Named, Outcomes, grade, mean
-from shuhari.ports import Learner, Metric, Rollout, Source, Task
+from shuhari.ports import Learner, Metric, Rollout, Source, Task, ability
 from shuhari.tasks.contract import explain_ids
 
 if TYPE_CHECKING:

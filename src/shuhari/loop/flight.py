@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Request, Trajectory
 from shuhari.engines.clock import VirtualLoop
-from shuhari.kernel.abilities import ability
 from shuhari.loop import collect
 from shuhari.loop.jobs import Jobs, Running
-from shuhari.ports import CURRENT_GROUP, REPLAYING, AsyncEngine, Rollout
+from shuhari.ports import CURRENT_GROUP, REPLAYING, AsyncEngine, Rollout, ability
 
 if TYPE_CHECKING:
     from shuhari.loop.asks import LoopCtx

@@ -12,9 +12,9 @@ from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
 from shuhari.distributed.crew import LOG, Crew
 from shuhari.kernel import registry
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.begin import list_places
 from shuhari.loop.outside import compute_digests, find_outside
+from shuhari.ports.hooks import ability
 
 if TYPE_CHECKING:
     from shuhari.distributed.crew import Yard

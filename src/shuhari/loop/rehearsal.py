@@ -213,7 +213,9 @@ def _check_room(run: Run, max_new: int) -> None:
     texts = [p for p in prompts if isinstance(p, str) or (isinstance(p, tuple) and p and isinstance(p[0], Mapping))]
     if not texts:
         return
-    length, limit = min(len(policy.encode(p)) for p in texts), ability(policy, "limit")
+    if (limit := ability(policy, "limit")) is None:
+        return
+    length = min(len(policy.encode(p)) for p in texts)
     at = "rollout.sampling.max_new"
     told = f"in stage {stage.name!r}: the shortest of the first {len(texts)} prompts has {length} tokens"
     if length >= limit:

@@ -86,7 +86,7 @@ def _rows(
 
 def trains_runs(study: Study) -> bool:
     """Whether a study trains the runs of its recipe: one that simulates reads its own settings alone."""
-    return bool(ability(study, "trains"))
+    return ability(study, "trains")
 
 
 def make_study(recipe: Recipe) -> Study:

@@ -19,11 +19,10 @@ from scipy.special import rel_entr, xlogy
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, Positive, ShareBelow1, check
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens, nearest
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
-from shuhari.ports import Ctx, Model, Task
+from shuhari.ports import Ctx, Model, Task, ability
 
 ROUNDING = 1e-6  # what 1 minus a sum of probabilities cannot tell from nothing
 

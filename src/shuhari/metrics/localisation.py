@@ -14,10 +14,9 @@ import numpy as np
 
 from shuhari.bounds import Length, check
 from shuhari.data import Request, code
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.needs import Need
-from shuhari.ports import Ctx
+from shuhari.ports import Ctx, ability
 
 
 @register("metric", "localisation")

@@ -26,7 +26,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Length, Positive, Width, check
 from shuhari.data import Sampling
 from shuhari.events import Event
-from shuhari.kernel.abilities import ability, find_missing
+from shuhari.kernel.abilities import find_missing
 from shuhari.kernel.registry import register
 from shuhari.models.composite import Others
 from shuhari.models.denoising import walk
@@ -35,7 +35,7 @@ from shuhari.models.mlp import Activation
 from shuhari.models.sampling import honour
 from shuhari.models.spaces import box, spaces_of
 from shuhari.needs import Noise, Traces, decisions
-from shuhari.ports import Model, Task
+from shuhari.ports import Model, Task, ability
 
 
 @register("model", "steered")

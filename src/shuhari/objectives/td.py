@@ -18,10 +18,9 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Discount, Length, Ratio, check
 from shuhari.data import Info
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
-from shuhari.ports import Ctx
+from shuhari.ports import Ctx, ability
 
 
 @register("objective", "q_learning")

@@ -4,6 +4,9 @@ Components meet in columns of a batch, models by role, and events. Any may have 
 and keeps its memory in `state` (not an init field), tensors and JSON, for the store. These and other things that a
 component may have and need not are in `shuhari.kernel.abilities`, with what stands where one is missing; what is in a
 port's class without being called optional is a must.
+and keeps its memory in `state` (not an init field), tensors and JSON, for the store. What a component may have and need
+not has a small protocol beside its port; `hooks` has those of any component, and `ability`, which asks for one by name;
+`shuhari.kernel.abilities` says what stands for one that is missing. What is in a port's class is a must.
 
 What is to be solved is in `tasks` (its `answers` beside it), models in `models`, `engines` serve them, `context` is
 what a component may ask, `collecting` how episodes come about, `learning` what is learnt from them, `studies` what is
@@ -12,38 +15,94 @@ done with whole runs, `declares` what a component says of itself. Each imports o
 """
 
 from shuhari.bounds import PORTS
-from shuhari.kernel.abilities import ability
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
 from shuhari.ports.answers import Answers
 from shuhari.ports.collecting import (
+    Binds,
     Curriculum,
     Environments,
     Metric,
     Play,
     Predictor,
+    Reports,
     Reward,
+    RewardAttributes,
     Rollout,
+    RolloutAttributes,
+    RolloutOpens,
     VectorRollout,
     Window,
     is_vector,
 )
 from shuhari.ports.context import Ctx, Job
 from shuhari.ports.declares import Declares
-from shuhari.ports.engines import CURRENT_GROUP, REPLAYING, AsyncEngine, Durations, Engine
+from shuhari.ports.engines import (
+    CURRENT_GROUP,
+    REPLAYING,
+    AsyncEngine,
+    Durations,
+    Engine,
+    EngineAttributes,
+    EngineOpens,
+    Reads,
+    Refuses,
+    StandsIn,
+)
+from shuhari.ports.hooks import Closes, Observes, Remembers, Restarts, ability
 from shuhari.ports.learning import (
     Buffer,
+    BufferAttributes,
     Evaluate,
     Follow,
+    FollowAttributes,
+    HoldsOut,
+    Imitates,
     Learner,
+    LearnerAttributes,
     Objective,
     Optimiser,
+    OptimiserAttributes,
     Recorded,
     Recording,
+    Records,
+    Shares,
     Transform,
 )
-from shuhari.ports.models import Model, Policy, TextModel, is_text
-from shuhari.ports.studies import Analysis, Runs, Study
-from shuhari.ports.tasks import Environment, Listing, Source, Task
+from shuhari.ports.models import (
+    Decides,
+    Decision,
+    Decodes,
+    Encodes,
+    Exports,
+    Model,
+    ModelAttributes,
+    Policy,
+    Renames,
+    Saves,
+    SavesScorer,
+    Saving,
+    TextModel,
+    is_text,
+)
+from shuhari.ports.studies import Analysis, Runs, Study, StudyAttributes
+from shuhari.ports.tasks import (
+    Draws,
+    Environment,
+    EnvironmentAttributes,
+    Expert,
+    Filmable,
+    Listing,
+    Makes,
+    Marks,
+    Previews,
+    Snapshots,
+    Source,
+    Spaces,
+    StepsLanes,
+    Takes,
+    Task,
+    TaskAttributes,
+)
 
 __all__ = [
     "CURRENT_GROUP",
@@ -51,38 +110,83 @@ __all__ = [
     "Analysis",
     "Answers",
     "AsyncEngine",
+    "Binds",
     "Buffer",
+    "BufferAttributes",
+    "Closes",
     "Ctx",
     "Curriculum",
+    "Decides",
+    "Decision",
     "Declares",
+    "Decodes",
     "Dist",
+    "Draws",
     "Durations",
+    "Encodes",
     "Engine",
+    "EngineAttributes",
+    "EngineOpens",
     "Environment",
+    "EnvironmentAttributes",
     "Environments",
     "Evaluate",
+    "Expert",
+    "Exports",
+    "Filmable",
     "Follow",
+    "FollowAttributes",
     "Functional",
+    "HoldsOut",
+    "Imitates",
     "Job",
     "Learner",
+    "LearnerAttributes",
     "Listing",
+    "Makes",
+    "Marks",
     "Metric",
     "Model",
+    "ModelAttributes",
     "Need",
     "Noise",
     "Objective",
+    "Observes",
     "Optimiser",
+    "OptimiserAttributes",
     "Play",
     "Policy",
     "Predictor",
+    "Previews",
+    "Reads",
     "Recorded",
     "Recording",
+    "Records",
+    "Refuses",
+    "Remembers",
+    "Renames",
+    "Reports",
+    "Restarts",
     "Reward",
+    "RewardAttributes",
     "Rollout",
+    "RolloutAttributes",
+    "RolloutOpens",
     "Runs",
+    "Saves",
+    "SavesScorer",
+    "Saving",
+    "Shares",
+    "Snapshots",
     "Source",
+    "Spaces",
+    "StandsIn",
+    "StepsLanes",
     "Study",
+    "StudyAttributes",
+    "Takes",
     "Task",
+    "TaskAttributes",
     "TextModel",
     "Trace",
     "Traces",

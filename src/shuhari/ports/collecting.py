@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Curriculum(Protocol):
-    """Optional: `report`, numbers for the step's report, asked once a step."""
+    """Which problems come next. Optional: `Reports`."""
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]: ...  # n groups; may probe
 
@@ -32,8 +32,8 @@ class Predictor(Protocol):
 
 class Rollout(Protocol):
     """One group of episodes: the same for training, evaluation and inference. `accepts`: setting -> default.
-    Optional: `report`, `open` and `close`, as of a `VectorRollout`; a rollout in a field of another is opened and
-    closed by the run, too."""
+    Optional: `Reports`, `RolloutOpens`, `close`, and what `RolloutAttributes` has; a rollout in a field of another is
+    opened and closed by the run, too."""
 
     accepts: Mapping[str, Any]
 
@@ -85,7 +85,7 @@ class VectorRollout(Protocol):
 
 
 class Reward(Protocol):
-    """Optional: `counts`, whether it weighs 1 where a recipe gives no weights; `close`."""
+    """What the episodes of a group are worth. Optional: what `RewardAttributes` has; `close`."""
 
     async def grade(
         self, group: Sequence[Trajectory], ctx: Ctx
@@ -97,6 +97,50 @@ class Metric(Protocol):
     evaluated. It is charged under `evaluate/`, draws under its own name, and may name the `roles` that it asks."""
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]: ...
+
+
+# ---------------------------------------------------------------- what one may have, asked by `shuhari.ports.ability`
+
+
+class Reports(Protocol):
+    """A curriculum or a rollout that has numbers for the step's report; asked once a step."""
+
+    def report(self) -> Info: ...
+
+
+class RolloutOpens(Protocol):
+    """A rollout that prepares something once a run, before its first group."""
+
+    def open(self, task: Task, seed: int) -> None: ...
+
+
+class Binds(Protocol):
+    """An environment that asks models or draws noise: it hears before `reset` whom to ask, and the key of this episode,
+    by which it names what it asks."""
+
+    def bind(self, ctx: Ctx, key: Sequence[object]) -> None: ...
+
+
+class RolloutAttributes(Protocol):
+    """Values that a rollout may have: `role` decides; `asks`, whether its lanes ask the curriculum where they begin;
+    `unit`, "decision" of a `VectorRollout`."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def asks(self) -> bool: ...
+    @property
+    def unit(self) -> str | None: ...
+
+
+class RewardAttributes(Protocol):
+    """Values that a reward may have: `counts`, whether it weighs 1 if a recipe gives no weights; `name`, of its grades,
+    if that is not the one that it goes by."""
+
+    @property
+    def counts(self) -> bool: ...
+    @property
+    def name(self) -> str: ...
 
 
 def is_vector(rollout: Any) -> TypeGuard[VectorRollout]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,8 +22,7 @@ REPLAYING: ContextVar[bool] = ContextVar("replaying", default=False)
 class Engine(Protocol):
     """Serves every role's policy. Calls that wait at the same time share one forward.
 
-    Optional: `open(seed, charge)`, called before the first `sync` of a run: draws depend on `seed`, and `charge(what,
-    amount)` takes `tokens` (drawn) and `prompt_tokens` (read)."""
+    Optional: `EngineOpens`, `Refuses`, `StandsIn`, `close`, and what `EngineAttributes` has."""
 
     async def sample(
         self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
@@ -54,3 +53,44 @@ class AsyncEngine(Engine, Protocol):
     def load(self, saved: Any) -> None: ...  # answer again what was answered; the rest waits for `loaded`
     def loaded(self) -> None: ...  # all that were in flight have asked again
     def forget(self, group: str) -> None: ...  # a group has landed: nobody asks for its answers again
+
+
+# ---------------------------------------------------------------- what one may have, asked by `shuhari.ports.ability`
+
+
+class EngineOpens(Protocol):
+    """An engine that is told, before the first `sync` of a run, by what `seed` it draws, and a `charge(what, amount)`
+    that takes `tokens` (drawn) and `prompt_tokens` (read)."""
+
+    def open(self, seed: int, charge: Callable[[str, float], None]) -> None: ...
+
+
+class Refuses(Protocol):
+    """An engine that cannot sample in every way: why it cannot sample so, "" if it can."""
+
+    def refuses(self, sampling: Sampling) -> str: ...
+
+
+class StandsIn(Protocol):
+    """An engine that needs what a rehearsal has not: another takes its place there."""
+
+    def stand_in(self) -> Engine: ...
+
+
+class Reads(Protocol):
+    """One who answers for a model elsewhere, and can read what it did not write: log-probabilities, see `Vllm.read`."""
+
+    async def read(self, ids: list[int], never: Sequence[int]) -> tuple[list[float], list[list[float]]]: ...
+
+
+class EngineAttributes(Protocol):
+    """Values that an engine may have: the role whose weights it cannot follow (`fixed`), and see `AsyncEngine`."""
+
+    @property
+    def fixed(self) -> str: ...
+    @property
+    def staleness(self) -> int: ...
+    @property
+    def virtual(self) -> Durations | None: ...
+    @property
+    def busy(self) -> bool: ...

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Info
-from shuhari.events import Event, On, Updated
+from shuhari.events import Event, On, Updated, When
 from shuhari.needs import Need
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 class Buffer(Protocol):
     """Fills by `observe(Collected)`; `wanted` is what it still wants (groups; decisions where a VectorRollout feeds
-    it); `draw` yields the batches to learn from and stamps `weight/<its stream>`."""
+    it); `draw` yields the batches to learn from and stamps `weight/<its stream>`.
+
+    Optional: `Recorded`, `Imitates`, `Records`, and what `BufferAttributes` has."""
 
     def wanted(self) -> int: ...
     def draw(self, ctx: Ctx) -> Iterator[Batch]: ...
@@ -71,13 +73,14 @@ class Evaluate(Protocol):
 
 
 class Optimiser(Protocol):
+    """How weights move. Optional: `Shares`, and what `OptimiserAttributes` has."""
+
     def bind(self, params: Sequence[nn.Parameter]) -> None: ...
     def step(self, evaluate: Evaluate, at: float) -> Info: ...  # at: the count that schedules stand at
 
 
 class Learner(Protocol):
-    """Optional: `parts`, name -> what each of its optimisers owns, as of the learner `gradient`; `held_out(split, n,
-    ctx)`, losses and infos on recorded problems that nothing learns from."""
+    """Moves weights by what was collected. Optional: `HoldsOut`, and what `LearnerAttributes` has."""
 
     buffer: Buffer
     transforms: Mapping[str, Transform]
@@ -94,3 +97,69 @@ class Follow(Protocol):
     @property
     def on(self) -> On | tuple[On, ...]: ...  # which events it hears
     def __call__(self, models: Mapping[str, Model], event: Event) -> None: ...
+
+
+# ---------------------------------------------------------------- what one may have, asked by `shuhari.ports.ability`
+
+
+class HoldsOut(Protocol):
+    """A learner that says how it does on recorded problems that nothing learns from: losses and infos."""
+
+    def held_out(self, split: str, n: int, ctx: Ctx) -> Mapping[str, float]: ...
+
+
+class Imitates(Protocol):
+    """A buffer that says in words what it imitates of a task's problems, see `Demos`."""
+
+    def imitates(self, task: Task) -> str: ...
+
+
+class Records(Protocol):
+    """A buffer that gives what it holds as the columns of a data set."""
+
+    def recorded(self) -> Mapping[str, Tensor]: ...
+
+
+class Shares(Protocol):
+    """An optimiser whose parameters may be shards: `total` adds a number up over all of them."""
+
+    def share(self, total: Callable[[Tensor], Tensor]) -> None: ...
+
+
+class BufferAttributes(Protocol):
+    """Values that a buffer, or a recording, may have; `shuhari.kernel.abilities` says of each what it means."""
+
+    @property
+    def unit(self) -> str | None: ...
+    @property
+    def size(self) -> int | None: ...
+    @property
+    def card(self) -> Mapping[str, Any]: ...
+    @property
+    def odd(self) -> tuple[str, ...]: ...
+    @property
+    def unknown(self) -> str: ...
+
+
+class OptimiserAttributes(Protocol):
+    """Values that an optimiser may have: when its memory is cleared (`reset`); a term that it knows by name -> whether
+    its part must have it, else it may not (`terms`)."""
+
+    @property
+    def reset(self) -> When | None: ...
+    @property
+    def terms(self) -> Mapping[str, bool]: ...
+
+
+class LearnerAttributes(Protocol):
+    """Values that a learner may have: name -> what each of its optimisers owns, as of the learner `gradient`."""
+
+    @property
+    def parts(self) -> Mapping[str, Any]: ...  # a `learners.parts.Part` each
+
+
+class FollowAttributes(Protocol):
+    """Values that a follower, or a `When`, may have: the score of an evaluation whose plateau it acts on."""
+
+    @property
+    def waits_for(self) -> str: ...

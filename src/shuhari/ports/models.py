@@ -5,11 +5,11 @@ What models answer (`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Sampling
@@ -24,7 +24,8 @@ class Model(Protocol):
 
     A model made of others names them as `roles`, a tuple, and is given them by `bind(models)`, role -> model, whenever
     roles are cast; it holds them so that neither a copy of itself nor its `module` contains them.
-    Optional: `roles`, `packs`, `renamed`, `save` (see `abilities`); a model of text has what `TextModel` has."""
+    Optional: `Decides`, `Decision`, `Renames`, `Saves`, `SavesScorer`, `Exports`, `Decodes`, and what `ModelAttributes`
+    has; a model of text has what `TextModel` has."""
 
     @property
     def module(self) -> nn.Module: ...
@@ -51,6 +52,97 @@ class TextModel(Policy, Protocol):
     def encode(self, prompt: Payload) -> Array: ...  # a string or messages -> ids [k]
     def decode(self, ids: Array) -> str: ...  # without a closing end token
     def save(self, directory: str | Path, *, dtype: str = "", shard: str = "5GB") -> None: ...  # as others read it
+
+
+# ---------------------------------------------------------------- what one may have, asked by `shuhari.ports.ability`
+
+
+class Decision(Protocol):
+    """A policy that decides in other terms than the environment: the columns of decisions that this got as `taken`."""
+
+    def decision(self, taken: Tensor) -> Mapping[str, Tensor]: ...  # `taken` [B, ...]
+
+
+class Decides(Protocol):
+    """A controller's action without chance as environments take it (the column `action`), and more columns."""
+
+    def decide(self, contexts: Any) -> Mapping[str, Tensor]: ...
+
+
+class Encodes(Protocol):
+    """What makes a model one of text, and with `decode` one that answers text; see `TextModel`."""
+
+    def encode(self, prompt: Payload) -> Array: ...
+    def decode(self, ids: Array) -> str: ...
+
+
+class Saving(Protocol):
+    """Writes a directory as others read it: `dtype` float32, bfloat16 or float16, `shard` the largest file."""
+
+    def __call__(self, directory: str | Path, *, dtype: str = "", shard: str = "5GB") -> None: ...
+
+
+class Saves(Protocol):
+    """A model that others can read."""
+
+    @property
+    def save(self) -> Saving: ...
+
+
+class SavesScorer(Protocol):
+    """A value head that others can read, as a classifier of texts."""
+
+    @property
+    def save_scorer(self) -> Saving: ...
+
+
+class Exports(Protocol):
+    """A model whose weights an engine elsewhere can serve; `outline` says what this must know of it beforehand."""
+
+    def export(self, directory: str | Path) -> None: ...
+    def outline(self) -> Any: ...  # a `models.text.pretrained.Outline`
+
+
+class Decodes(Protocol):
+    """A model with continuous batching; its answer is None if its layout has none."""
+
+    @property
+    def decoder(self) -> Callable[..., Any]: ...  # (**settings) -> a `models.text.decoder.Decoder` | None
+
+
+class Renames(Protocol):
+    """A model whose weights are called otherwise now than in a checkpoint (under adapters)."""
+
+    def renamed(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
+
+
+class ModelAttributes(Protocol):
+    """Values that a model may have; `shuhari.kernel.abilities` says of each what it means and what stands for it."""
+
+    @property
+    def module(self) -> nn.Module | None: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def offers(self) -> Collection[str] | None: ...
+    @property
+    def roles(self) -> tuple[str, ...]: ...
+    @property
+    def limit(self) -> int | None: ...
+    @property
+    def bins(self) -> Any: ...  # a `models.readout.Bins`, or None
+    @property
+    def quantiles(self) -> Any: ...  # a `models.quantiles.Quantiles`, or None
+    @property
+    def return_statistic(self) -> Any: ...  # a `Moments`, or None
+    @property
+    def packs(self) -> bool: ...
+    @property
+    def lora(self) -> Any: ...  # the settings of its adapters, or None
+    @property
+    def path(self) -> str: ...
+    @property
+    def device(self) -> str: ...
 
 
 def is_text(model: Any) -> TypeGuard[TextModel]:

@@ -37,3 +37,18 @@ class Analysis(Protocol):
     """What a paper shows without training a model: an exact identity, a simulation. Named numbers of a seed."""
 
     def __call__(self, seed: int) -> Mapping[str, float]: ...
+
+
+# ---------------------------------------------------------------- what one may have, asked by `shuhari.ports.ability`
+
+
+class StudyAttributes(Protocol):
+    """Values that a study, or a quantity of a claim, may have: whether there are runs at all (`trains`); whether these
+    must have the machine for themselves (`alone`); the metrics that it reads, to be kept and drawn (`names`)."""
+
+    @property
+    def trains(self) -> bool: ...
+    @property
+    def alone(self) -> bool: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...

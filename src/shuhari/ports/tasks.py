@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from shuhari.data import Problem, Step
+from shuhari.data import Array, Payload, Problem, Step
 from shuhari.ports.answers import Answers
+
+if TYPE_CHECKING:
+    from gymnasium import Env
+
+    from shuhari.needs import Trace
 
 
 class Source(Protocol):
@@ -20,7 +25,7 @@ class Task(Protocol):
     """What is to be solved. `grade` names its rewards; `score` in [0, 1] is the task's own measure. `spaces` tells
     models of fixed size what they see and do (Gymnasium spaces; None for text).
 
-    Optional: `make`, `alphabet`, `ungraded`, and a classmethod `preview` (see `shuhari.kernel.abilities`)."""
+    Optional: `Makes`, `Listing`, `Marks`, `Previews`, `Filmable`, `Expert`, and what `TaskAttributes` has."""
 
     def problems(self, split: str) -> Source: ...
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None: ...
@@ -39,10 +44,105 @@ class Environment(Protocol):
     """One episode's world. `reset` and `step` may be coroutine functions. An observation that is a `Whole` takes the
     place of a context of text.
 
-    Optional: `snapshot()`, a payload that `restore(snapshot)` takes back; `bind(ctx, key)`, before `reset`: whom to ask
-    for models and noise, and what to name these by (`key` is this episode's own); `takes(trace)`: what `step` is to get
-    of a decision; `facts`: column -> number or array, of the last step, with `executed` where that is not what it was
-    sent; `close()`, when the episode is over."""
+    Optional: `Snapshots`, `Binds`, `Takes`, `Draws`, what `EnvironmentAttributes` has, and `close()`, when the episode
+    is over."""
 
     def reset(self, problem: Problem) -> Any: ...  # the first observation
     def step(self, action: Any) -> Any: ...  # (observation, rewards by name, Status | None)
+
+
+# ---------------------------------------------------------------- what one may have, asked by `shuhari.ports.ability`
+
+
+class Spaces(Protocol):
+    """A must of a task; a model of text is also built without a task, and asks whether there are any."""
+
+    def spaces(self) -> tuple[Any, Any] | None: ...  # (observation, action)
+
+
+class Makes(Protocol):
+    """A task whose environments lanes can play: `make` gives a new one of Gymnasium."""
+
+    def make(self) -> Env[Any, Any]: ...
+
+
+class Marks(Protocol):
+    """A task that can tell where a text goes wrong: the place of the first wrong character, None if it is right."""
+
+    def first_wrong(self, problem: Problem, text: str) -> int | None: ...
+
+
+class Previews(Protocol):
+    """A task that is costly to make shows listings an example without that (a classmethod)."""
+
+    def preview(self) -> Mapping[str, Any]: ...  # of `spaces`, `prompt` and `answer`
+
+
+class Filmable(Protocol):
+    """A task that has a variant like it whose environments `draw`."""
+
+    def filmed(self) -> Task: ...
+
+
+class Expert(Protocol):
+    """A task, or an environment, that has a scripted policy."""
+
+    def expert(self, observation: Any, rng: Any) -> Any: ...  # an action as the environment takes it
+
+
+class TaskAttributes(Protocol):
+    """Values that a task may have; `shuhari.kernel.abilities` says of each what it means and what stands for it."""
+
+    @property
+    def alphabet(self) -> str: ...
+    @property
+    def read_from(self) -> Mapping[str, str]: ...
+    @property
+    def ungraded(self) -> bool: ...
+    @property
+    def copies(self) -> bool | None: ...
+    @property
+    def simulates(self) -> bool | None: ...
+    @property
+    def extras(self) -> Mapping[str, Any]: ...
+    @property
+    def table(self) -> Any: ...  # a `tasks.worlds.finite_horizon.Table`, or None
+    @property
+    def cells(self) -> tuple[str, ...]: ...
+    @property
+    def scene(self) -> Any: ...  # a `tasks.scene.Scene`, or None
+
+
+class Snapshots(Protocol):
+    """An environment that can be set back: `restore` of another one takes what `snapshot` gives."""
+
+    def snapshot(self) -> Payload: ...
+    def restore(self, snapshot: Any) -> Any: ...  # the observation as it was
+
+
+class Draws(Protocol):
+    """An environment that shows how it stands: a picture [H, W, 3] uint8, None if there is none."""
+
+    def draw(self) -> Array | None: ...
+
+
+class Takes(Protocol):
+    """An environment that says what its `step` is to get of a decision."""
+
+    def takes(self, trace: Trace) -> Any: ...
+
+
+class StepsLanes(Protocol):
+    """A class of environments of Gymnasium that steps many at once, see `tasks.lanes`."""
+
+    def step_lanes(self, lanes: Any, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]: ...
+
+
+class EnvironmentAttributes(Protocol):
+    """Values that an environment may have: `facts`, column -> number or array of its last step, with `executed` if that
+    is not what it was sent; `moves`, the attributes that a reset draws or a step changes (with `StepsLanes`)."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+    @property
+    def moves(self) -> tuple[str, ...]: ...

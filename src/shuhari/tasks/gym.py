@@ -25,9 +25,9 @@ from gymnasium.envs.registration import EnvSpec
 from shuhari.bounds import Count, Length, Seed, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.engines.time_limit import guard
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import find, locate, register, searching
 from shuhari.models.spaces import MASK
+from shuhari.ports.hooks import ability
 from shuhari.tasks.checked import Checked, check_has_spaces
 from shuhari.tasks.snapshots import (
     Env,

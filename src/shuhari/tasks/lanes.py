@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from shuhari.data import Array
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 
 Stepped = tuple[Array, Array, Array, Array, dict[str, Any]]
 FOREIGN: dict[type, tuple[str, ...]] = {OrderEnforcing: (), TimeLimit: ("_elapsed_steps",)}  # wrappers of Gymnasium

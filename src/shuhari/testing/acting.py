@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.data import Problem, Request, Whole
-from shuhari.kernel.abilities import ability
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.models.spaces import MASK
+from shuhari.ports.hooks import ability
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.checked import Checked, check_has_spaces
 from shuhari.tasks.contract import explain_facts, explain_first, explain_step

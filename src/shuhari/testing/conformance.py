@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 from shuhari.config.recipe import Recipe, load
 from shuhari.kernel import state
-from shuhari.kernel.abilities import ability
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.loop.run import Run, loop, open_run
+from shuhari.ports.hooks import ability
 from shuhari.testing.compare import contents, differences, to_plain
 from shuhari.testing.learning import (
     look_at_follow,

@@ -21,9 +21,9 @@ from shuhari.batch import Batch
 from shuhari.data import Info
 from shuhari.events import EVENTS, Committed, Evaluated, Event, StageStarted, Updated, event_kinds
 from shuhari.kernel import state
-from shuhari.kernel.abilities import ability
 from shuhari.loop.breaches import DRAWS, are_equal, copy_columns, generator_states
 from shuhari.ports.declares import declares
+from shuhari.ports.hooks import ability
 from shuhari.store.codec import dumps, loads
 from shuhari.testing.looking import (
     call_twice,

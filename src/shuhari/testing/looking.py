@@ -16,8 +16,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.kernel import state
-from shuhari.kernel.abilities import ability, explain_misfit
+from shuhari.kernel.abilities import explain_misfit
 from shuhari.loop.breaches import DRAWS, IN_PLACE, find_changed, generator_states
+from shuhari.ports.hooks import ability
 from shuhari.store.codec import dumps, loads
 from shuhari.testing.compare import differences, to_plain
 

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import pack
 from shuhari.loop.breaches import generator_states
 from shuhari.needs import Need, Traces, evaluate, gather
+from shuhari.ports.hooks import ability
 
 SCORE = Need(("policy",), "log_prob")
 
@@ -282,4 +282,4 @@ def check_model(case: ModelCase) -> None:
 
 def model_kind(model: Any) -> str:
     """`exact`, `chain` or `bound`."""
-    return str(ability(model, "kind"))
+    return ability(model, "kind")

@@ -20,10 +20,10 @@ from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.events import Collected
 from shuhari.kernel import state
-from shuhari.kernel.abilities import ability, find_missing
+from shuhari.kernel.abilities import find_missing
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.needs import Trace
-from shuhari.ports import is_vector
+from shuhari.ports import Engine, ability, is_vector
 from shuhari.tasks.source import read_first
 from shuhari.testing.context import context
 from shuhari.testing.looking import (
@@ -201,7 +201,7 @@ def check_engine(
     run = context(models=models, engine=engine)
 
     def serve() -> Any:
-        mine = rebuild(engine)
+        mine: Engine = rebuild(engine)
         ability(mine, "open")(3, lambda what, amount: None)
         mine.sync(models, 1)
         return mine

@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.data import Problem, Step
-from shuhari.kernel.abilities import ability
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.ports.declares import declares, is_among
+from shuhari.ports.hooks import ability
 from shuhari.store.codec import dumps
 from shuhari.tasks.contract import explain_grade, explain_ids
 from shuhari.testing.acting import Episodes, act_at_random, check_environment

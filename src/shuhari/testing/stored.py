@@ -17,10 +17,10 @@ from torch import Tensor
 from shuhari.batch import POINTERS, Batch
 from shuhari.events import Collected, Event, Updated
 from shuhari.kernel import state
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.pack import CORE
 from shuhari.loop.breaches import DRAWS, copy_columns, generator_states
 from shuhari.ports.declares import declares, is_among
+from shuhari.ports.hooks import ability
 from shuhari.testing.batches import groups, transitions
 from shuhari.testing.context import context
 from shuhari.testing.looking import check_repeats, require, require_port, require_same, require_unchanged, to_tree

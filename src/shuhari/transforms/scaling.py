@@ -13,11 +13,10 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import Discount, Positive, check
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.models.normaliser import Moments, moments
 from shuhari.needs import Need, role_model
-from shuhari.ports import Ctx
+from shuhari.ports import Ctx, ability
 
 
 @register("transform", "scale_rewards")

@@ -17,7 +17,6 @@ WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not hig
 
 def show_plan(one: Any, root: Path, out: Path) -> None:
     """Print the runs of a claim, which of them exist, what they could find, and what they are expected to cost."""
-    from shuhari.kernel.abilities import ability
     from shuhari.lab.claims.checks import name_quantity
     from shuhari.lab.claims.protocol import prepare
     from shuhari.lab.claims.result import (
@@ -30,6 +29,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     )
     from shuhari.lab.claims.runs import plan_runs
     from shuhari.lab.claims.tries import Begun, file_of
+    from shuhari.ports.hooks import ability
 
     now = find_modules(one)  # builds every arm, so that mistakes show
     say(f"{one.name}: {one.says}")

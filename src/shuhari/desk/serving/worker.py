@@ -23,9 +23,9 @@ from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Traje
 from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.serving.telling import Said
 from shuhari.engines.local import Local
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.pack import pack
 from shuhari.needs import Trace
+from shuhari.ports.hooks import ability
 from shuhari.store.files import find_memory
 
 DTYPES = ("float32", "bfloat16", "float16")  # of weights that sample

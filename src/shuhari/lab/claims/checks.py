@@ -9,8 +9,8 @@ from typing import Any
 from shuhari.config.overlay import RecipeError
 from shuhari.config.settings import Settings, look_up
 from shuhari.data import nearest
-from shuhari.kernel.abilities import ability
 from shuhari.lab.claims.verdict import ROLES, Rule
+from shuhari.ports.hooks import ability
 
 BASELINE, START = "baseline", "start"
 SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
@@ -26,7 +26,7 @@ class Check:
     @property
     def trains(self) -> bool:
         """Whether it is about runs."""
-        return bool(ability(look_up("quantity", self.quantity.get("use", "metric"), "claim.check"), "trains"))
+        return ability(look_up("quantity", self.quantity.get("use", "metric"), "claim.check"), "trains")
 
     @property
     def within(self) -> bool:

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shuhari.kernel.abilities import ability
 from shuhari.lab.claims import cards
 from shuhari.lab.claims.cards import Card
 from shuhari.lab.claims.checks import START, name_quantity
@@ -34,6 +33,7 @@ from shuhari.lab.claims.result import (
 from shuhari.lab.claims.runs import Made, make
 from shuhari.lab.claims.tries import Begun
 from shuhari.lab.claims.verdict import HELD, Because, Effect, Headline, Verdict, join_reasons
+from shuhari.ports.hooks import ability
 from shuhari.store.files import count_cores
 
 Tell = Callable[[Progress], None]

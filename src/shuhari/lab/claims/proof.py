@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.data import EMPTY, nearest
-from shuhari.kernel.abilities import ability
 from shuhari.lab.claims.claim import Claim
 from shuhari.lab.claims.pool import ClaimError, Progress, Work, drive, is_changed
 from shuhari.lab.claims.quantities import Evidence, read_values
 from shuhari.lab.claims.result import compute_hashes, find_restated, find_stale, list_points, list_quantities, round_to
 from shuhari.lab.claims.runs import PACKAGES, VALUELESS, Job, find_own, make_evidence, make_name, plan_runs
 from shuhari.loop.machine import processor, versions
+from shuhari.ports.hooks import ability
 from shuhari.store.directory import Run
 from shuhari.store.files import StoreError, count_cores, replace_file
 from shuhari.store.schema import FILE

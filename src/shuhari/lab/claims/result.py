@@ -17,7 +17,6 @@ import numpy as np
 
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
-from shuhari.kernel.abilities import ability
 from shuhari.lab.claims.arms import METHOD
 from shuhari.lab.claims.checks import Check
 from shuhari.lab.claims.claim import Claim
@@ -26,6 +25,7 @@ from shuhari.lab.claims.quantities import Evidence, Quantity, Simulated
 from shuhari.lab.claims.runs import Made
 from shuhari.lab.claims.sources import digest_core, digest_modules, find_changed, list_common
 from shuhari.lab.claims.tries import file_of
+from shuhari.ports.hooks import ability
 from shuhari.store.files import replace_file, translate_errors
 
 WHOLE = ("verdict", "says", "headline", "kind", "premise", "guard", "because", "mde", "exploratory", "checks", "start",

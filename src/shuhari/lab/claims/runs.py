@@ -23,7 +23,6 @@ from typing import Any
 from shuhari.config.overlay import read_budgets
 from shuhari.config.recipe import Recipe
 from shuhari.data import StalledError
-from shuhari.kernel.abilities import ability
 from shuhari.lab.claims.arms import METHOD
 from shuhari.lab.claims.checks import BASELINE
 from shuhari.lab.claims.claim import ALIKE, WARM, Claim
@@ -33,6 +32,7 @@ from shuhari.lab.claims.quantities import Evidence, Quantity, read_value
 from shuhari.lab.claims.sources import digest_core, digest_modules
 from shuhari.loop.machine import versions
 from shuhari.loop.progress import counts
+from shuhari.ports.hooks import ability
 from shuhari.store.directory import Run
 from shuhari.store.files import LockedError, StoreError, count_cores, is_locked, replace_file
 from shuhari.store.schema import FILE

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import EMPTY, Array
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import find, names
+from shuhari.ports.hooks import ability
 
 RECENT = 50  # steps at most that count as the last ones
 
@@ -79,7 +79,7 @@ def list_trained(reward: Mapping[str, Any]) -> list[str]:
 
 def _counts(use: str) -> bool:
     """Whether a grader takes the place of the task's own measure; one of a user's, whose code is not asked, does."""
-    return use not in names("reward") or bool(ability(find("reward", use), "counts"))
+    return use not in names("reward") or ability(find("reward", use), "counts")
 
 
 def recent(e: Evidence, name: str) -> float:

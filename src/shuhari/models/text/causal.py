@@ -21,7 +21,6 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Depth, Length, Width, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.models.devices import find_device
 from shuhari.models.readout import Values
@@ -35,6 +34,7 @@ from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_t
 from shuhari.models.text.tokens import TokenDist
 from shuhari.models.text.trunk import Trunk
 from shuhari.needs import Noise, Trace
+from shuhari.ports.hooks import ability
 from shuhari.store.files import find_memory, follow_umask
 
 VALUE = "value_head.safetensors"

@@ -22,7 +22,6 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Depth, Length, Width, check
 from shuhari.data import Array, Payload, Sampling
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.noise import CounterNoise
 from shuhari.kernel.registry import register
 from shuhari.models.sampling import honour
@@ -31,6 +30,7 @@ from shuhari.models.text.choice import choose
 from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.models.text.tokens import NEVER
 from shuhari.needs import Noise, Trace
+from shuhari.ports.hooks import ability
 
 Order: TypeAlias = Literal["left", "confidence", "random"]
 

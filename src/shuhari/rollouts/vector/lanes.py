@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from shuhari.data import Array, Payload
 from shuhari.engines.time_limit import EscapeError, Overdue, guard
-from shuhari.kernel.abilities import ability
+from shuhari.ports.hooks import ability
 from shuhari.tasks.lanes import Lanes, are_alike
 from shuhari.tasks.snapshots import begin, restore, snapshot
 from shuhari.tasks.tells import EXTRAS

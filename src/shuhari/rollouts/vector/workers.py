@@ -24,22 +24,23 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from multiprocessing.connection import Pipe
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
 from shuhari.data import Array, Payload
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.begin import build_command, send_places
 from shuhari.kernel.registry import USERS, locate
+from shuhari.ports.hooks import ability
 from shuhari.rollouts.vector import worker
 from shuhari.rollouts.vector.lanes import PATIENCE, Extras, Seen, find_extras, split_space, view_rows, write
 from shuhari.store import codec
 from shuhari.tasks.views import storage_dtype
 
 LEAVE = 5.0  # seconds for workers to end in peace
-KNOWN = ("copies", "simulates")  # what a task has found out about its environments, and a worker need not find again
+# what a task has found out about its environments, and a worker need not find again
+KNOWN: tuple[Literal["copies", "simulates"], ...] = ("copies", "simulates")
 ONE_THREAD = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
 )  # fmt: skip
@@ -57,7 +58,7 @@ class Workers:
     it, or be sent them. WorkerError, at any call, for what goes wrong there; afterwards no worker is left."""
 
     def __init__(self, task: Any, lanes: int, workers: int, ring: int, seconds: float = PATIENCE) -> None:
-        self.name = str(ability(task, "path") or type(task).__name__)
+        self.name = ability(task, "path") or type(task).__name__
         seen, action = task.spaces()
         setup = {**_describe(task), "seconds": seconds, "plain": isinstance(action, spaces.Discrete)}
         size = lanes // ring

@@ -122,10 +122,10 @@ def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
     `STATES` of them; `cells`, rows of letters of a gridworld whose cells the states are, else None."""
     import torch
 
-    from shuhari.kernel.abilities import ability
     from shuhari.loop.opening import open_checkpoint
     from shuhari.models.spaces import discrete, spaces_of
     from shuhari.needs import role_model
+    from shuhari.ports.hooks import ability
 
     path = runs.find(run)
 

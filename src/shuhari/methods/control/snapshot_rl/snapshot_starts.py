@@ -18,13 +18,12 @@ import torch
 
 from shuhari.bounds import Count, Length, check
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import register
 from shuhari.needs import role_model
 from shuhari.objectives.td import member_values
-from shuhari.ports import Ctx
+from shuhari.ports import Ctx, ability
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.snapshots import thaw
 

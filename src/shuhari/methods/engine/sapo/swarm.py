@@ -13,9 +13,8 @@ from typing import Any
 
 from shuhari.bounds import Length, check
 from shuhari.data import EMPTY, Info, code
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
-from shuhari.ports import Runs
+from shuhari.ports import Runs, ability
 
 REWARD = "curriculum/own_reward"  # what the curriculum `shared_groups` reports
 

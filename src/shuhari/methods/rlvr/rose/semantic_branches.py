@@ -20,10 +20,9 @@ import torch
 
 from shuhari.bounds import Bounds, Fraction, check
 from shuhari.data import Array, ContractError, Request, Status, Step, Trajectory, is_tokens
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.needs import Trace
-from shuhari.ports import Ctx
+from shuhari.ports import Ctx, ability
 
 Metric: TypeAlias = Literal["semantic", "shifted", "entropy"]
 CHUNK = 64  # tokens of an answer whose likely tokens' embeddings are held at once
@@ -159,8 +158,9 @@ def score_tokens(ids: Array, logp: Array, embeddings: torch.Tensor | None, metri
 
 def find_embeddings(model: Any) -> torch.Tensor:
     """[V, W] what a model of text reads tokens with, as they are. ContractError where it has none."""
+    module: Any = ability(model, "module")  # of a kind of its own each
     try:
-        weight: torch.Tensor = ability(model, "module").lm.get_input_embeddings().weight.detach()
+        weight: torch.Tensor = module.lm.get_input_embeddings().weight.detach()
     except (AttributeError, TypeError):
         expected = "a model of text with embeddings of its input tokens, or metric = 'entropy'"
         message = f"semantic: {type(model).__name__} has no embeddings of tokens: expected {expected}"

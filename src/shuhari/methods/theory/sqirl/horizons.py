@@ -15,9 +15,8 @@ from scipy.stats import spearmanr
 
 from shuhari.bounds import check
 from shuhari.data import EMPTY, Info, code
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
-from shuhari.ports import Runs
+from shuhari.ports import Runs, ability
 
 
 @register("study", "horizons")

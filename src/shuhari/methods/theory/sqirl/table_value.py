@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from shuhari.bounds import check
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.registry import register
 from shuhari.needs import role_model
-from shuhari.ports import Ctx
+from shuhari.ports import Ctx, ability
 from shuhari.tasks.worlds.finite_horizon import evaluate_policy, iterate_from_random
 
 
