@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+from arms import apart
 from built import answers, built, learnt, padded, same, table
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.kernel.pack import pack
+from shuhari.lab.claims.claim import read
 from shuhari.loop.run import loop, open_run
 from shuhari.methods.rlvr.oreal.oreal import Credit, balance_sides, draw_pairs
 from shuhari.methods.rlvr.oreal.token_rewards import Outcome
@@ -300,3 +302,13 @@ def test_the_papers_numbers() -> None:
     assert stage.n == 16 and part.after == 10 and set(part.terms) == {"pos", "neg", "divergence"}
     assert part.terms["divergence"].objective == Divergence(form="k1")  # the gradient of KL(policy || reference)
     assert stage.models["reference"].init == "policy" and not stage.follows
+
+
+def test_the_ladder_of_its_claim() -> None:
+    """Credit is one rung, what is made of rewards the other; every policy moves equally often."""
+    arms = read("rlvr/oreal").arms
+    neg = "part.policy.terms.neg"
+    credit = apart("method", "reshaped", arms)
+    assert credit and all(k.startswith(("models.credit", "transform.oreal", "part.credit")) for k in credit)
+    rung = apart("reshaped", "baseline", arms)
+    assert {k for k in rung if not k.startswith("transform.advantage")} == {neg} and len(rung) > 1
