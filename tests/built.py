@@ -6,7 +6,8 @@ Models are tables: what they say of each token is given, so that a test reads gr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +28,12 @@ from shuhari.learners.loss import Loss
 from shuhari.loop.collect import add_reward, grade_group
 from shuhari.needs import gather
 from shuhari.transforms import apply
+from shuhari.transforms.advantage import Advantage
 
 OLD = "policy/log_prob"  # the column of what the policy said before the update
+POLICY = "learners.main.parts.policy"
+CLIP = f"{POLICY}.terms.loss"
+SCALED = {"advantage": Advantage(centre="mean", scale="group")}  # GRPO's: less the mean, over the deviation
 
 
 def built(recipe: str, *, usual: bool = False) -> Components:
@@ -36,6 +41,27 @@ def built(recipe: str, *, usual: bool = False) -> Components:
     its `usual` base is asked for."""
     found = load(recipe)
     return build_stage((read(recipe).own if "claim" in found.tree and not usual else found).stages[-1])
+
+
+def at(thing: Any, path: str) -> Any:
+    """What stands at a dotted path of attributes and names."""
+    return reduce(lambda x, name: x[name] if isinstance(x, Mapping) else getattr(x, name), path.split("."), thing)
+
+
+def holds(recipe: str, wanted: Mapping[str, Any], *, usual: bool = False) -> Components:
+    """The built stage, which has at these dotted paths what a paper says: numbers that a test writes down, not read
+    from a recipe. Left out there: what a recipe scales and says so (sizes of batches and pools, learning rates), but
+    for ratios that stay."""
+    stage = built(recipe, usual=usual)
+    assert {path: at(stage, path) for path in wanted} == wanted
+    return stage
+
+
+def one_loss(stage: Components) -> None:
+    """One term alone, with the weight 1, on all of the batch, without a reference."""
+    [term] = at(stage, POLICY).terms.values()
+    assert (term.weight, term.stream) == (1.0, "rl") and "reference" not in stage.models
+    assert not stage.learners["main"].transforms and stage.sampling.temperature == 1
 
 
 def answers(stage: Components, said: Sequence[str], score: Sequence[float], **told: Sequence[float]) -> Batch:

@@ -9,7 +9,6 @@ import pytest
 
 from shuhari.data import Array
 from shuhari.learners.change_points import has_changed, log_evidence, split_evidence
-from shuhari.methods.theory.r_bocpd_ucrl2.change import Change
 
 
 def forecast(stream: Array, kinds: int) -> float:
@@ -55,10 +54,3 @@ def test_at_most_the_rate_of_streams_alarms() -> None:
     assert np.exp(split_evidence(np.repeat([0, 1], [5, 6]), 2).max()) == pytest.approx(132)
     streams = [x for x in map(np.array, product((0, 1), repeat=12)) if has_changed(x, 2, rate)]
     assert 0 < sum(forecast(x, 2) for x in streams) <= rate
-
-
-def test_the_simulation_tells_alarms_and_delays() -> None:
-    found = Change(runs=6, length=80, kinds=3)(0)
-    assert found["false_alarms"] == 0 and found["found"] > 0.5 and 0 < found["delay"] <= 40
-    with pytest.raises(ValueError, match="expected at least 2 and 4"):
-        Change(kinds=1)

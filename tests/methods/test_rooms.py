@@ -1,5 +1,5 @@
-"""Where code of methods stands: what one method alone uses lies in its folder, and no folder needs another's. Read from
-the source and the recipes, nothing is imported."""
+"""Where code of methods stands: what one method alone uses lies in its folder, no folder needs another's, and each has
+its page and its test. Read from the source and the recipes, nothing is imported."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from shuhari.config.overlay import USE
 
 ROOT = Path(__file__).parents[2] / "src" / "shuhari"
+TESTS = Path(__file__).parents[1]
 METHODS = sorted(file.parent for file in (ROOT / "methods").glob("*/*/recipe.toml"))
 SHARED = ("analysis", "buffers", "curricula", "learners", "metrics", "models", "objectives", "optimisers", "rewards",
           "rollouts", "studies", "transforms")  # fmt: skip
@@ -84,6 +85,18 @@ def test_a_folder_is_whole(folder: Path) -> None:
         names = {name for _, name in NAMES.findall(file.read_text(encoding="utf-8"))}
         used = any(name_module(file) in list_imported()[other] for other in modules if other != file)
         assert names & named or used, f"{file.name} is named neither by the recipe nor by the claim"
+
+
+@pytest.mark.parametrize("folder", METHODS, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_a_method_has_its_page_and_its_test(folder: Path) -> None:
+    assert (folder / "README.md").is_file()
+    test = Path(__file__).parent / folder.parent.name / f"test_{folder.name}.py"
+    assert test.is_file(), f"no test of its own: expected {test.relative_to(TESTS)}"
+
+
+def test_a_test_among_the_methods_is_of_one() -> None:
+    found = {f"{f.parent.name}/{f.stem.removeprefix('test_')}" for f in Path(__file__).parent.glob("*/test_*.py")}
+    assert found - {f"{folder.parent.name}/{folder.name}" for folder in METHODS} == set()
 
 
 def test_shared_code_imports_no_method() -> None:

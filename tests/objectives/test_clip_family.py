@@ -237,14 +237,6 @@ def test_an_untruncated_weight_makes_the_surrogate_exact_under_another_sampler()
     torch.testing.assert_close(got, pi * (reward - (pi * reward).sum()))
 
 
-def test_decoupled_is_ppo_where_the_sampler_is_the_policy_before_the_update():
-    """AReaL, equation 5 with pi_prox = pi_behaviour: value and gradient are those of PPO's clip."""
-    clip = build_stage(load("engine/areal").stages[-1]).learners["main"].parts["policy"].terms["loss"].objective
-    old = [[x - log(r) for x, r in zip(*rows, strict=True)] for rows in zip(LOGP, RATIO, strict=True)]
-    columns = {"policy__log_prob": old, "logp": old}
-    check(measured([SCALED], clip, "decision", **columns), *measured([SCALED], Clip(), "decision"))
-
-
 # --------------------------------------------------------------------------------------- the recipes say the same
 
 

@@ -22,15 +22,13 @@ from shuhari.config.recipe import load
 from shuhari.data import Sampling, code
 from shuhari.events import Collected
 from shuhari.kernel.noise import CounterNoise, keys
-from shuhari.loop.run import open_run, train
+from shuhari.loop.run import open_run
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.needs import Traces
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.rollouts.vector.workers import WorkerError
-from shuhari.store import Run
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.gym import Gym
-from shuhari.testing.compare import contents, differences
 
 
 class Elementwise:
@@ -213,21 +211,6 @@ def test_slots_are_stepped_while_others_are_decided_for_and_every_step_is_accoun
             consumed += int(batch.decides.sum())
             assert consumed == ctx.ledger["env_steps"] == file.stat().st_size  # nothing dropped, nothing queued
         assert rollout.report()["rollout/return"] == rollout.report()["rollout/length"] == 4
-
-
-def test_the_recipe_is_the_same_run_with_any_number_of_workers(tmp_path: Path) -> None:
-    """Stopped with two workers, gone on with none."""
-    wrappers = [{"use": "shuhari.tasks.latency.Latency", "seconds": 0.0}]
-    few = {"steps": 6, "buffer.size": 64, "models.policy.hidden": [8], "evaluate.n": 2, "store.every": 1}
-    srl = load("engine/srl").with_settings({**few, "task.wrappers": wrappers})
-    assert (srl.tree["rollout"]["workers"], srl.tree["rollout"]["ring"]) == (2, 4)
-    list(train(srl.with_settings({"rollout.workers": 0}), tmp_path / "whole"))
-    steps: Any = train(srl, tmp_path / "cut")
-    assert [next(steps)["step"] for _ in range(4)] == [1, 2, 3, 4]
-    steps.close()
-    assert [r["step"] for r in train(srl.with_settings({"rollout.workers": 0}), tmp_path / "cut")] == [5, 6]
-    assert Run(tmp_path / "cut").status == "complete"
-    assert differences(contents(tmp_path / "whole"), contents(tmp_path / "cut")) == []
 
 
 # ---------------------------------------------------------------- where things go wrong

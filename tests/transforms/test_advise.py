@@ -10,16 +10,13 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.buffers.replay import Replay
-from shuhari.config.recipe import load
 from shuhari.events import Collected
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.tasks.gym import Gym
-from shuhari.testing import context, loop, open_run
+from shuhari.testing import context
 from shuhari.transforms.advise import Advise
 
 TASK = Gym("world/merge")
-SMALL = {"env_steps": 400, "rollout.random": 100, "buffer.warmup": 100, "buffer.size": 16, "buffer.ratio": 0.1,
-         "evaluate.n": 0, "evaluate.every": 0}  # fmt: skip
 
 
 def rows(first: int, decides: list[bool]) -> Batch:
@@ -70,16 +67,3 @@ def test_how_often_the_advisor_is_right(right: float) -> None:
     said = Advise(delay=0, right=right)(batch, ctx_of([]))["advice"][:, 0].numpy()
     expert = np.stack([TASK.expert(x, None) for x in batch["context"].numpy()])
     assert np.isclose(said, expert, atol=1e-6).all(1).mean() == pytest.approx(right, abs=0.08 if right else 0.0)
-
-
-@pytest.mark.parametrize("method", ["control/found_rl", "control/found_rl_awag"])
-def test_without_advice_it_is_sac(method: str) -> None:
-    """No answer arrives within the run: the same bits of every report that both have."""
-    ends = []
-    for recipe, settings in ((load("baselines/sac_merge"), {}), (load(method), {"collect.advise.delay": 10_000})):
-        run = open_run(recipe.with_settings({**SMALL, **settings}))
-        *_, last = loop(run)
-        weights = [run.ctx.models[r].module.state_dict() for r in ("policy", "critic")]
-        ends.append((last, [x for each in weights for x in each.values()]))
-    assert all(torch.equal(a, b) for a, b in zip(ends[0][1], ends[1][1], strict=True))
-    assert ends[0][0]["critic/value"] == ends[1][0]["critic/value"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from built import holds, one_loss
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.learners.parts import Term
@@ -103,3 +104,15 @@ def test_groups_grow_in_a_run_and_their_advantages_are_those_of_the_whole_group(
         rows = group == g
         outcome = batch.outcome()[rows]
         assert torch.allclose(batch["advantage"][rows, 0], outcome - outcome.mean(), atol=1e-6)
+
+
+def test_numbers_of_the_paper() -> None:
+    stage = holds(
+        "curriculum/dars",
+        {
+            "rollout": Deepen(most=32, schedule="equal", scaled=False),
+            "n": 8,
+            "collect": {"advantage": Advantage(centre="mean", scale="none")},
+        },
+    )
+    one_loss(stage)

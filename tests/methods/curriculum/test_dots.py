@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from built import CLIP, SCALED, holds, one_loss
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
@@ -165,3 +166,29 @@ def test_a_role_that_nobody_plays_is_an_error() -> None:
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
     testing.check_resumed(lambda: run_of(Attention(references=3, role="embed"), ahead=1))
+
+
+FRESH, REPLAY = (f"learners.main.buffer.buffers.{name}" for name in ("fresh", "replay"))
+
+
+def test_numbers_of_the_paper() -> None:
+    stage = holds(
+        "curriculum/dots",
+        {
+            "curriculum.pick": "sample",
+            "curriculum.target": 0.5,
+            "curriculum.tau": 1e-3,
+            "curriculum.ahead": 8,  # mu, steps a prediction: 2 there, and 64 times as many problems a step
+            "curriculum.predictor.n": 0,  # of a reference as many samples as of any group
+            "n": 8,
+            f"{FRESH}.size": 4,  # half of a batch
+            f"{REPLAY}.size": 4,
+            f"{REPLAY}.capacity": 8,  # as many groups as a batch has: 512 of 512
+            f"{REPLAY}.low": 0.0,  # groups all wrong and all right are not kept
+            f"{REPLAY}.high": 1.0,
+            "curriculum.predictor.references": 16,  # half of the new groups between predictions: 256 of 2 x 256 there
+            f"{CLIP}.objective": Clip(low=0.2, high=0.2, behaviour="behaviour"),  # over what was stored
+            "collect": SCALED,
+        },
+    )
+    one_loss(stage)

@@ -336,3 +336,13 @@ def test_what_is_stored_is_whole(name: str) -> None:
     (n,) = {len(values) for values in load("curriculum/mbtl").tree["study"]["contexts"].values()}
     assert len(set(seeds)) == len(seeds) and J.shape == held.shape == (len(seeds), n, n)
     assert all(((x >= 0) & (x <= 1)).all() for x in (J, held)) and np.abs(J - held).mean() < 0.05
+
+
+def test_numbers_of_the_paper() -> None:
+    """A Gaussian process with noise 0.1 and 9 restarts, sqrt(log(k + 1)) deviations, the middle first; 0.005 a
+    step of 100 contexts is half of all over the range, and so 0.035 a step of 15."""
+    study = make_component("study", load("curriculum/mbtl").tree["study"])
+    assert isinstance(study, Mbtl) and (study.pick, study.beta, study.noise, study.restarts) == ("mbtl", "log", 0.1, 9)
+    assert study.n == 15 and study.choose_next(np.zeros((15, 15)), [], 0) == 7
+    assert study.slope * (study.n - 1) == pytest.approx(0.005 * 99, rel=0.02)
+    assert (study.low, study.high) == (0, 500)  # returns of CartPole, as shares

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from built import SCALED, holds, one_loss
 from shuhari import testing
 from shuhari.buffers.fresh import Fresh
 from shuhari.config.stage import Role
@@ -107,3 +108,18 @@ def test_the_first_prediction_is_nought_and_it_learns() -> None:
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
     testing.check_resumed(run_of)
+
+
+def test_numbers_of_the_paper() -> None:
+    stage = holds(
+        "curriculum/pcl",
+        {
+            "curriculum.pick": "topk",
+            "curriculum.of": 4,  # k
+            "curriculum.target": 0.5,  # tau
+            "n": 8,
+            "collect": SCALED | {"rate": PromptRate()},
+            "learners.main.parts.difficulty.terms.value.objective": Value(role="difficulty", target="rate"),
+        },
+    )
+    one_loss(stage)

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from built import CLIP, SCALED, holds, one_loss
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.kernel.pack import pack
 from shuhari.loop.collect import add_reward
 from shuhari.methods.curriculum.self.unsolved_problems import Unsolved
+from shuhari.objectives.clip import Clip
 from shuhari.ports import Curriculum
 from shuhari.testing import context
 
@@ -85,3 +87,17 @@ def test_what_is_solved_is_a_setting(solved: float, kept: str) -> None:
 
 def test_what_nobody_grades_is_not_solved() -> None:
     assert chosen("ab", 1, Graded({"a": None, "b": 0})) == "a"
+
+
+def test_numbers_of_the_paper() -> None:
+    """Greedy reward of less than 1."""
+    stage = holds(
+        "curriculum/self",
+        {
+            "curriculum.solved": 1.0,
+            "n": 8,
+            "collect": SCALED,
+            f"{CLIP}.objective": Clip(low=0.2, high=0.2),
+        },
+    )
+    one_loss(stage)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from built import SCALED, holds, one_loss
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
@@ -118,3 +119,20 @@ def test_what_is_scored_is_charged_and_not_learnt_from() -> None:
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
     testing.check_resumed(run_of)
+
+
+def test_numbers_of_the_paper() -> None:
+    stage = holds(
+        "curriculum/vas",
+        {
+            "curriculum.every": 28,
+            "curriculum.n": 8,
+            "curriculum.share": 0.5,
+            "curriculum.variance": 0.8,
+            "curriculum.diversity": 0.2,
+            "curriculum.momentum": 0.0,
+            "n": 8,
+            "collect": SCALED,
+        },
+    )
+    one_loss(stage)

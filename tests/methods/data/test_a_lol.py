@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from built import built
 from shuhari.batch import Batch
 from shuhari.events import Loaded
 from shuhari.methods.data.a_lol.data_advantage import DataAdvantage
+from shuhari.objectives.clip import Clip
 from shuhari.testing import check_transform, context, groups
 
 DATA = [[1.0, 0.0, 0.0, 0.0], [0.8, 0.6], [0.4, None], [1.0, 1.0]]
@@ -39,3 +41,11 @@ def test_all_may_stay_and_what_is_not_known_is_nought() -> None:
     assert batch.weight("rl")[:, 0].tolist() == [1, 1]
     other = groups([[1.0, 0.0]], lengths=1, start=100)
     assert made(other, context())["beyond"][:, 0].tolist() == [0, 0]
+
+
+def test_it_bounds_the_ratio_of_a_whole_answer_and_sums_over_its_tokens() -> None:
+    learner = built("data/a_lol").learners["main"]
+    (term,) = learner.parts["policy"].terms.values()
+    assert term.objective == Clip(clips="weight", level="row", low=0.9, high=0.9)  # in [0.1, 1.9]
+    assert term.reduce == "constant:1" and learner.transforms == {"data_advantage": DataAdvantage(positive=True)}
+    assert learner.buffer.wanted() == 0 and learner.buffer.keep == "all"  # nothing is sampled while it learns

@@ -1,7 +1,4 @@
-"""The temperature of an entropy: closed forms of two logits, and a policy's own answers at it.
-
-AceReason as its recipe says it: the gradient of REINFORCE over all tokens, and one domain after the other.
-"""
+"""The temperature of an entropy: closed forms of two logits, and a policy's own answers at it."""
 
 from __future__ import annotations
 
@@ -17,12 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from built import answers, built, learnt, padded, same, table
-from shuhari.config.build import build_stage
 from shuhari.data import Problem, Request, Sampling, Status, Step, Trajectory
 from shuhari.events import StageStarted
 from shuhari.kernel.pack import pack
-from shuhari.lab.claims.claim import read
 from shuhari.methods.data.acereason_11.entropy_temperature import Calibrated, find_root, measure_entropy
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need
@@ -153,27 +147,3 @@ def test_against_the_logits_of_a_language_model() -> None:
         found.append(measure_entropy(batch, t, "policy", ctx))
         assert found[-1] == pytest.approx(float(each[batch["mask"]].mean()), abs=1e-5)
     assert found[0] < found[1] < found[2]
-
-
-def test_on_policy_the_gradient_is_reinforce_s_whatever_bound_there_is() -> None:
-    """Rewards 1, 0, 0 of 1, 2 and 3 tokens: less 1/3, over the unbiased deviation of the root of 1/3, over 6 tokens."""
-    stage = built("curriculum/acereason")
-    part = stage.learners["main"].parts["policy"]
-    assert part.minibatches == 1 and list(part.terms) == ["clip"] and "reference" not in stage.models
-    for moved in (0.0, 3.0):  # far beyond any bound of a ratio
-        log_prob = padded(*([moved] * n for n in (1, 2, 3))).requires_grad_()
-        batch = answers(stage, ["a", "bc", "def"], [1.0, 0.0, 0.0])
-        (found,) = learnt(stage, batch, log_prob, policy=table(log_prob=log_prob))
-        scale = 1 / (3**-0.5 + 1e-4) / 6
-        same(found, [[-2 / 3 * scale], [1 / 3 * scale] * 2, [1 / 3 * scale] * 3])
-
-
-def test_domains_in_order() -> None:
-    recipes: Any = read("curriculum/acereason").recipes
-    orders = {arm: build_stage(recipes[arm].stages[-1]).curriculum for arm in ("method", "other")}
-    assert {arm: c.order for arm, c in orders.items()} == {
-        "method": (("A",), ("C",)), "other": (("A",), ("B",)),
-    }  # fmt: skip
-    assert all((c.key, c.again) == ("domain", 0.0) for c in orders.values())
-    usual: Any = built("curriculum/acereason", usual=True).curriculum
-    assert usual.order == (("math",), ("code",)) and usual.key == ""

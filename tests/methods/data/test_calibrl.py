@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from built import built
 from shuhari.methods.data.calibrl.calibrated_imitation import Calibrated
 from shuhari.methods.data.calibrl.expert_logp import Beside
+from shuhari.objectives.clip import Clip
 from shuhari.testing import check_objective, check_transform, context, groups
+from shuhari.transforms.advantage import Advantage
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,12 @@ def test_the_demonstration_stands_beside_each_answer_place_by_place() -> None:
     batch = batch.put({"demo": torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]), made.needs[0].key: said})
     found = check_transform(made, batch, context())["expert"]
     assert found.tolist() == [[-6.0, -7.0, 0.0]] * 3 + [[0.0] * 3] * 2
+
+
+def test_it_has_a_tenth_of_the_guided_term_and_no_deviation() -> None:
+    stage = built("data/calibrl")
+    terms = stage.learners["main"].parts["policy"].terms
+    assert terms["guided"].objective == Calibrated(slope=0.5, above=0.1) and terms["guided"].weight == 0.1
+    assert terms["loss"].objective == Clip(low=0.2, high=0.2, dual=3.0)
+    assert {t.reduce for t in terms.values()} == {"decision"} and set(terms) == {"loss", "guided"}
+    assert stage.collect["advantage"] == Advantage(centre="mean", scale="none", exclude="demo")

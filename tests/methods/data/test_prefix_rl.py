@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from built import SCALED, holds, one_loss
 from pupils import SOLUTION, Pupil, collected, context, request
 from shuhari.data import ContractError, Problem, Request, Sampling, Step
 from shuhari.kernel.pack import pack
@@ -132,3 +133,15 @@ def test_wrong_lengths_and_problems_without_a_solution_are_named() -> None:
         Prefixed(low=0.6, high=0.5)
     with pytest.raises(ContractError, match="problem 'p' of t has no solution in text"):
         collected(Prefixed(share=1.0), context(Pupil(lambda hint, u: False)), request(solution=None))
+
+
+def test_numbers_of_the_paper() -> None:
+    stage = holds(
+        "data/prefix_rl",
+        {
+            "rollout": Prefixed(share=0.5, low=0.4, high=0.8),
+            "n": 8,
+            "collect": SCALED,
+        },
+    )
+    one_loss(stage)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from math import exp
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from built import built
 from shuhari.batch import Batch
 from shuhari.methods.diffusion.bgpo.boundary import Boundary
 from shuhari.needs import Need
 from shuhari.testing import check_objective, context, groups
+from shuhari.transforms.masks import Masks
 
 LIVE, OLD = Need(("policy",), "draws", live=True), Need(("policy",), "draws")
 K = 4
@@ -78,3 +81,12 @@ def test_positions_without_decisions_do_not_count() -> None:
     half = batch.put({"mask": mask, LIVE.key: moved})
     loss, _ = Boundary()(half, context())
     assert -float(loss[0, 0]) == pytest.approx(1 + 2 * -0.1, abs=1e-6)  # over two tokens, so twice as far
+
+
+def test_it_samples_and_scores_as_its_paper_does() -> None:
+    stage: Any = built("diffusion/bgpo", usual=True)
+    assert stage.rollout.role == "any"
+    (term,) = stage.learners["main"].parts["policy"].terms.values()
+    assert {need.name for need in term.objective.needs} == {"draws"}
+    masks = [t for t in stage.collect.values() if isinstance(t, Masks)]
+    assert [(m.n, m.law) for m in masks] == [(16, "random")]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from built import built
 from shuhari.methods.rlvr.ace.confident_errors import Modulate
 from shuhari.testing import check_transform, context, groups
 
@@ -62,3 +63,10 @@ def test_a_control_of_the_same_size() -> None:
     assert evenly[0] == pytest.approx([-mean] * 2) and evenly[1] == evenly[3] == evenly[0] and evenly[2] == [2.0] * 2
     assert sum(each[0] + each[1]) == pytest.approx(sum(evenly[0] + evenly[1]))
     assert modulated(Modulate(evenly=True), [1.0], [-1.0], [-1.0]) == [[1.0, 1.0]]
+
+
+def test_it_is_grpo_but_for_its_factor() -> None:
+    stage, bed = built("rlvr/ace"), built("beds/trie/twins")
+    assert stage.learners["main"].transforms == {"confident_errors": Modulate(alpha=1.0, shape="softplus", level="row")}
+    assert stage.collect == bed.collect
+    assert stage.learners["main"].parts["policy"].terms == bed.learners["main"].parts["policy"].terms

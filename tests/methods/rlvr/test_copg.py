@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from arms import apart
+from shuhari.lab.claims.claim import read
 from shuhari.methods.rlvr.copg.off_policy_bandit import OffPolicyBandit
 
 SMALL = OffPolicyBandit(steps=400)
@@ -51,3 +53,13 @@ def test_wrong_settings_are_named() -> None:
         OffPolicyBandit(mu=(0.5, 0.5))
     with pytest.raises(ValueError, match="above 0"):
         OffPolicyBandit(beta=0.0)
+
+
+def test_it_is_compared_with_a_baseline_of_its_own_pairs() -> None:
+    claim = read("rlvr/copg")
+    term, centre = "part.policy.terms.loss", "collect.advantage.centre"
+    assert apart("method", "baseline", claim.arms) == {term}
+    assert apart("method", "group", claim.arms) == {term, centre}
+    assert apart("baseline", "group", claim.arms) == {centre}
+    tested = {c.rule.role: c.rule.against for c in claim.checks if c.trains and c.rule.arm == "method"}
+    assert tested == {"headline": "baseline", "because": "group"}

@@ -11,15 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from built import CLIP, built, holds, one_loss
 from shuhari.batch import Batch
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.events import Collected
 from shuhari.kernel.pack import pack
 from shuhari.methods.rlvr.deepsearch.cached_solutions import Cache, solution
+from shuhari.objectives.clip import Clip
+from shuhari.rollouts.single import Single
+from shuhari.rollouts.tree import TreeSearch
 from shuhari.store import codec
 from shuhari.tasks.source import Listed
 from shuhari.testing import context
+from shuhari.transforms.filters import Mixed
+from shuhari.transforms.tree import NodeAdvantage
 
 
 def ctx(size: int = 4) -> Any:
@@ -118,3 +124,30 @@ def test_what_it_refuses() -> None:
     with pytest.raises(ValueError, match="sampling is truncated"):
         cached(batch.put({"support": torch.zeros(4, 2, 3)}))
     assert kept(cached(pack([Trajectory(Request(Problem("t", "0", "x")), (step(1),))]))) == set()  # nothing graded
+
+
+def test_numbers_of_the_paper() -> None:
+    stage = holds(
+        "rlvr/deepsearch",
+        {
+            "rollout.width": 8,
+            "rollout.explore": 2.0,
+            "rollout.weights": (0.4, 0.4, 0.01),
+            "rollout.select": "frontier",
+            "rollout.backup": "signed",
+            "rollout.every": False,  # of the answers of an expansion one is backed up
+            "n": 8,
+            "curriculum.rate": 0.25,
+            "collect": {"drop_uniform_groups": Mixed(), "advantage": NodeAdvantage()},
+            f"{CLIP}.objective": Clip(low=0.2, high=0.28, behaviour="old"),
+            f"{CLIP}.reduce": "decision",
+        },
+        usual=True,  # whose claim draws no group again
+    )
+    one_loss(stage)
+
+
+def test_help_is_for_training_alone() -> None:
+    stage = built("rlvr/deepsearch")
+    assert isinstance(stage.rollout, TreeSearch)
+    assert isinstance(stage.evaluation_rollout, Single)

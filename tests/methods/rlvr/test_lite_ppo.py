@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from built import built
+from arms import apart
+from built import CLIP, built, holds, one_loss
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.kernel.pack import pack
 from shuhari.kernel.reduce import reduced, weights
+from shuhari.lab.claims.claim import read
 from shuhari.needs import Need
+from shuhari.objectives.clip import Clip
 from shuhari.testing import context
+from shuhari.transforms.advantage import Advantage
 
 CTX = context()
 LIVE = Need(("policy",), "log_prob", live=True)
@@ -70,5 +74,22 @@ def test_every_token_weighs_the_same(stage):
 
 def test_there_is_nothing_else(stage):
     part = stage.learners["main"].parts["policy"]
-    assert list(part.terms) == ["clip"] and list(stage.collect) == ["advantage"]
+    assert list(part.terms) == ["loss"] and list(stage.collect) == ["advantage"]
     assert list(stage.learners) == ["main"] and list(stage.learners["main"].parts) == ["policy"]
+
+
+def test_numbers_of_the_paper() -> None:
+    stage = holds(
+        "rlvr/lite_ppo",
+        {
+            "collect": {"advantage": Advantage(centre="mean", scale="raw", ddof=1)},
+            f"{CLIP}.objective": Clip(low=0.2, high=0.2),
+            f"{CLIP}.reduce": "decision",
+        },
+    )
+    one_loss(stage)
+
+
+def test_it_differs_from_grpo_in_two_settings() -> None:
+    found = apart("method", "baseline", read("rlvr/lite_ppo").arms)
+    assert found == {"collect.advantage.scale", "part.policy.terms.loss"}

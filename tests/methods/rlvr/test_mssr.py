@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from built import CLIP, holds, one_loss
 from shuhari import testing
 from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.sequential import Sequential
@@ -115,3 +116,19 @@ def test_trackers_live_on_over_steps_and_a_restored_run_goes_on() -> None:
     seen = 0.9 * (0.9 * (0.9 * 2 + 1) + 1) + 1  # eight problems, each three times
     assert [a + b for a, b in trackers.values()] == pytest.approx([seen] * 8)
     testing.check_resumed(run_of)
+
+
+def test_numbers_of_the_paper() -> None:
+    stage = holds(
+        "rlvr/mssr",
+        {
+            "n": 1,
+            "collect": {
+                "tracked_advantage": Tracker(keep=0.9, prior=(1.0, 1.0)),
+                "advantage": Advantage(column="surplus", centre="mean", unit="batch", scale="batch"),
+                "entropy_shaping": EntropyShaping(alpha=0.4, kappa=2.0),
+            },
+            f"{CLIP}.objective": Clip(low=0.2, high=0.28),
+        },
+    )
+    one_loss(stage)

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+from arms import apart
 from built import answers, built, learnt, padded, same, table
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.kernel.pack import pack
+from shuhari.lab.claims.claim import read
 from shuhari.loop.run import loop, open_run
 from shuhari.methods.rlvr.oreal.oreal import Credit, balance_sides, draw_pairs
 from shuhari.methods.rlvr.oreal.token_rewards import Outcome
@@ -193,7 +195,8 @@ def test_a_model_that_is_told_outcomes_alone_blames_the_wrong_token() -> None:
 
 def run_of(**settings: Any) -> Any:
     small = {"hidden": 16, "layers": 1, "heads": 2}
-    own = {f"models.{role}.{k}": v for role in ("policy", "credit") for k, v in small.items()}
+    roles = {"policy", "credit"} - {path.removeprefix("models.") for path in settings.get("remove", ())}
+    own = {f"models.{role}.{k}": v for role in sorted(roles) for k, v in small.items()}
     given = {**own, "task.terms": 2, "buffer.size": 3, "rollout.n": 6, "evaluate.every": 0, "evaluate.n": 2, "steps": 3}
     given |= {"stage.warm-up.steps": 40, "stage.warm-up.buffer.size": 64}
     given |= {"stage.warm-up.part.policy.optimiser.lr": 1e-2, **settings}
@@ -213,7 +216,7 @@ def test_the_recipe() -> None:
         if report["stage"] == "rl":
             reports.append(report)
             if len(reports) == 1:
-                assert report["credit/loss/outcome"] == pytest.approx(log(2)) and report["credit/rows"] >= 3 * 6
+                assert report["credit/loss/token_rewards"] == pytest.approx(log(2)) and report["credit/rows"] >= 3 * 6
                 before = {r: weights(r) for r in ("policy", "credit", "reference")}
                 assert torch.equal(before["policy"], before["reference"])
             elif len(reports) == 2:
@@ -300,3 +303,13 @@ def test_the_papers_numbers() -> None:
     assert stage.n == 16 and part.after == 10 and set(part.terms) == {"pos", "neg", "divergence"}
     assert part.terms["divergence"].objective == Divergence(form="k1")  # the gradient of KL(policy || reference)
     assert stage.models["reference"].init == "policy" and not stage.follows
+
+
+def test_the_ladder_of_its_claim() -> None:
+    """Credit is one rung, what is made of rewards the other; every policy moves equally often."""
+    arms = read("rlvr/oreal").arms
+    neg = "part.policy.terms.neg"
+    credit = apart("method", "reshaped", arms)
+    assert credit and all(k.startswith(("models.credit", "transform.oreal", "part.credit")) for k in credit)
+    rung = apart("reshaped", "baseline", arms)
+    assert {k for k in rung if not k.startswith("transform.advantage")} == {neg} and len(rung) > 1

@@ -1,17 +1,16 @@
-"""What methods on masked language models differ in: the gradient of the expected reward, exact and estimated."""
+"""JustGRPO: from left to right the gradient of the expected reward is exact, by one step it is not."""
 
 from __future__ import annotations
 
 import itertools
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from shuhari.config.build import build_stage
-from shuhari.config.recipe import load
+from built import built
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.kernel.pack import pack
 from shuhari.models.text.masked import Masked
@@ -47,18 +46,10 @@ def test_probabilities_from_left_to_right_give_the_policy_gradient_and_those_of_
     assert float((theirs - exact).norm()) > 0.1 * float(exact.norm())
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "score", "n", "law"),
-    [
-        ("justgrpo", "policy", "log_prob", 0, ""),
-        ("gdpo", "any", "elbo", 3, "quadrature"),
-        ("bgpo", "any", "draws", 16, "random"),
-    ],
-)
-def test_each_samples_and_scores_as_its_paper_does(name: str, role: str, score: str, n: int, law: str) -> None:
-    *_, stage = (build_stage(table, {}) for table in load(f"diffusion/{name}").stages)
-    assert stage.rollout.role == role  # type: ignore[union-attr]
-    (term,) = stage.learners["main"].parts["policy"].terms.values()  # type: ignore[attr-defined]
-    assert {need.name for need in term.objective.needs} == {score}
+def test_it_samples_and_scores_as_its_paper_does() -> None:
+    stage: Any = built("diffusion/justgrpo", usual=True)
+    assert stage.rollout.role == "policy"
+    (term,) = stage.learners["main"].parts["policy"].terms.values()
+    assert {need.name for need in term.objective.needs} == {"log_prob"}
     masks = [t for t in stage.collect.values() if isinstance(t, Masks)]
-    assert [(m.n, m.law) for m in masks] == ([(n, law)] if n else [])
+    assert [(m.n, m.law) for m in masks] == []
