@@ -18,7 +18,7 @@ from typing import Any
 from shuhari.config.build import build_stages
 from shuhari.config.files import read_chain
 from shuhari.config.methods import list_kept
-from shuhari.config.overlay import USE, Path, format_path, is_schedule
+from shuhari.config.overlay import NAMED, USE, Path, format_path, is_schedule
 from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.data import EMPTY
 from shuhari.desk.algorithm import Line, Places, describe_loop, find_component, find_holder, find_places, summarise
@@ -197,7 +197,10 @@ class _Differ:
 
     def _remove(self, value: Any, at: Path) -> Iterator[Change]:
         default = self._find_default(at)
-        if _is_table(value):
+        if len(at) == 1 and at[0] in NAMED and _is_table(value):
+            for name, entry in value.items():
+                yield from self._remove(entry, (*at, name))
+        elif _is_table(value):
             yield self._set(at, None, _name(value, at), "", "removed")
         elif default is not None and default != value:
             yield self._set(at, default, value)
