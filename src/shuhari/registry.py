@@ -5,9 +5,11 @@ packages add theirs by entry points (`plugins`).
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
@@ -163,9 +165,8 @@ def search_in(folder: Path) -> None:
 
 
 def names(kind: str) -> list[str]:
-    """The names of a kind that are registered or that installed packages offer, sorted."""
-    _load(kind)
-    return sorted({*(n for k, n in _ENTRIES if k == kind), *plugins.find_offered(kind)})
+    """The names of a kind that are registered or that installed packages offer, sorted; nothing is imported."""
+    return sorted({*_read_classes(kind), *(n for k, n in _ENTRIES if k == kind), *plugins.find_offered(kind)})
 
 
 def other(kind: str, cls: type) -> str:
@@ -175,6 +176,47 @@ def other(kind: str, cls: type) -> str:
     if not kinds or kind in kinds:
         return ""
     return f"is registered as {' and '.join(sorted(kinds))}: expected {with_article(kind)}"
+
+
+def declared(kind: str, name: str, attribute: str) -> Any:
+    """What the component `name` states in a class attribute; None where it states nothing, and of a name that nothing
+    is registered under. Our own are read from their source and not imported: recipes are resolved without torch."""
+    known = _ENTRIES.get((kind, name)) or _read_classes(kind).get(name)
+    try:
+        known = known or find(kind, name)
+    except LookupError:
+        return None
+    if isinstance(known, type):
+        return getattr(known, attribute, None)
+    for statement in known.body:
+        target = statement.target if isinstance(statement, ast.AnnAssign) else None
+        targets = statement.targets if isinstance(statement, ast.Assign) else [target]
+        if any(isinstance(t, ast.Name) and t.id == attribute for t in targets) and statement.value is not None:  # type: ignore[attr-defined]
+            return ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+    return None
+
+
+def list_declaring(kind: str, attribute: str) -> dict[str, Any]:
+    """name -> what it states in a class attribute, of the components of a kind that state it: ours, and those that are
+    registered here."""
+    here = {*_read_classes(kind), *(name for of, name in _ENTRIES if of == kind)}
+    return {name: value for name in sorted(here) if (value := declared(kind, name, attribute)) is not None}
+
+
+@cache
+def _read_classes(kind: str) -> dict[str, ast.ClassDef]:
+    """name -> the class of each of our components of a kind, as it is written."""
+    if kind not in KINDS:
+        raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
+    package = Path(__file__).parent / KINDS[kind].replace(".", "/")
+    found: dict[str, ast.ClassDef] = {}
+    for file in [*package.rglob("*.py"), *_list_in_methods(kind)]:
+        text = file.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if f'@register("{kind}", ' in text else ():
+            if isinstance(node, ast.ClassDef):
+                written = " ".join(map(ast.unparse, node.decorator_list))
+                found |= dict.fromkeys(re.findall(rf"register\('{kind}', '([^']+)'", written), node)
+    return found
 
 
 def entries() -> dict[tuple[str, str], type]:
@@ -260,13 +302,11 @@ def _load(kind: str) -> None:
     package = importlib.import_module(f"shuhari.{KINDS[kind]}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
-    for name in _list_in_methods(f'@register("{kind}", '):
-        importlib.import_module(name)
+    for file in _list_in_methods(kind):
+        importlib.import_module(".".join(("shuhari", *file.relative_to(Path(__file__).parent).with_suffix("").parts)))
 
 
-def _list_in_methods(mark: str) -> list[str]:
+def _list_in_methods(kind: str) -> list[Path]:
     """The modules of methods that register a component of a kind, by their text: the others are not imported."""
-    root = Path(__file__).parent
-    files = sorted((root / "methods").glob("*/*/*.py"))
-    found = [file for file in files if mark in file.read_text(encoding="utf-8")]
-    return [".".join(("shuhari", *file.relative_to(root).with_suffix("").parts)) for file in found]
+    files = sorted((Path(__file__).parent / "methods").glob("*/*/*.py"))
+    return [file for file in files if f'@register("{kind}", ' in file.read_text(encoding="utf-8")]

@@ -56,6 +56,8 @@ class Offline:
     or is another one than when the run began.
     """
 
+    samples = False
+    bootstraps = True
     data: Recording
     size: Length = 256
     draws: Count = 1

@@ -36,11 +36,11 @@ from shuhari.claims.arms import METHOD, ArmMaker, check_arms, find_files, list_t
 from shuhari.claims.checks import BASELINE, Check, read_checks
 from shuhari.claims.looks import LOOKS, compute_levels
 from shuhari.claims.verdict import LEAST
-from shuhari.config.methods import OFFLINE
-from shuhari.config.overlay import BUDGETS, RecipeError, read_budgets
+from shuhari.config.overlay import BUDGETS, USE, RecipeError, read_budgets
 from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
+from shuhari.registry import declared
 
 WARM = "warm start"
 FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out, a smoke's among them
@@ -258,11 +258,13 @@ def _make_warm(recipe: Recipe, names: list[str]) -> Recipe:
     """The first stages alone, stripped of what does not reach the weights, so that claims share what is the same."""
     stages = {}
     for table in recipe.stages[: len(names)]:
-        offline = table.get("buffer", EMPTY).get("use") in OFFLINE and not table.get("learner")
+        use = table.get("buffer", EMPTY).get("use", USE["buffer"])
+        samples, asks, bootstraps = (declared("buffer", use, key) for key in ("samples", "asks", "bootstraps"))
+        offline = samples is False and not asks and not table.get("learner")
         asking = ("evaluate", *ASKING) if offline else ()
         drop = ("paper", "summary", "alone", "laid", "claim", "study", "name", *asking)
         kept = {k: deepcopy(v) for k, v in table.items() if k not in drop}
-        if offline and table["buffer"]["use"] != "offline":  # elsewhere a copy may be learnt from
+        if offline and not bootstraps:  # elsewhere a copy may be learnt from
             taught = {r for name, part in kept.get("part", EMPTY).items() for r in part.get("trains", (name,))}
             kept["models"] = {r: m for r, m in kept["models"].items() if "init" not in m or r in taught}
         stages[table["name"]] = kept

@@ -21,6 +21,7 @@ from shuhari.loop.collect import default_weights, grades_nothing
 from shuhari.loop.evaluation import Evaluation
 from shuhari.loop.state import walk_placed
 from shuhari.ports import Learner, Reward, Task, Transform, ability, is_vector
+from shuhari.registry import declared
 
 ROLE = ("init", "same_as", "from", "frozen")  # keys of [models.<role>] that are no setting of the model
 LONGEST = ("collect", "transform", "part", "learner")  # where "max_new" may stand for a number
@@ -265,7 +266,7 @@ def _make_learner(
         entry["transform"] = dict(order_entries(entry, "transform"))
     buffer = dict(entry.get("buffer", EMPTY))
     buffer.setdefault("use", USE["buffer"])
-    if vector and buffer["use"] == "fresh":
+    if vector and declared("buffer", buffer["use"], "unit"):  # it can count these
         buffer.setdefault("unit", "decision")
     table = {LEARNER.get(k, k): v for k, v in {**entry, "buffer": buffer}.items()}
     places = {LEARNER[s]: place for s, place in at.items()}

@@ -17,7 +17,8 @@ from typing import Any
 
 from shuhari import stats
 from shuhari.claims.verdict import LEAST
-from shuhari.config.overlay import SPREAD, format_path, walk_leaves
+from shuhari.config.dumps import spreads
+from shuhari.config.overlay import format_path, walk_leaves
 from shuhari.store import Run
 from shuhari.store.listing import find_tested, name_task
 from shuhari.tools.ends import find_unit
@@ -154,7 +155,7 @@ def group_by_recipe(recipes: Mapping[str, Mapping[str, Any]]) -> tuple[list[list
     groups: dict[str, dict[Any, str]] = {}
     left = []
     for name, recipe in recipes.items():
-        settings = {k: v for k, v in _list_settings(recipe).items() if k not in SPREAD}
+        settings = {k: v for k, v in _list_settings(recipe).items() if not spreads(k)}
         group, seed = groups.setdefault(json.dumps(settings, sort_keys=True), {}), recipe.get("seed", 0)
         if seed in group:
             left.append(name)

@@ -76,6 +76,7 @@ class VectorRollout:
     `replaced` is 1 (else 0).
     """
 
+    spreads = ("workers", "ring")
     lanes: Length = 8
     role: str = "policy"
     random: Count = 0

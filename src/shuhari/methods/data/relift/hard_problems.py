@@ -37,6 +37,7 @@ class Aside:
     solutions. ValueError for a problem without one.
     """
 
+    samples = False
     size: Length = 64
     most: Length = 1024
     measure: str = "score"
