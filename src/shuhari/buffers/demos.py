@@ -41,6 +41,7 @@ class Demos:
     environment does not take.
     """
 
+    samples = False
     size: Size = 64
     draws: Count = 1
     split: str = "train"

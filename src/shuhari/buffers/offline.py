@@ -55,6 +55,8 @@ class Offline:
     or is another one than when the run began.
     """
 
+    samples = False
+    bootstraps = True
     data: Recording
     size: Size = 256
     draws: Count = 1

@@ -43,6 +43,8 @@ class Picked:
     solutions.
     """
 
+    samples = False
+    asks = True
     size: Size = 64
     split: str = "train"
     pool: Count = 0

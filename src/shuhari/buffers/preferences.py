@@ -34,6 +34,7 @@ class Preferences:
     without what its batch goes by, and for labels of batches of one problem.
     """
 
+    samples = False
     size: Size = 64
     draws: Count = 1
     split: str = "train"

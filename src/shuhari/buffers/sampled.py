@@ -42,6 +42,8 @@ class Sampled:
     ValueError for a split without end and pool = 0. name: draws depend on it.
     """
 
+    samples = False
+    asks = True
     size: Size = 32
     draws: Count = 1
     split: str = "train"

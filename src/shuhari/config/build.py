@@ -18,6 +18,7 @@ from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
 from shuhari.config.values import join_key, read_plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
+from shuhari.kernel.registry import declared
 from shuhari.kernel.state import walk_placed
 from shuhari.ports import Learner, Reward, Task, Transform, ability, is_vector
 from shuhari.rewards.weights import default_weights, grades_nothing
@@ -281,7 +282,7 @@ def _make_learner(
         entry["transform"] = dict(order_entries(entry, "transform"))
     buffer = dict(entry.get("buffer", EMPTY))
     buffer.setdefault("use", USE["buffer"])
-    if vector and buffer["use"] == "fresh":
+    if vector and declared("buffer", buffer["use"], "unit"):  # it can count these
         buffer.setdefault("unit", "decision")
     table = {LEARNER.get(k, k): v for k, v in {**entry, "buffer": buffer}.items()}
     places = {LEARNER[s]: place for s, place in at.items()}

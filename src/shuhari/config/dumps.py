@@ -6,7 +6,10 @@ import tomllib
 from typing import Any
 
 from shuhari.config.older import translate
-from shuhari.config.overlay import REMOVE, SPREAD, Path, RecipeError, Tree, format_path, split_path, walk_leaves
+from shuhari.config.overlay import REMOVE, Path, RecipeError, Tree, format_path, split_path, walk_leaves
+from shuhari.kernel.registry import list_declaring
+
+SOLE = ("engine", "rollout", "curriculum")  # sections of one component, which is a kind of that name
 
 
 def find_differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
@@ -17,9 +20,14 @@ def find_differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
 
 
 def spreads(key: str) -> bool:
-    """Whether a dotted key only says how the work is spread, for the run or for a stage of it."""
+    """Whether a dotted key only says how the work is spread and not what is done, for the run or for a stage of it: a
+    run may go on with another value, after which bits may differ by rounding. Components declare theirs."""
     path = split_path(key)
-    return path[0] == "distributed" or format_path(path[2:] if path[0] == "stage" else path) in SPREAD
+    path = path[2:] if path[0] == "stage" else path
+    if len(path) == 1 or path[0] == "distributed":
+        return path[0] in ("distributed", "threads", "micro_batch")
+    own = list_declaring(path[0], "spreads") if len(path) == 2 and path[0] in SOLE else {}
+    return any(path[1] in names for names in own.values())
 
 
 def _flatten(text: str) -> dict[Path, Any]:

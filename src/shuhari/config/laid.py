@@ -21,6 +21,7 @@ from shuhari.config.methods import (
     check_removal,
     drop_places,
     find_default,
+    is_asking,
     is_sampling,
     list_statements,
 )
@@ -46,6 +47,7 @@ from shuhari.config.overlay import (
     walk_leaves,
 )
 from shuhari.data import EMPTY
+from shuhari.kernel.registry import declared
 
 ASIDE = (*(s for s in SCALARS if s not in BUDGETS), "laid", "paper", "study", "claim", "stage", "name")
 
@@ -96,7 +98,7 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
     out: Tree = copy_tree(dict(over))
     for name, stated in (tree.get("stage") or {}).items():
         stage = resolve(tree, name)
-        if not is_sampling(stage):
+        if not is_asking(stage):
             continue
         more = _select_stated(stated, over, set(list_removed(stated)))
         for slot, new in _list_slots(over, stage, tree):
@@ -118,7 +120,7 @@ def spread_removal(tree: Tree, over: Mapping[str, Any]) -> Tree:
     base, stages = list[str](), Tree()
     for path in list_removed(over):
         stating = [n for n, stated in (tree.get("stage") or {}).items()
-                   if look_up(stated, path) is not None and is_sampling(resolve(tree, n))]  # fmt: skip
+                   if look_up(stated, path) is not None and is_asking(resolve(tree, n))]  # fmt: skip
         for name in stating:
             stages.setdefault(name, {}).setdefault(REMOVE, []).append(format_path(path))
         if not stating or look_up(tree, path) is not None:
@@ -240,8 +242,8 @@ def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
 def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement | Wrap], sources: Sources) -> None:
     """Fill in how [evaluate] rolled out and sampled, where a method changes that for training."""
     rollout = before.get("rollout") or {}
-    lanes = rollout.get("use") == "vector"  # which evaluation replays one by one as it is
-    if not before.get("evaluate") or lanes:
+    lanes = declared("rollout", rollout.get("use", USE["rollout"]), "unit") == "decision"
+    if not before.get("evaluate") or lanes:  # which evaluation replays one by one as it is
         return
     by = [s for s in statements if (s.slot if isinstance(s, Wrap) else s.path)[:1] == ("rollout",)]
     filled: Tree = {}

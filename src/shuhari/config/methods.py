@@ -36,10 +36,10 @@ from shuhari.config.overlay import (
     merge_overlays,
 )
 from shuhari.data import EMPTY, nearest
+from shuhari.kernel.registry import declared
 
 POLICY = "policy"
 LOSS = "loss"  # the term of the policy gradient, in every recipe
-OFFLINE = ("demos", "preferences", "offline")  # buffers that ask nobody for samples
 OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", "insert")  # what is not laid
 SECTIONS = ("models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
             "part", "follow", "evaluate")  # fmt: skip
@@ -187,11 +187,20 @@ def _check_known(kind: str, name: Any, where: Path, there: Collection[str], base
 
 
 def is_sampling(stage: Mapping[str, Any]) -> bool:
-    """Whether some learner of a stage learns from what is sampled."""
+    """Whether some learner of a stage learns from what the loop samples."""
+    return any(declared("buffer", use, "samples") is not False for use in _list_buffers(stage))
+
+
+def is_asking(stage: Mapping[str, Any]) -> bool:
+    """Whether somebody in a stage asks its rollout: the loop, or a buffer by itself."""
+    return is_sampling(stage) or any(declared("buffer", use, "asks") for use in _list_buffers(stage))
+
+
+def _list_buffers(stage: Mapping[str, Any]) -> list[str]:
     own = stage.get("buffer") or EMPTY
     buffers = [own] if stage.get("part") else []
     buffers += [one.get("buffer") or own for one in (stage.get("learner") or EMPTY).values()]
-    return any(b.get("use", USE["buffer"]) not in OFFLINE for b in buffers or [own])
+    return [b.get("use", USE["buffer"]) for b in buffers or [own]]
 
 
 # ------------------------------------------------------------------------------------------------ statements

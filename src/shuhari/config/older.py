@@ -9,7 +9,7 @@ from typing import Any
 
 from shuhari.config.overlay import NAMED, REMOVE, SINGLE, Path, Tree, format_path
 from shuhari.data import EMPTY
-from shuhari.kernel.registry import FORMERLY
+from shuhari.kernel.formerly import FORMERLY
 
 KIND = {"collect": "transform", "transform": "transform", "terms": "objective", "rollout": "rollout",
         "curriculum": "curriculum", "buffer": "buffer"}  # fmt: skip

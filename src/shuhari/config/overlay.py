@@ -24,10 +24,6 @@ BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
 SCALARS = ("format", "name", "summary", "alone", "seed", "threads", "micro_batch", *BUDGETS)
 WHOLE = ("laid", "paper", "study", "distributed")  # tables of the whole run, which no stage has
 SINGLE = (*WHOLE, "claim", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store")
-# How the work is spread, not what is done: a run may go on with others. Bits may differ from there on, by rounding.
-_ENGINE = "tokens slots chunk python memory threads log start patience address connections"
-SPREAD = ("threads", "micro_batch", "rollout.workers", "rollout.ring", "curriculum.folder",
-          *(f"engine.{name}" for name in _ENGINE.split()))  # fmt: skip
 REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 OF_STAGE = (*BUDGETS, *REPEAT, "micro_batch", *SINGLE[len(WHOLE) + 1 :], *NAMED[:-1])

@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from shuhari.config.overlay import SPREAD, format_path, walk_leaves
+from shuhari.config.dumps import spreads
+from shuhari.config.overlay import format_path, walk_leaves
 from shuhari.desk.ends import find_unit
 from shuhari.desk.plot import find_series
 from shuhari.kernel import stats
@@ -154,7 +155,7 @@ def group_by_recipe(recipes: Mapping[str, Mapping[str, Any]]) -> tuple[list[list
     groups: dict[str, dict[Any, str]] = {}
     left = []
     for name, recipe in recipes.items():
-        settings = {k: v for k, v in _list_settings(recipe).items() if k not in SPREAD}
+        settings = {k: v for k, v in _list_settings(recipe).items() if not spreads(k)}
         group, seed = groups.setdefault(json.dumps(settings, sort_keys=True), {}), recipe.get("seed", 0)
         if seed in group:
             left.append(name)

@@ -17,8 +17,7 @@ from typing import Any
 
 from shuhari.config.build import build_stages
 from shuhari.config.files import read_chain
-from shuhari.config.methods import list_kept
-from shuhari.config.overlay import NAMED, USE, Path, format_path, is_schedule
+from shuhari.config.overlay import NAMED, USE, Path, format_path, is_schedule, list_kept
 from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.data import EMPTY
 from shuhari.desk.algorithm import Line, Places, describe_loop, find_component, find_holder, find_places, summarise
@@ -83,9 +82,11 @@ class Explanation:
     methods: Sequence[Method]
 
 
-def explain(reference: str, sets: Sequence[str] = (), methods: Sequence[str] = ()) -> Explanation:
-    """What the recipe of `load(reference, sets, methods=methods)` changes, and what it does. Raises RecipeError."""
-    recipe, base = load(reference, sets, methods=methods), _find_base(reference, methods)
+def explain(
+    reference: str, sets: Sequence[str] = (), methods: Sequence[str] = (), remove: Sequence[str] = ()
+) -> Explanation:
+    """What the recipe that `load` gives of the same changes, and what it does. Raises RecipeError."""
+    recipe, base = load(reference, sets, methods=methods, remove=remove), _find_base(reference, methods)
     shown = [*([reference] if find_usual_base(reference) else []), *methods]
     run, trains = _explain_run(recipe, base)
     stages = _explain_stages(recipe, base) if trains else []

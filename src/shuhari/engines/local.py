@@ -47,6 +47,7 @@ class Local:
     `tokens` (drawn) and `prompt_tokens` (read).
     """
 
+    spreads = ("tokens", "slots", "chunk")
     tokens: Count = 0
     slots: Count = 0
     chunk: Count = 0

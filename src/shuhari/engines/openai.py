@@ -73,6 +73,7 @@ class OpenAI:
     log-probability NaN.
     """
 
+    spreads = ("address", "connections")
     address: str = "http://127.0.0.1:8000"
     model: str = ""
     key_env: str = ""

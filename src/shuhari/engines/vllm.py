@@ -64,6 +64,7 @@ class Vllm:
     score: by vLLM for `log_prob` of a role that it serves, else here.
     """
 
+    spreads = ("python", "address", "memory", "threads", "slots", "log", "start", "patience")
     python: str = ""
     address: str = ""
     role: str = "policy"

@@ -32,7 +32,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # curricula and rollouts
     "report": dict,  # () -> Info: numbers for the step's report
     "unit": None,  # of a rollout: "decision" where it is a VectorRollout; of a buffer: what `size` counts
-    "asks": False,  # of a rollout of lanes: whether these ask the curriculum where they begin
+    "asks": False,  # of a rollout of lanes: whether these ask the curriculum where they begin; of a buffer: whether it
+    # has the run's rollout answer by itself (read from its class)
     "open": do_nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
     "role": "policy",  # of a rollout: which role decides
     # tasks
@@ -100,6 +101,9 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "terms": EMPTY,  # of an optimiser: a term that it knows by name -> whether its part must have it (else may not)
     "share": None,  # of an optimiser: (total): its parameters are shards, see `FirstOrder.total`
     # learners and buffers
+    "samples": True,  # of a buffer: whether it is filled by what the loop samples; read from its class
+    "bootstraps": False,  # of a buffer: whether what learns from it has targets that are copies; read from its class
+    "spreads": (),  # the settings that say how the work is spread, not what is done; read from its class
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
     "odd": (),  # of a recording: what is to be told of what it has read, in words

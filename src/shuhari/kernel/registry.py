@@ -5,9 +5,11 @@ packages add theirs by entry points (`plugins`).
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
@@ -21,56 +23,18 @@ from typing import Any, TypeVar
 
 from shuhari.data import nearest, with_article
 from shuhari.kernel import plugins
+from shuhari.kernel.formerly import FORMERLY
+from shuhari.kernel.kinds import KINDS as KINDS
 
 C = TypeVar("C", bound=type)
 
-# kind -> the package whose modules hold our own, beside those of methods
-KINDS = {
-    "task": "tasks",
-    "reward": "rewards",
-    "curriculum": "curricula",
-    "predictor": "curricula",
-    "rollout": "rollouts",
-    "environments": "rollouts",
-    "window": "rollouts",
-    "engine": "engines",
-    "model": "models",
-    "buffer": "buffers",
-    "recording": "buffers",
-    "transform": "transforms",
-    "objective": "objectives",
-    "optimiser": "optimisers",
-    "learner": "learners",
-    "follow": "models",
-    "metric": "metrics",
-    "study": "methods",
-    "quantity": "lab.claims",
-    "analysis": "methods",
-    "world": "tasks.worlds",
-}
-FORMERLY = {  # names of an earlier version -> those of now, to be named in the error
-    "transform": {"mixed": "drop_uniform_groups", "latest": "latest_only", "apart": "drop_tied_steps",
-        "unheated": "untempered_logp", "halves": "split_groups", "best": "keep_best", "finished": "drop_truncated",
-        "only": "keep_matching", "weigh": "advantage_weights", "modulate": "confident_errors", "credit": "oreal",
-        "nearest": "nearest_action", "beside": "expert_logp", "asymmetric": "asymmetric_weights",
-        "safety": "safety_weights", "tracker": "tracked_advantage", "first_pit": "first_error_pairs",
-        "masks": "draw_masks"},
-    "rollout": {"cascade": "cog_rethinker", "deepen": "extra_samples", "demonstrated": "with_solution",
-        "foreign": "shared_answers", "lookahead": "lookahead_tree", "prefixed": "solution_prefix",
-        "semantic": "semantic_branches", "guided": "guide_prefix"},
-    "curriculum": {"annealed": "annealed_temperature", "cache": "cached_solutions",
-        "calibrated": "entropy_temperature", "capped": "length_limit", "few": "few_problems",
-        "others": "unseen_problems", "shared": "shared_groups", "starts": "snapshot_starts",
-        "unsolved": "unsolved_problems", "variance": "variance_sampling"},
-    "buffer": {"aside": "hard_problems", "picked": "chosen_solutions", "sampled": "kept_answers"},
-    "objective": {"outcome": "token_rewards", "calibrated": "calibrated_imitation"},
-}  # fmt: skip
 _ENTRIES: dict[tuple[str, str], type] = {}
 _PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
 _HELD: dict[str, Any] = {}  # name -> what a program handed over, see `hold`
 _LOADED: dict[Path, tuple[bytes, ModuleType]] = {}  # a user's file -> its content as it was loaded, and its module
 _BESIDE: dict[str, tuple[Path, ...]] = {}  # first name of a module -> folders where it may lie, see `search_in`
 HEARS: list[Callable[[str], None]] = []  # called with a file of a user's code as it is about to be run
+ROOT = Path(__file__).parents[1]
 USERS = "shuhari_user_"  # begins the name of the module that a user's file is loaded as
 GIVEN = "given/"  # begins the name of an object that nothing imports: it is found in the process that holds it
 
@@ -223,9 +187,8 @@ def _tell(file: str) -> None:
 
 
 def names(kind: str) -> list[str]:
-    """The names of a kind that are registered or that installed packages offer, sorted."""
-    _load(kind)
-    return sorted({*(n for k, n in _ENTRIES if k == kind), *plugins.find_offered(kind)})
+    """The names of a kind that are registered or that installed packages offer, sorted; nothing is imported."""
+    return sorted({*_read_classes(kind), *(n for k, n in _ENTRIES if k == kind), *plugins.find_offered(kind)})
 
 
 def other(kind: str, cls: type) -> str:
@@ -235,6 +198,47 @@ def other(kind: str, cls: type) -> str:
     if not kinds or kind in kinds:
         return ""
     return f"is registered as {' and '.join(sorted(kinds))}: expected {with_article(kind)}"
+
+
+def declared(kind: str, name: str, attribute: str) -> Any:
+    """What the component `name` states in a class attribute; None where it states nothing, and of a name that nothing
+    is registered under. Our own are read from their source and not imported: recipes are resolved without torch."""
+    known = _ENTRIES.get((kind, name)) or _read_classes(kind).get(name)
+    try:
+        known = known or find(kind, name)
+    except LookupError:
+        return None
+    if isinstance(known, type):
+        return getattr(known, attribute, None)
+    for statement in known.body:
+        target = statement.target if isinstance(statement, ast.AnnAssign) else None
+        targets = statement.targets if isinstance(statement, ast.Assign) else [target]
+        if any(isinstance(t, ast.Name) and t.id == attribute for t in targets) and statement.value is not None:  # type: ignore[attr-defined]
+            return ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+    return None
+
+
+def list_declaring(kind: str, attribute: str) -> dict[str, Any]:
+    """name -> what it states in a class attribute, of the components of a kind that state it: ours, and those that are
+    registered here."""
+    here = {*_read_classes(kind), *(name for of, name in _ENTRIES if of == kind)}
+    return {name: value for name in sorted(here) if (value := declared(kind, name, attribute)) is not None}
+
+
+@cache
+def _read_classes(kind: str) -> dict[str, ast.ClassDef]:
+    """name -> the class of each of our components of a kind, as it is written."""
+    if kind not in KINDS:
+        raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
+    package = ROOT / KINDS[kind].replace(".", "/")
+    found: dict[str, ast.ClassDef] = {}
+    for file in [*package.rglob("*.py"), *_list_in_methods(kind)]:
+        text = file.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if f'@register("{kind}", ' in text else ():
+            if isinstance(node, ast.ClassDef):
+                written = " ".join(map(ast.unparse, node.decorator_list))
+                found |= dict.fromkeys(re.findall(rf"register\('{kind}', '([^']+)'", written), node)
+    return found
 
 
 def entries() -> dict[tuple[str, str], type]:
@@ -321,13 +325,11 @@ def _load(kind: str) -> None:
         package = importlib.import_module(f"shuhari.{KINDS[kind]}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    for name in _list_in_methods(f'@register("{kind}", '):
-        importlib.import_module(name)
+    for file in _list_in_methods(kind):
+        importlib.import_module(".".join(("shuhari", *file.relative_to(ROOT).with_suffix("").parts)))
 
 
-def _list_in_methods(mark: str) -> list[str]:
+def _list_in_methods(kind: str) -> list[Path]:
     """The modules of methods that register a component of a kind, by their text: the others are not imported."""
-    root = Path(__file__).parents[1]
-    files = sorted((root / "methods").glob("*/*/*.py"))
-    found = [file for file in files if mark in file.read_text(encoding="utf-8")]
-    return [".".join(("shuhari", *file.relative_to(root).with_suffix("").parts)) for file in found]
+    files = sorted((ROOT / "methods").glob("*/*/*.py"))
+    return [file for file in files if f'@register("{kind}", ' in file.read_text(encoding="utf-8")]

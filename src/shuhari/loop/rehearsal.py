@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from shuhari.batch import Batch
+from shuhari.config.overlay import USE
 from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.schedules import list_misfits
 from shuhari.config.smaller import cap, cap_buffer
@@ -35,6 +36,7 @@ from shuhari.config.stage import Components
 from shuhari.data import EMPTY, ContractError, Problem, Sampling, StalledError
 from shuhari.engines.time_limit import Overdue
 from shuhari.events import Collected, Committed
+from shuhari.kernel.registry import declared
 from shuhari.loop.breaches import (
     DRAWS,
     IN_PLACE,
@@ -114,7 +116,8 @@ def make_small(recipe: Recipe) -> Recipe:
         rollout = table.get("rollout", {})
         for key in ("workers", "ring"):
             rollout.pop(key, None)
-        lanes = "lanes" in rollout or rollout.get("use") == "vector" or "lanes" in tree.get("rollout", {})
+        use = rollout.get("use", tree.get("rollout", {}).get("use", USE["rollout"]))
+        lanes = declared("rollout", use, "unit") == "decision"
         for key, most in (("lanes", 2), ("random", 8)):
             cap(rollout, (key,), most)
         for owner in (table, *table.get("learner", {}).values()):

@@ -23,6 +23,7 @@ def explain(
     recipe: Annotated[str, typer.Argument(help="family/method, a .toml file, or the folder of a run.")],
     methods: Annotated[list[str] | None, typer.Option("--with", help="Lay a method over it; may be repeated.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be repeated.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A key to take out, a.b.c; may be repeated.")] = None,
     json: Json = False,
 ) -> None:
     """Tell what a method changes of its base, or a recipe of the one that it extends, and the algorithm in words.
@@ -33,7 +34,7 @@ def explain(
     """
     from shuhari.desk.explaining import explain as read
 
-    found = read(recipe, sets or [], methods or [])
+    found = read(recipe, sets or [], methods or [], remove or [])
     if json:
         print_json(_to_plain(found))
         return

@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length
-from shuhari.config.methods import OFFLINE
-from shuhari.config.overlay import BUDGETS, RecipeError, read_budgets
+from shuhari.config.overlay import BUDGETS, USE, RecipeError, read_budgets
 from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
+from shuhari.kernel.registry import declared
 from shuhari.lab.claims.arms import METHOD, ArmMaker, check_arms, find_files, list_tables
 from shuhari.lab.claims.checks import BASELINE, Check, read_checks
 from shuhari.lab.claims.looks import LOOKS, compute_levels
@@ -250,11 +250,13 @@ def _make_warm(recipe: Recipe, names: list[str]) -> Recipe:
     """The first stages alone, stripped of what does not reach the weights, so that claims share what is the same."""
     stages = {}
     for table in recipe.stages[: len(names)]:
-        offline = table.get("buffer", EMPTY).get("use") in OFFLINE and not table.get("learner")
+        use = table.get("buffer", EMPTY).get("use", USE["buffer"])
+        samples, asks, bootstraps = (declared("buffer", use, key) for key in ("samples", "asks", "bootstraps"))
+        offline = samples is False and not asks and not table.get("learner")
         asking = ("evaluate", *ASKING) if offline else ()
         drop = ("paper", "summary", "alone", "laid", "claim", "study", "name", *asking)
         kept = {k: deepcopy(v) for k, v in table.items() if k not in drop}
-        if offline and table["buffer"]["use"] != "offline":  # elsewhere a copy may be learnt from
+        if offline and not bootstraps:  # elsewhere a copy may be learnt from
             taught = {r for name, part in kept.get("part", EMPTY).items() for r in part.get("trains", (name,))}
             kept["models"] = {r: m for r, m in kept["models"].items() if "init" not in m or r in taught}
         stages[table["name"]] = kept

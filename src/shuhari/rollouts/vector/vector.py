@@ -79,6 +79,7 @@ class VectorRollout:
     `replaced` is 1 (else 0).
     """
 
+    spreads = ("workers", "ring")
     lanes: Lanes = 8
     role: str = "policy"
     random: Count = 0

@@ -37,6 +37,7 @@ class Aside:
     solutions. ValueError for a problem without one.
     """
 
+    samples = False
     size: Size = 64
     most: Size = 1024
     measure: str = "score"

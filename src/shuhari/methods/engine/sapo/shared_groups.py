@@ -49,6 +49,7 @@ class Shared:
     and `curriculum/offered` (groups that were told to it).
     """
 
+    spreads = ("folder",)
     inner: Curriculum
     folder: str = ""
     node: str = "node-0"

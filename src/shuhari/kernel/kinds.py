@@ -1,0 +1,28 @@
+"""The kinds of components, and where ours of each lie."""
+
+from __future__ import annotations
+
+# kind -> the package whose modules hold our own, beside those of methods
+KINDS = {
+    "task": "tasks",
+    "reward": "rewards",
+    "curriculum": "curricula",
+    "predictor": "curricula",
+    "rollout": "rollouts",
+    "environments": "rollouts",
+    "window": "rollouts",
+    "engine": "engines",
+    "model": "models",
+    "buffer": "buffers",
+    "recording": "buffers",
+    "transform": "transforms",
+    "objective": "objectives",
+    "optimiser": "optimisers",
+    "learner": "learners",
+    "follow": "models",
+    "metric": "metrics",
+    "study": "methods",
+    "quantity": "lab.claims",
+    "analysis": "methods",
+    "world": "tasks.worlds",
+}
