@@ -208,6 +208,7 @@ PLACES = {  # a key of a method's recipe -> what of a run it changes
 def troubles() -> Iterator[str]:
     """Methods by the trouble that they are against, and what of a run each changes."""
     from shuhari.config.library import TROUBLES, find_recipe, list_methods, read_result, read_table
+    from shuhari.config.overlay import list_removed
 
     methods = [m for m in list_methods() if m.helps]
     for trouble, sign in TROUBLES.items():
@@ -224,7 +225,8 @@ def troubles() -> Iterator[str]:
             source, kept = find_recipe(m.name), read_result(m.name)
             assert source is not None
             own = read_table(m.name, source)
-            places = dict.fromkeys(place for key, place in PLACES.items() if key in own)
+            keys = {*own, *(path[0] for path in list_removed(own))}
+            places = dict.fromkeys(place for key, place in PLACES.items() if key in keys)
             where = ", ".join(places) if "on" in own else "a whole recipe"
             judged = describe_verdict(kept) if kept else "not measured"
             yield row(f"`{m.name}`", where or "settings", own["paper"]["changes"], judged)

@@ -121,7 +121,7 @@ def test_settings_that_guides_name_are_there(page: str) -> None:
     known = {*re.findall(r"^\| `(\w+)`", read("settings"), re.MULTILINE)}
     named = re.findall(rf"[`\s]({SECTIONS}\.[\w.<>]+?)(?:=\S*)?[`\s]", read(page))
     assert page == "settings" or named
-    known |= {"mixed", "use"}  # a transform of a recipe, and what chooses a component
+    known |= {"drop_uniform_groups", "use"}  # a transform of a recipe, and what chooses a component
     assert not {key for key in named if key.rpartition(".")[2] not in known}
 
 
