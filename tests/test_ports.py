@@ -24,17 +24,19 @@ from shuhari.ports import ability, is_text, is_vector
 ROOT = Path(shuhari.__file__).parent
 
 FOREIGN = {  # file -> what it may look for, of objects of other libraries or whatever a user hands over; whose it is
-    "api.py": ("spaces", "spaces of Gymnasium"),
+    "desk/api.py": ("spaces", "spaces of Gymnasium"),
     "bounds.py": ("_is_protocol shape", "annotations, and numbers of numpy and torch"),
     "buffers/recording.py": ("spaces", "spaces of Gymnasium"),
     "buffers/recordings.py": ("is_bounded", "spaces of Gymnasium"),
-    "claims/sources.py": ("__dict__", "classes"),
-    "cli/__init__.py": ("ctx", "errors of click"),
-    "cli/dry.py": ("__dataclass_fields__", "values of settings"),
-    "cli/training.py": ("SIGHUP", "signals that a system has"),
+    "lab/claims/sources.py": ("__dict__", "classes"),
+    "desk/cli/__init__.py": ("ctx", "errors of click"),
+    "desk/cli/training.py": ("SIGHUP", "signals that a system has"),
     "loop/sessions.py": ("__name__", "functions of users"),
     "loop/study.py": ("item", "numbers of numpy and torch"),
     "models/spaces.py": ("start", "spaces of Gymnasium"),
+    "models/text/clean.py": (
+        "attribute_map config init_kwargs sub_configs", "configurations and tokenizers of transformers",
+    ),
     "models/text/classifier.py": ("chat_template max_position_embeddings", "tokenizers and models of transformers"),
     "models/text/layouts.py": (
         "attn attn_logit_softcapping base_layer bias crossattention final_logit_softcapping get_delta_weight k_norm "
@@ -45,7 +47,7 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "models/text/tokenizers.py": ("backend_tokenizer chat_template", "tokenizers of transformers"),
     "models/text/trunk.py": ("bias max_position_embeddings suppress_tokens", "modules of transformers"),
     "needs.py": ("__name__", "functions"),
-    "registry.py": ("__file__", "modules of users"),
+    "kernel/registry.py": ("__file__", "modules of users"),
     "models/text/chat_child.py": ("setitimer", "limits that a system has"),
     "models/text/folder.py": ("num_hidden_layers", "configurations of transformers"),
     "rewards/function.py": ("__qualname__ tolist", "functions of users, and numbers of numpy and torch"),
@@ -55,9 +57,9 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "store/files.py": ("O_NOFOLLOW O_NONBLOCK register_at_fork sched_getaffinity", "what a system has"),
     "store/schema.py": ("tolist", "numbers of numpy and torch"),
     "tasks/snapshots.py": ("numpy start", "environments and spaces of Gymnasium"),
-    "tools/episodes.py": ("tolist", "numbers of numpy and torch"),
-    "tools/plain.py": ("tolist", "numbers of numpy and torch"),
-    "tools/profile_report.py": ("base config dtype head_dim", "modules of transformers"),
+    "desk/episodes.py": ("tolist", "numbers of numpy and torch"),
+    "desk/plain.py": ("__dataclass_fields__ tolist", "values of settings, and numbers of numpy and torch"),
+    "desk/profile_report.py": ("base config dtype head_dim", "modules of transformers"),
 }
 
 
@@ -121,7 +123,7 @@ def test_nothing_is_looked_for_but_by_its_accessor(sources: dict[str, Nodes]) ->
 def test_nobody_asks_for_the_class_of_a_component(sources: dict[str, Nodes]) -> None:
     known, found = components(sources), []
     for file, nodes in sources.items():
-        if file.startswith("claims/"):
+        if file.startswith("lab/claims/"):
             continue  # quantities are parts of one reader, and no port
         others = {a.asname or a.name for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names
                   if n.module != module_of(known.get(a.name, ""))}  # of another module, or by another name
@@ -184,7 +186,6 @@ TWICE = {"open", "held_out", "unit"}  # what components of two ports have, of a 
 UNTYPED = {  # files that ask without types, why
     "needs.py": "below the ports", "ports/models.py": "what the types are made of",
     "ports/collecting.py": "what the types are made of", "ports/hooks.py": "gives them types",
-    "config/imitation.py": "as it was", "desk/cli/dry.py": "as it was",
 }  # fmt: skip
 NAMES = {**vars(data), **vars(batch), **vars(events), **vars(ports.models), **vars(ports), "Env": Env}
 

@@ -25,8 +25,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    data = [p for p in (PACKAGE / "tools" / "board" / "static").rglob("*") if p.is_file()]
+    data = [p for p in (PACKAGE / "desk" / "board" / "static").rglob("*") if p.is_file()]
     data += [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml"), *PACKAGE.rglob("*.json"), PACKAGE / "py.typed"]
+    data += [*(PACKAGE / "methods").rglob("README.md")]
     wanted = {f"shuhari/{p.relative_to(PACKAGE).as_posix()}" for p in data}
     claims = ROOT / "results" / "claims"
     wanted |= {f"shuhari/claims_data/{p.relative_to(claims).as_posix()}" for p in claims.rglob("*.json")}

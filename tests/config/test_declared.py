@@ -24,13 +24,13 @@ EVERYDAY = {  # (file, word): a component is called so too, and something else i
     ("config/words.py", "scale_rewards"),  # a setting of TRL
     ("config/words.py", "temperature"), ("config/settings.py", "temperature"),  # a setting of [rollout.sampling]
     ("config/files.py", "copy"), ("loop/outside.py", "copy"),  # a key of a run's list of files
-    ("config/overlay.py", "value"), ("claims/curve.py", "value"),  # a key of a table
+    ("config/overlay.py", "value"), ("lab/claims/curve.py", "value"),  # a key of a table
     ("loop/roles.py", "value"),  # a layer
     ("config/overlay.py", "groups"), ("loop/suits.py", "groups"),  # a need
     ("loop/kept.py", "advantage"),  # a column
     ("loop/outcomes.py", "episode"),  # a column
-    ("claims/making.py", "entropy"),  # a metric
-    ("claims/quantities.py", "linear"),  # the form of a fit
+    ("lab/claims/making.py", "entropy"),  # a metric
+    ("lab/claims/quantities.py", "linear"),  # the form of a fit
     ("loop/hiring.py", "tree"),  # a key of a message
 }
 DEFAULTS = {  # (file, name): what stands where a recipe, or a caller, names nothing

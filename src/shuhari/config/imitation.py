@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import UnshownError
-from shuhari.kernel.abilities import ability
 from shuhari.kernel.state import walk
 from shuhari.ports import Learner, Task
+from shuhari.ports.hooks import ability
 
 
 def describe_imitation(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: bool = False) -> str:

@@ -15,9 +15,9 @@ from shuhari.config.stage import Components, walk_learners
 from shuhari.desk.components import take_sentence
 from shuhari.desk.plain import format_value
 from shuhari.kernel import registry
-from shuhari.kernel.abilities import ability
 from shuhari.learners.parts import Term
 from shuhari.ports import is_vector
+from shuhari.ports.hooks import ability
 
 # place in a recipe -> what stands there: one object, or several that share a table, the component first
 Places: TypeAlias = Mapping[Path, tuple[Any, ...]]

@@ -123,7 +123,7 @@ class Binds(Protocol):
 
 class RolloutAttributes(Protocol):
     """Values that a rollout may have: `role` decides; `asks`, whether its lanes ask the curriculum where they begin;
-    `unit`, "decision" of a `VectorRollout`."""
+    `unit`, "decision" of a `VectorRollout`; `spreads`, as of an engine: the settings of how work is spread."""
 
     @property
     def role(self) -> str: ...
@@ -131,6 +131,8 @@ class RolloutAttributes(Protocol):
     def asks(self) -> bool: ...
     @property
     def unit(self) -> str | None: ...
+    @property
+    def spreads(self) -> tuple[str, ...]: ...
 
 
 class RewardAttributes(Protocol):

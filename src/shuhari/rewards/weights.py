@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shuhari.kernel.abilities import ability
 from shuhari.ports import Reward, Task
+from shuhari.ports.hooks import ability
 
 
 def grades_nothing(task: Task, rewards: Mapping[str, Reward]) -> bool:
