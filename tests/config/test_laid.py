@@ -123,10 +123,13 @@ def test_a_loss_removed_and_a_role_like_another(write: Any) -> None:
 
 
 def test_a_stage_is_put_before_the_first_that_samples(write: Any) -> None:
-    text = 'part.policy.terms.loss.reduce = "group"\n[[insert]]\nname = "cold"\nsteps = 3\nbuffer = {use = "demos"}\n'
+    text = 'part.policy.terms.loss.reduce = "group"\n[[stage]]\nname = "cold"\nsteps = 3\nbuffer = {use = "demos"}\n'
     recipe = load("baselines/grpo_chain", methods=[method(write, text)])
     assert [s["name"] for s in recipe.stages] == ["warm-up", "cold", "rl"] and recipe.stages[1]["steps"] == 3
     assert [s["name"] for s in load(write(PLAIN), methods=[method(write, text)]).stages] == ["cold", "main"]
+    first = method(write, text.replace("steps = 3", 'steps = 3\nbefore = "warm-up"'))
+    stages = load("baselines/grpo_chain", methods=[first]).stages
+    assert [s["name"] for s in stages] == ["cold", "warm-up", "rl"] and "before" not in stages[0]
 
 
 CONTRADICT = [
@@ -292,7 +295,9 @@ MISTAKES = [
     ("needs.group = 2", "needs.group: no such need of a method; did you mean 'groups'"),
     ("collect.mixd.stream = 'x'", "collect.mixd: one sets stream of 'mixd', which baselines/grpo_chain has not"),
     ("models.x = {like = 'polcy', use = 'causal'}", "models.x.like: 'polcy': no such role .* did you mean 'policy'"),
-    ("insert = 3", "insert: 3 in one: expected .*tables with a name"),
+    ("stage = 3", r"stage: 3 in one: expected \[\[stage\]\] tables"),
+    ("[stage.rl]\nsteps = 3", "stage.rl: one brings a stage 'rl', and there is one: a method changes"),
+    ("[stage.cold]\nbefore = 'rll'\nsteps = 3", r"stage\.cold\.before: 'rll' is no other stage; did you mean 'rl'"),
 ]
 
 

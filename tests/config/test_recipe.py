@@ -305,6 +305,19 @@ def test_a_child_changes_one_stage_by_name_or_replaces_them_all(write) -> None:
     assert [s["name"] for s in none.stages] == ["main"]
 
 
+def test_a_new_stage_stands_at_the_end_or_before_another(write) -> None:
+    write("staged.toml", STAGED)
+    child = 'extends = "staged.toml"\n[stage.more]\nsteps = 2\n'
+    assert [s["name"] for s in load(write("a.toml", child)).stages] == ["warm", "rl", "more"]
+    first = load(write("b.toml", f'{child}before = "rl"'))
+    assert [s["name"] for s in first.stages] == ["warm", "more", "rl"] and "before" not in first.tree["stage"]["more"]
+    moved = load(write("d.toml", 'extends = "b.toml"\n[stage.more]\nbefore = "warm"'))
+    assert [(s["name"], s.get("steps")) for s in moved.stages] == [("more", 2), ("warm", None), ("rl", 10)]
+    assert load(write("stored.toml", dump(first))).stages == first.stages
+    with pytest.raises(RecipeError, match=r"stage\.more\.before: 'rll' is no other stage; did you mean 'rl'"):
+        load(write("c.toml", f'{child}before = "rll"'))
+
+
 def test_what_a_child_removes_inherited_stages_need_not_remove(write) -> None:
     write("staged.toml", STAGED)
     text = 'extends = "staged.toml"\nremove = ["part.policy.terms.loss"]\n[part.policy]\nterms.own = {}'

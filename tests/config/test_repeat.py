@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from shuhari.config.overlay import RecipeError, expand_repeats
+from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, dump, load
+from shuhari.config.repeats import expand_repeats
 from shuhari.loop.run import train
 from shuhari.testing.compare import contents, differences
 from small_runs import BANDIT

@@ -259,17 +259,3 @@ def _walk_texts(table: Tree) -> Iterator[tuple[Tree, str, str]]:
         for inner in value if isinstance(value, list) else [value]:
             if isinstance(inner, dict):
                 yield from _walk_texts(inner)
-
-
-def name_stages(stages: Any, recipe: str) -> Any:
-    if isinstance(stages, dict) or stages is False:
-        return stages
-    out: Tree = {}
-    for i, stage in enumerate(stages if isinstance(stages, list) else [stages]):
-        if not isinstance(stage, dict):
-            raise RecipeError("stage", f"{stage!r} in {recipe}: expected [[stage]] tables")
-        name = str(stage.get("name", i + 1))
-        if name in out:
-            raise RecipeError("stage", f"two stages of {recipe} are called {name!r}: names are unique")
-        out[name] = {k: v for k, v in stage.items() if k != "name"}
-    return out

@@ -27,6 +27,7 @@ from shuhari.config.methods import (
 )
 from shuhari.config.overlay import (
     BUDGETS,
+    PLACE,
     REMOVE,
     REPEAT,
     SCALARS,
@@ -44,6 +45,7 @@ from shuhari.config.overlay import (
     list_removed,
     look_up,
     nest,
+    order_stages,
     walk_leaves,
 )
 from shuhari.data import EMPTY
@@ -76,7 +78,7 @@ def lay_methods(
             sources = {p: own.get(p) or sources.get(p) or f"with {who}" for p in there}
             tree = table
     for change in changes:
-        tree = _insert(tree, sources, change, chosen[0])
+        tree = _bring_stages(tree, sources, change, chosen[0])
     tree["laid"] = {c.name: dict(c.needs) for c in changes}
     for gone in [p for p in sources if p[0] in ("laid", "paper", "claim")]:
         del sources[gone]
@@ -306,22 +308,18 @@ def _is_same(a: Any, b: Any) -> bool:
     return list(walk_leaves(a)) == list(walk_leaves(b)) if both else bool(a == b and type(a) is type(b))
 
 
-def _insert(tree: Tree, sources: Sources, change: Change, first: str) -> Tree:
-    """Put the stages that a method brings before the first that samples."""
-    if not change.insert:
+def _bring_stages(tree: Tree, sources: Sources, change: Change, first: str) -> Tree:
+    """Put the stages that a method brings before the first that samples, or where they say."""
+    if not change.stages:
         return tree
-    stages = tree.get("stage") or {"main": {}}
-    brought: Tree = {}
-    for stage in change.insert:
-        name = str(stage["name"])
-        if name in stages or name in brought:
-            where = f"insert.{format_path((name,))}"
-            raise RecipeError(where, f"{change.name} brings a stage {name!r}, and there is one")
-        brought[name] = {k: copy_tree(v) for k, v in stage.items() if k != "name"}
-        sources |= {("stage", name, *p): f"with {change.name}" for p, _ in walk_leaves(brought[name])}
-    out: Tree = {}
-    for name, table in stages.items():
-        out |= {**(brought if name == (first or "main") else {}), name: table}
+    stages, places = dict(tree.get("stage") or {"main": {}}), dict[str, str]()
+    for name, stage in change.stages.items():
+        if name in stages:
+            message = f"{change.name} brings a stage {name!r}, and there is one: a method changes those that sample"
+            raise RecipeError(f"stage.{format_path((name,))}", message)
+        stages[name] = {k: copy_tree(v) for k, v in stage.items() if k != PLACE}
+        places[name] = stage.get(PLACE, first or "main")
+        sources |= {("stage", name, *p): f"with {change.name}" for p, _ in walk_leaves(stages[name])}
     if not first:
         sources["stage", "main"] = f"with {change.name}"
-    return {**tree, "stage": out}
+    return {**tree, "stage": order_stages(stages, places)}

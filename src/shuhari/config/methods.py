@@ -9,7 +9,8 @@ laid over a recipe). In it
   `stream` and `weight` of a term, `n` and `sampling` of a rollout and the place of a transform stay. Without `use` they
   change what the base has: of that name, or in the one place that there is; where it has none, it is refused;
 - `wraps = "<field>"` puts what the base has there into that field; `like = "<role>"` copies the architecture of a role;
-  `remove` takes out what may be there; `[[insert]]` puts a stage before the first that samples.
+  `remove` takes out what may be there; a `[[stage]]` stands before the first that samples, or
+  before the one that its `before` names.
 
 Left out: which statements of two methods contradict each other (`contradictions`). No torch.
 """
@@ -34,13 +35,14 @@ from shuhari.config.overlay import (
     list_removed,
     look_up,
     merge_overlays,
+    name_stages,
 )
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel.registry import declared
 
 POLICY = "policy"
 LOSS = "loss"  # the term of the policy gradient, in every recipe
-OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", "insert")  # what is not laid
+OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", "stage")  # what is not laid
 SECTIONS = ("models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
             "part", "follow", "evaluate")  # fmt: skip
 REMOVED = object()  # the value of a place at which nothing is to stand
@@ -49,13 +51,14 @@ BEDS = "it is the base's to say; numbers of a test-bed stand in the claim's `set
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a method changes: its `table`, what it `needs` of a base, stages to `insert`; `on`: its usual base."""
+    """What a method changes: its `table`, what it `needs` of a base, name -> `stages` that it brings; `on`: its usual
+    base."""
 
     name: str
     on: str
     table: Tree
     needs: Mapping[str, Any] = EMPTY
-    insert: Sequence[Mapping[str, Any]] = ()
+    stages: Mapping[str, Any] = EMPTY
 
     @classmethod
     def of(cls, name: str, chain: Sequence[Mapping[str, Any]]) -> Change:
@@ -66,7 +69,7 @@ class Change:
             {k: v for k, v in one.items() if k not in OWN or one is chain[0] or k == "needs"} for one in reversed(chain)
         )
         for key in table:
-            if key in (*BUDGETS, "task", "study", "stage", "threads", "seed", "micro_batch", "learner", "store"):
+            if key in (*BUDGETS, "task", "study", "threads", "seed", "micro_batch", "learner", "store"):
                 raise RecipeError(key, f"in the method {name}: {BEDS}")
             if key not in (*SECTIONS, *OWN, REMOVE):
                 raise RecipeError(key, f"no such key in a method; {nearest(key, (*SECTIONS, *OWN, REMOVE))}")
@@ -79,10 +82,8 @@ class Change:
         for key in needs if isinstance(needs, Mapping) else ["needs"]:
             if key not in NEEDS:
                 raise RecipeError(f"needs.{key}", f"no such need of a method; {nearest(key, NEEDS)}")
-        insert = table.get("insert", [])
-        if not isinstance(insert, list) or not all(isinstance(s, Mapping) and "name" in s for s in insert):
-            raise RecipeError("insert", f"{insert!r:.60} in {name}: expected [[insert]] tables with a name")
-        return cls(name, on, {k: v for k, v in table.items() if k in (*SECTIONS, REMOVE)}, needs, insert)
+        stages = name_stages(table.get("stage", {}), name)
+        return cls(name, on, {k: v for k, v in table.items() if k in (*SECTIONS, REMOVE)}, needs, stages)
 
 
 @dataclass(frozen=True)

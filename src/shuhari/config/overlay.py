@@ -24,6 +24,7 @@ BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
 SCALARS = ("format", "name", "summary", "alone", "seed", "threads", "micro_batch", *BUDGETS)
 WHOLE = ("laid", "paper", "study", "distributed")  # tables of the whole run, which no stage has
 SINGLE = (*WHOLE, "claim", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store")
+PLACE = "before"  # of a stage in a file: the one before which it stands
 REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 OF_STAGE = (*BUDGETS, *REPEAT, "micro_batch", *SINGLE[len(WHOLE) + 1 :], *NAMED[:-1])
@@ -287,27 +288,35 @@ def parse_value(text: str) -> Any:
     return table["value"] if len(table) == 1 else text.strip()
 
 
-def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
-    """(name, the name of its overlay) of the stages as they run: one with `repeat = n` n times; those in a row that
-    have one `block` in turn, n times. From the second time on a stage is called `<name> 2` and so on. RecipeError
-    where the stages of a block do not agree on `repeat`, or where two stages would have one name."""
-    blocks: list[list[tuple[str, Tree]]] = []
-    for name, over in stages.items():
-        follows = blocks and over.get("block") and blocks[-1][0][1].get("block") == over["block"]
-        blocks[-1].append((name, over)) if follows else blocks.append([(name, over)])
-    seen: set[str] = set()
-    for block in blocks:
-        times = {over["repeat"]: name for name, over in block if "repeat" in over} or {1: ""}
-        if len(times) > 1:
-            message = f"{min(times)} and {max(times)} in one block: expected one number, in any of its stages"
-            raise RecipeError(f"stage.{format_path((times[max(times)],))}.repeat", message)
-        for i in range(next(iter(times))):
-            for name, _ in block:
-                called = f"{name} {i + 1}" if i else name
-                if called in seen:
-                    raise RecipeError(f"stage.{format_path((name,))}", f"two stages would be called {called!r}")
-                seen.add(called)
-                yield called, name
+def name_stages(stages: Any, recipe: str) -> Tree:
+    """name -> table of [[stage]] (by number where they have no name), or of [stage.<name>]. RecipeError if they are
+    none."""
+    tables = list(stages.items()) if isinstance(stages, dict) else [
+        (str(stage.get("name", i + 1)) if isinstance(stage, dict) else "", stage)
+        for i, stage in enumerate(stages if isinstance(stages, list) else [stages])
+    ]  # fmt: skip
+    out: Tree = {}
+    for name, stage in tables:
+        if not isinstance(stage, dict):
+            raise RecipeError("stage", f"{stage!r} in {recipe}: expected [[stage]] tables")
+        if name in out:
+            raise RecipeError("stage", f"two stages of {recipe} are called {name!r}: names are unique")
+        out[name] = {k: v for k, v in stage.items() if k != "name"}
+    return out
+
+
+def order_stages(stages: Mapping[str, Tree], places: Mapping[str, str]) -> Tree:
+    """Stages in their order, those of `places` (name -> before which other) moved there. RecipeError for a place that
+    is none."""
+    order = list(stages)
+    for name, before in places.items():
+        others = [other for other in order if other != name]
+        if before not in others:
+            raise RecipeError(f"stage.{format_path((name,))}.{PLACE}", f"{before!r} is no other stage; "
+                              f"{nearest(str(before), others)}")  # fmt: skip
+        others.insert(others.index(before), name)
+        order = others
+    return {name: stages[name] for name in order}
 
 
 def nest(path: Path, value: Any) -> Tree:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, bare, wrong
 from shuhari.config.dumps import find_differences, read_dump, spreads
-from shuhari.config.files import find_file, name_originals, name_stages, read_chain
+from shuhari.config.files import find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
 from shuhari.config.library import FORMAT, Method, list_methods, list_names
 from shuhari.config.methods import REMOVED, Change
@@ -22,6 +22,7 @@ from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
     OF_STAGE,
+    PLACE,
     REMOVE,
     SCALARS,
     SINGLE,
@@ -29,17 +30,19 @@ from shuhari.config.overlay import (
     Sources,
     Tree,
     copy_tree,
-    expand_repeats,
     format_path,
     join,
     lay,
     list_removed,
     look_up,
+    name_stages,
     nest,
+    order_stages,
     read_settings,
     split_path,
     walk_leaves,
 )
+from shuhari.config.repeats import expand_repeats
 from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
@@ -157,8 +160,7 @@ def load(
             recipe = replace(base.with_methods([*changes, *more], {**given, **settings}), name=name)
         else:
             recipe = _add_own(base.with_methods(changes, {**given, **settings}), own) if changes else base
-        if not methods and str(reference) == recipe.name:
-            recipe = replace(recipe, plain=recipe)
+        recipe = replace(recipe, plain=recipe) if not methods and str(reference) == recipe.name else recipe
         recipe = recipe.with_settings(given, "--set") if given else recipe
         recipe = recipe.with_settings(settings) if settings else recipe
         assert recipe.stages  # resolves them: a mistake in an overlay is found here
@@ -195,11 +197,16 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
     for i, (name, table) in enumerate(reversed(chain[:at])):
         last = i + 1 == at
         own = {k: v for k, v in table.items() if k != "extends" and (last or k not in OWN)}
+        places: dict[str, str] = {}
         if "stage" in own:
             if isinstance(own["stage"], list):  # a list of stages is whole; [stage.<name>] changes one
                 lay(tree, {REMOVE: ["stage"]}, name, sources)
-            own["stage"] = name_stages(own["stage"], name)
+            stages = name_stages(own["stage"], name)
+            places = {n: stage[PLACE] for n, stage in stages.items() if PLACE in stage}
+            own["stage"] = {n: {k: v for k, v in stage.items() if k != PLACE} for n, stage in stages.items()}
         _lay(tree, own, name, sources)
+        if places:
+            tree["stage"] = order_stages(tree["stage"], places)
     _check(tree)
     return Recipe(str(tree.pop("name", chain[0][0])), {**tree, "format": FORMAT}, sources), [], {}
 
