@@ -52,9 +52,7 @@ __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_difference
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
 _SCALARS: dict[str, Any] = {
     **dict.fromkeys(("name", "summary", "alone", "block"), str),
-    "seed": Seed,
-    "threads": Processes,
-    "micro_batch": Count,
+    **{"seed": Seed, "threads": Processes, "micro_batch": Count},
     **dict.fromkeys(BUDGETS, Budget),
     "seconds": Positive,
     "format": Annotated[int, Bounds(1, FORMAT)],
