@@ -247,6 +247,7 @@ def test_a_long_verdict_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
 
     failing = [f"stage-{i}: evaluate/greedy of the baseline at least 0.{i}" for i in range(4)]
     kept = {"headline": "x", "verdict": "uninformative", "premise": {"failing": failing}, "hashes": {}}
+    kept |= {"guard": "", "because": "", "exploratory": []}
     verdict = describe_verdict(kept)
     _say_method(SimpleNamespace(name="rlvr/x", summary="What it does.", problem=None), verdict)
     *head, about = capsys.readouterr().out.splitlines()
