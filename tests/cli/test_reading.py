@@ -247,7 +247,7 @@ def test_a_long_verdict_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
 
     failing = [f"stage-{i}: evaluate/greedy of the baseline at least 0.{i}" for i in range(4)]
     kept = {"headline": "x", "verdict": "uninformative", "premise": {"failing": failing}, "hashes": {}}
-    kept |= {"guard": "", "because": "", "exploratory": []}
+    kept |= {"guard": "", "because": "not asked", "exploratory": [], "kind": "trained"}
     verdict = describe_verdict(kept)
     _say_method(SimpleNamespace(name="rlvr/x", summary="What it does.", problem=None), verdict)
     *head, about = capsys.readouterr().out.splitlines()
@@ -303,7 +303,8 @@ def test_an_open_guard_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from shuhari.desk.cli.catalogue import _describe_verdict
     from shuhari.lab.claims import wording
 
-    kept = {"headline": "x", "guard": "open", "hashes": {}}
+    kept = {"headline": "x", "guard": "open", "hashes": {}, "because": "not asked", "premise": {"failing": []}}
+    kept |= {"exploratory": [], "kind": "trained"}
     monkeypatch.setattr(library, "read_result", lambda name: kept)
     monkeypatch.setattr(wording, "is_older", lambda hashes: False)
     method = SimpleNamespace(name="rlvr/x", problem=None, verdict="holds", stale="")

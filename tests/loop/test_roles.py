@@ -163,7 +163,7 @@ def test_roles_that_an_objective_calls_itself_and_columns_of_two_functionals() -
     stage = build_stage({**BANDIT, "name": "main"})
     main: Any = stage.learners["main"]
     terms = main.parts["policy"].terms
-    terms["reparam"] = replace(terms["loss"], objective=Reparam())
+    terms["reparam"] = replace(terms["clip"], objective=Reparam())
     with pytest.raises(RecipeError, match=r"part\.policy\.terms\.reparam: role 'critic'"):
         check_roles([stage])
     terms["reparam"].objective.critic = terms["reparam"].objective.temperature = "policy"
@@ -171,7 +171,7 @@ def test_roles_that_an_objective_calls_itself_and_columns_of_two_functionals() -
     first, same_name = Need(("policy",), functional), Need(("policy",), functional)
     object.__setattr__(same_name, "name", lambda *_: None)
     terms["a"], terms["b"] = (
-        replace(terms["loss"], objective=SimpleNamespace(needs=(n,), couples="row")) for n in (first, same_name)
+        replace(terms["clip"], objective=SimpleNamespace(needs=(n,), couples="row")) for n in (first, same_name)
     )
     with pytest.raises(RecipeError, match=r"terms\.b: two needs share the column 'policy/functional'"):
         check_roles([stage])
@@ -204,7 +204,7 @@ def test_a_method_that_a_distribution_lacks_is_missed_before_the_first_step() ->
     """Also in a later stage, and of a copy."""
     part = {"policy": {**BANDIT["part"]["policy"], "terms": {"clip": {}, "token_rewards": {"role": "judge"}}}}
     judge = {**BANDIT["models"], "judge": {"init": "policy"}}
-    with pytest.raises(RecipeError, match=r"terms\.outcome: role 'judge' \(Tabular\) is asked for 'value', which"):
+    with pytest.raises(RecipeError, match=r"terms\.token_rewards: role 'judge' \(Tabular\) is asked for 'value', which"):
         run_of({}, {"models": judge, "part": part})
     near = {"policy": {"terms": {"clip": {"score": "logprob"}}, "optimiser": {"lr": 0.1}}}
     with pytest.raises(RecipeError, match=r"asked for 'logprob', .* did you mean 'log_prob'"):
@@ -224,7 +224,7 @@ def test_a_ratio_of_bounds_is_refused_before_the_first_step() -> None:
     main: Any = stage.learners["main"]
     terms = main.parts["policy"].terms
     for fine in (Clip(behaviour="present"), Clip(score="parameters")):
-        main.parts["policy"].terms = {"clip": replace(terms["loss"], objective=fine)}
+        main.parts["policy"].terms = {"clip": replace(terms["clip"], objective=fine)}
         check_answers([stage])
 
 
