@@ -204,7 +204,7 @@ def test_a_method_that_a_distribution_lacks_is_missed_before_the_first_step() ->
     """Also in a later stage, and of a copy."""
     part = {"policy": {**BANDIT["part"]["policy"], "terms": {"clip": {}, "token_rewards": {"role": "judge"}}}}
     judge = {**BANDIT["models"], "judge": {"init": "policy"}}
-    with pytest.raises(RecipeError, match=r"terms\.token_rewards: role 'judge' \(Tabular\) is asked for 'value', which"):
+    with pytest.raises(RecipeError, match=r"token_rewards: role 'judge' \(Tabular\) is asked for 'value', which"):
         run_of({}, {"models": judge, "part": part})
     near = {"policy": {"terms": {"clip": {"score": "logprob"}}, "optimiser": {"lr": 0.1}}}
     with pytest.raises(RecipeError, match=r"asked for 'logprob', .* did you mean 'log_prob'"):

@@ -56,5 +56,6 @@ def test_what_is_listed_is_there_and_the_rest_is_private() -> None:
     listed = {(module, name) for module, name in named if not hasattr(importlib.import_module(module), name)}
     alone = {module for module, _ in named if all((module, n) in listed for m, n in named if m == module)}
     assert not alone, "none of the names beside these modules are theirs"
-    text = "import shuhari.loop.run\nfrom shuhari.kernel import state\nfrom shuhari.buffers.fresh import Fresh, dataclass"
+    text = "import shuhari.loop.run\nfrom shuhari.kernel import state\n"
+    text += "from shuhari.buffers.fresh import Fresh, dataclass"
     assert [*list_private(text)] == ["shuhari.loop.run", "shuhari.kernel.state", "shuhari.buffers.fresh.dataclass"]

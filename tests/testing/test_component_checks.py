@@ -411,7 +411,8 @@ class World(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize(("fault", "message"), [
     ("seedless", "same seed"), ("bare reset", "its reset returned array.*two values"), ("outside", "not in Box"),
     ("shape", r"shape \(1,\)"), ("nan", "reward at step 1 of an episode is nan: expected a finite number"),
-    ("ended", "terminated at step 1 of an episode is 'no'"), ("four", "its step returned a tuple of 4: expected gymnasium's five"),
+    ("ended", "terminated at step 1 of an episode is 'no'"),
+    ("four", "its step returned a tuple of 4: expected gymnasium's five"),
     ("global", "global generator"),
     ("array", r"reward at step 1 of an episode is array\(\[1.\]\): expected a finite number"),
     ("no space", "its action_space is None: expected a gymnasium.spaces.Space"),
