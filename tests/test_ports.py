@@ -186,6 +186,7 @@ TWICE = {"open", "held_out", "unit"}  # what components of two ports have, of a 
 UNTYPED = {  # files that ask without types, why
     "needs.py": "below the ports", "ports/models.py": "what the types are made of",
     "ports/collecting.py": "what the types are made of", "ports/hooks.py": "gives them types",
+    "desk/cli/catalogue.py": "loads no torch", "desk/cli/dry.py": "loads no torch",
 }  # fmt: skip
 NAMES = {**vars(data), **vars(batch), **vars(events), **vars(ports.models), **vars(ports), "Env": Env}
 

@@ -10,7 +10,7 @@ import typer
 
 from shuhari.desk.cli.options import check_together
 from shuhari.desk.cli.text import NOTHING, make_printable, note, print_json, print_table, say
-from shuhari.ports.hooks import ability
+from shuhari.kernel.abilities import ability
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
