@@ -38,10 +38,10 @@ from shuhari.config.overlay import (
     name_stages,
 )
 from shuhari.data import EMPTY, nearest
+from shuhari.kernel.kinds import LOSS
 from shuhari.kernel.registry import declared
 
 POLICY = "policy"
-LOSS = "loss"  # the term of the policy gradient, in every recipe
 OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", "stage")  # what is not laid
 SECTIONS = ("models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
             "part", "follow", "evaluate")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The kinds of components, and where ours of each lie."""
+"""The kinds of components, where ours of each lie, and what recipes call the loss of the policy gradient."""
 
 from __future__ import annotations
 
@@ -26,3 +26,5 @@ KINDS = {
     "analysis": "methods",
     "world": "tasks.worlds",
 }
+
+LOSS = "loss"  # the term of the policy gradient, in every recipe

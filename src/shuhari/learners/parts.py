@@ -10,12 +10,11 @@ from typing import Literal
 from shuhari.bounds import Count, Length, check
 from shuhari.data import Number
 from shuhari.kernel import registry
+from shuhari.kernel.kinds import LOSS
 from shuhari.kernel.reduce import check_reduction
 from shuhari.needs import Need, distinct
 from shuhari.ports import Objective, Optimiser
 from shuhari.ports.declares import declares, needs_of
-
-LOSS = "loss"  # the term of the policy gradient in recipes
 
 
 @dataclass
