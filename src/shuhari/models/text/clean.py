@@ -91,7 +91,8 @@ def _keep(found: Mapping[str, Any], kind: Any) -> dict[str, Any]:
 def _find_kind(named: str, usual: Any) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    return CONFIG_MAPPING[named] if named in CONFIG_MAPPING else usual  # noqa: SIM401 (its `get` knows no more than is loaded)
+    # not by its `get`, which knows nothing of what it has not loaded yet
+    return CONFIG_MAPPING[named] if named in CONFIG_MAPPING else usual  # noqa: SIM401
 
 
 @cache
