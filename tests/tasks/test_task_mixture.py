@@ -169,7 +169,7 @@ def test_members_are_written_flat_and_draw_from_the_seed_of_the_run() -> None:
 def test_another_member_of_the_same_name_replaces_its_settings() -> None:
     recipe = load("baselines/grpo", settings=SMALL).with_settings({"task.tasks.sums": {"name": "shop"}})
     assert recipe.tree["task"]["tasks"]["sums"] == {"name": "shop"}
-    gone = recipe.with_settings({"task.tasks.sums": False})
+    gone = recipe.with_settings({"remove": ["task.tasks.sums"]})
     assert list(gone.tree["task"]["tasks"]) == ["arithmetic"]
 
 
