@@ -20,8 +20,8 @@ from shuhari.lab.claims.looks import compute_mde
 def test_the_method_over_the_bed_is_compared_with_the_bed_alone() -> None:
     claim = explore("rlvr/kl_cov", "baselines/grpo")
     assert list(claim.arms) == ["method", "baseline"] and claim.name == "rlvr/kl_cov" and claim.bed == "baselines/grpo"
-    terms = [list(arm.stages[-1]["part"]["policy"]["terms"]) for arm in claim.arms.values()]
-    assert terms == [["kl_cov"], ["clip"]] and claim.budget == ("steps", 120.0)
+    uses = [arm.stages[-1]["part"]["policy"]["terms"]["loss"]["use"] for arm in claim.arms.values()]
+    assert uses == ["kl_cov", "clip"] and claim.budget == ("steps", 120.0)
     assert len({id(r) for r in claim.warm.values()}) == 1 and [s["name"] for s in claim.arms["method"].stages] == ["rl"]
     assert compute_digest(claim.warm["method"]) == compute_digest(
         explore("rlvr/lite_ppo", "baselines/grpo").warm["baseline"]
@@ -77,7 +77,7 @@ def test_what_is_measured_is_what_the_bed_reports() -> None:
 
 
 def test_what_cannot_be_laid_or_does_nothing_is_refused() -> None:
-    with pytest.raises(RecipeError, match="0 losses of the policy gradient"):
+    with pytest.raises(RecipeError, match="no term of that name, which is the loss of the policy gradient"):
         explore("rlvr/kl_cov", "baselines/dpo")
     with pytest.raises(RecipeError, match="cannot be laid over another: it is a study"):
         explore("curriculum/mbtl", "baselines/grpo")

@@ -145,7 +145,7 @@ def test_results_that_are_broken_or_of_another_are_told_of(recipe: str, tmp_path
     assert "not measured" in capsys.readouterr().out and not (tmp_path / "none").exists()
     assert ran(["claim", recipe, "--whole", *at]) == 2 and "of --prove" in capsys.readouterr().err
     assert ran(["claim", "rlvr/pacs", "--show", *at]) == 0 and "that shuhari brings" in capsys.readouterr().err
-    assert ran(["claim", "data/sft_grpo", "--show", *at]) == 2 and "states no claim" in capsys.readouterr().err
+    assert ran(["claim", "baselines/sft_grpo", "--show", *at]) == 2 and "states no claim" in capsys.readouterr().err
     (tmp_path / "more").mkdir()
     other = Path(recipe).rename(tmp_path / "more" / "own.toml")
     Path(recipe).write_text(other.read_text())

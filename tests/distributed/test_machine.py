@@ -28,6 +28,6 @@ def test_more_processes_than_there_is_room_for_are_refused(monkeypatch: pytest.M
 
 def test_an_error_comes_before_what_is_only_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And nothing is left on disk. The learning rate's schedule does not fit two steps, which a run is warned of."""
-    with caplog.at_level(logging.INFO, "shuhari"), pytest.raises(RecipeError, match=r"workers: each of 9999"):
-        shuhari.train("baselines/grpo", tmp_path / "run", **{"stage.rl.steps": 2, "distributed.workers": 9999})
+    with caplog.at_level(logging.INFO, "shuhari"), pytest.raises(RecipeError, match=r"workers: each of 999"):
+        shuhari.train("baselines/grpo", tmp_path / "run", **{"stage.rl.steps": 2, "distributed.workers": 999})
     assert not caplog.records and not (tmp_path / "run").exists()

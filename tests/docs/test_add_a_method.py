@@ -63,7 +63,7 @@ def test_its_tests_pass(folder: Path) -> None:
 
 def test_files_that_the_page_points_to_are_there() -> None:
     pointed = re.findall(
-        r"`((?:recipes|methods|objectives|transforms|rewards|curricula|rollouts|buffers|models|tasks|optimisers|studies|analysis|metrics)"
+        r"`((?:recipes|methods|objectives|transforms|rewards|curricula|rollouts|buffers|models|tasks|optimisers|metrics)"
         r"/[\w/.]+)`",
         PAGE,
     )

@@ -17,6 +17,7 @@ from typing import Any
 from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe
 from shuhari.distributed.messages import read_count, unpack, write_error, write_group
+from shuhari.engines.time_limit import PassThrough
 from shuhari.kernel import registry, state
 from shuhari.loop.collect import collect_group
 from shuhari.loop.context import Context
@@ -26,7 +27,7 @@ from shuhari.ports import CURRENT_GROUP, ability, is_vector
 PLAYED: ContextVar[Context | None] = ContextVar("played", default=None)  # of the group that runs now
 
 
-class Refused(BaseException):
+class Refused(PassThrough):
     """What only the run itself can do. No Exception: nobody's `except Exception` takes it for a failure."""
 
 

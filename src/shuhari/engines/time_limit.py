@@ -42,6 +42,10 @@ class EscapeError(RuntimeError):
     """A user's code has raised what ends more than its call, such as SystemExit."""
 
 
+class PassThrough(BaseException):
+    """What `contained` lets by: it ends the call in which it was raised, and was not raised by a user's code."""
+
+
 class _Interruption(BaseException):
     """Raised inside of the function: no `except Exception` of its own takes it for a wrong answer."""
 
@@ -54,7 +58,7 @@ def contained(*, awaited: bool = True) -> Iterator[None]:
     task = _find_task()
     try:
         yield
-    except (Exception, KeyboardInterrupt, _Interruption):
+    except (Exception, KeyboardInterrupt, PassThrough, _Interruption):
         raise
     except BaseException as error:
         if awaited and ends_the_call(error, task):

@@ -61,7 +61,7 @@ def test_imitation_sees_right_words_alone_and_all_else_is_alike() -> None:
     assert all(baseline.task.grade(p, said(str(p.solution))) == {"score": 1.0} for p in shown)
     assert {len({p.solution for p in shown if p.prompt == prompt}) for prompt in {p.prompt for p in shown}} == {4}
     parts = [stage.learners["main"].parts["policy"] for stage in (method, baseline)]
-    assert list(parts[0].terms) == ["clip"] and list(parts[1].terms) == ["nll"]
+    assert list(parts[0].terms) == ["loss"] and list(parts[1].terms) == ["nll"]
     assert parts[0].optimiser == parts[1].optimiser
     assert len({id(recipe) for recipe in claim.warm.values()}) == 1  # one start for both
 

@@ -109,6 +109,6 @@ def test_there_is_nothing_else():
     """No clip, no KL term, and no demonstrations in what is measured."""
     stage = built("data/rl_plus")
     part = stage.learners["main"].parts["policy"]
-    assert list(part.terms) == ["mixed_policy", "entropy"] and list(stage.collect) == ["advantage"]
+    assert list(part.terms) == ["loss", "entropy"] and list(stage.collect) == ["advantage"]
     assert set(stage.models) == {"policy"} and stage.sampling.max_new == 5 and stage.sampling.temperature == 1
     assert isinstance(stage.rollout, Demonstrated) and isinstance(stage.evaluation_rollout, Single)

@@ -15,7 +15,7 @@ from shuhari.data import ContractError, Problem, Request, Sampling, Step
 from shuhari.engines.local import Local
 from shuhari.kernel.pack import pack
 from shuhari.methods.rlvr.cog_rethinker.cog_rethinker import Cascade, fill, list_special, strip_names
-from shuhari.models.text.tokenizers import bpe_tokenizer, character_tokenizer
+from shuhari.models.text.tokenizers import Template, bpe_tokenizer, character_tokenizer
 from shuhari.needs import Trace
 from shuhari.rollouts.single import Single
 from shuhari.transforms.advantage import Advantage
@@ -134,7 +134,7 @@ def test_a_wrong_answer_names_no_special_token_to_the_prompt_it_is_put_in() -> N
     names = list_special(SimpleNamespace(text=text))
     assert names == ["<end>", "<pad>"] and list_special(SimpleNamespace()) == []
     hostile = "a<end>b<pa<en<pad>d>d>c <b> </end>"
-    assert text.end in text.encode(hostile)
+    assert text.end in text.encode(Template(hostile)) and text.end not in text.encode(hostile)
     kept = strip_names(hostile, names)
     assert kept == "abc <b> </end>" and set(text.encode(kept).tolist()).isdisjoint({text.end, text.pad})
     assert strip_names("a<end>", []) == "a<end>"

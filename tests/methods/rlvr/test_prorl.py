@@ -49,7 +49,7 @@ def test_the_papers_numbers():
     part = stage.learners["main"].parts["policy"]
     assert (claimed.n, stage.sampling.temperature) == (16, 1.2)
     assert list(stage.collect.values()) == [Mixed(), Advantage()]
-    assert list(part.terms) == ["clip", "divergence"] and part.terms["divergence"].objective == Divergence(form="k3")
+    assert list(part.terms) == ["loss", "divergence"] and part.terms["divergence"].objective == Divergence(form="k3")
     assert isinstance(part.optimiser.lr, float)  # constant: there is no end to decay towards
 
 

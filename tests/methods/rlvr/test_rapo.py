@@ -47,5 +47,5 @@ def test_what_is_right_has_the_reference_and_what_is_wrong_a_uniform_one() -> No
 def test_the_rest_is_grpo_and_a_bonus() -> None:
     stage, bed = built("rlvr/rapo", usual=True), built("beds/trie/twins")
     ours, base = (s.learners["main"].parts["policy"].terms for s in (stage, bed))
-    assert ours["clip"] == base["clip"] and set(ours) == {"clip", "divergence", "entropy"}
+    assert ours["loss"] == base["loss"] and set(ours) == {"loss", "divergence", "entropy"}
     assert (ours["divergence"].weight, ours["entropy"].weight) == (1e-3, 1e-3)
