@@ -17,6 +17,7 @@ LEAST: dict[tuple[str, ...], int] = {
     ("models", "*", "hidden"): 16, ("models", "*", "layers"): 1, ("models", "*", "heads"): 2,
     ("models", "*", "intermediate"): 16, ("rollout", "n"): 4, ("rollout", "lanes"): 2, ("rollout", "random"): 8,
     ("rollout", "sampling", "max_new"): 32, ("buffer", "data", "episodes"): 8,
+    ("buffer", "data", "parts", "*", "episodes"): 3,
     ("part", "*", "epochs"): 2, ("part", "*", "minibatches"): 2,
     ("evaluate", "n"): 4, ("evaluate", "samples"): 2, ("evaluate", "watch"): 4,
 }  # fmt: skip
