@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from shuhari.data import Request, Trajectory
+from shuhari.loop.account import Names
 from shuhari.ports import AsyncEngine, Ctx
 
 
@@ -15,7 +16,7 @@ class LoopCtx(Ctx, Protocol):
 
     rollout: Any  # a Rollout or a VectorRollout
     rewards: Mapping[str, Any]  # name -> Reward
-    reward_names: set[str]  # all that was ever graded
+    reward_names: Names  # all that was ever paid or graded, and by whom
     apart: bool  # whether the task is one that the run is not trained on
     groups: list[list[Trajectory]]  # what this step collected
     latest: list[list[Trajectory]]  # of these, the last round's

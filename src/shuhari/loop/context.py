@@ -27,6 +27,7 @@ from shuhari.kernel.profile import spanned
 from shuhari.kernel.state import walk
 from shuhari.learners.pieces import Team
 from shuhari.loop import collect
+from shuhari.loop.account import Names
 from shuhari.loop.flight import PATIENCE, InFlight
 from shuhari.loop.jobs import Running
 from shuhari.needs import Need, gather, role_model
@@ -68,8 +69,8 @@ class Context:
         self.curriculum: Any = None  # of the stage
         self.rewards: Mapping[str, Reward] = {}
         self.weights: Mapping[str, Number] = {}
-        self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded
-        self.tested_names: set[str] = set()  # the same of evaluations on a task of their own
+        self.reward_names: Names = {}  # all that was ever paid or graded, and by whom
+        self.tested_names: Names = {}  # the same of evaluations on a task of their own
         self.apart = False  # whether the task is one that the run is not trained on
         self.n, self.sampling = 1, Sampling()
         self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look

@@ -44,7 +44,7 @@ class Node:
     worth: float = nan
     value: float = 0.0
     visits: int = 0
-    graded_by: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
+    graded_by: Mapping[str, tuple[str, ...] | None] = field(default_factory=lambda: EMPTY)
     kids: list[Node] = field(default_factory=list)
 
     @property
@@ -127,7 +127,8 @@ class Tree:
         inner = {id(n.parent) for n in nodes}
         asked = [n.graded_by for n in nodes if id(n) not in inner]
         everywhere = [name for name in dict.fromkeys(chain(*asked)) if all(name in a for a in asked)]
-        graded_by = {name: any(a[name] for a in asked) for name in everywhere}
+        given = {name: [a[name] for a in asked if a[name] is not None] for name in everywhere}
+        graded_by = {name: tuple(sorted(set(chain(*each)))) if each else None for name, each in given.items()}
         status = Status.FINISHED if finished else Status.TRUNCATED
         return Trajectory(self.request, tuple(steps), status, graded_by=graded_by)
 
