@@ -23,7 +23,6 @@ class LoopCtx(Ctx, Protocol):
     next_row: int
     muted: bool  # while what was spent already is asked for again
     crew: Any  # workers elsewhere, None where there are none
-    breath: float  # when what is in flight last had its turn
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
