@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from shuhari.data import Request, Trajectory
-from shuhari.loop.account import Names
+from shuhari.loop.reward_names import Names
 from shuhari.ports import AsyncEngine, Ctx
 
 
@@ -24,7 +24,6 @@ class LoopCtx(Ctx, Protocol):
     next_row: int
     muted: bool  # while what was spent already is asked for again
     crew: Any  # workers elsewhere, None where there are none
-    breath: float  # when what is in flight last had its turn
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...

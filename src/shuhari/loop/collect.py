@@ -16,7 +16,7 @@ from shuhari.engines.time_limit import contained
 from shuhari.kernel.measure import Meter
 from shuhari.kernel.pack import pack
 from shuhari.kernel.profile import span, spanned, stretches, work
-from shuhari.loop.account import fill_unpaid, is_any_silent, note_names
+from shuhari.loop.reward_names import fill_unpaid, is_any_silent, note_names
 from shuhari.ports import REPLAYING, Rollout
 from shuhari.ports.declares import declares
 from shuhari.tasks.contract import explain_grade, find_overflow

@@ -16,12 +16,12 @@ from shuhari.config.stage import Components
 from shuhari.data import EMPTY
 from shuhari.kernel import state
 from shuhari.kernel.profile import spanned
-from shuhari.loop.account import read_names, write_names
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
 from shuhari.loop.outside import check_outside, describe_changed, find_outside, keep_outside
 from shuhari.loop.progress import Progress
+from shuhari.loop.reward_names import read_names, write_names
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
 from shuhari.store import Store

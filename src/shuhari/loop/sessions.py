@@ -32,11 +32,11 @@ from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.learners.pieces import trained_parameters
 from shuhari.loop import collect
-from shuhari.loop.account import read_names, write_names
 from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import evaluate
 from shuhari.loop.given import find_grader, make, name_terms, play_environment, write_down
+from shuhari.loop.reward_names import read_names, write_names
 from shuhari.loop.roles import cast_roles, load_weights, take_weights, weights
 from shuhari.needs import role_model
 from shuhari.ports import Transform, is_vector

@@ -13,8 +13,8 @@ from shuhari.config.evaluation import Evaluation
 from shuhari.data import EMPTY, PAID, Problem, Request, Step, Trajectory
 from shuhari.kernel.measure import summarise_batch
 from shuhari.loop import collect
-from shuhari.loop.account import fill_unpaid, is_any_silent, note_names, read_names, write_names
 from shuhari.loop.evaluation import evaluate
+from shuhari.loop.reward_names import fill_unpaid, is_any_silent, note_names, read_names, write_names
 from shuhari.store import codec
 
 NAN = float("nan")
