@@ -2,7 +2,7 @@
 
 The hider names one of the places. The seeker, who sees nothing of that, guesses until he is right or has guessed three
 times; after a wrong guess he may say `?`, and then the hider, to whom alone the place is shown again, must say whether
-it lies before (`<`) or behind (`>`) the last guess. To find it pays 1, at once .5 more (`quick`, which most episodes are
+it lies before (`<`) or behind (`>`) the last guess. To find it pays 1, at once .5 more (`quick`, which most rounds are
 never paid); a truthful hint pays `honest`.
 """
 

@@ -67,7 +67,7 @@ def test_a_recipe_that_trains_both(tmp_path: Path) -> None:
     players = ("hider", "seeker")
     collect: dict[str, Any] = {}
     for role in players:
-        collect[role] = {"use": "only", "column": "role", "equals": role, "of": "rl", "stream": role}
+        collect[role] = {"use": "keep_matching", "column": "role", "equals": role, "of": "rl", "stream": role}
         collect[f"{role}_advantage"] = {"use": "advantage", "stream": role, "into": f"advantage_{role}"}
     tree: dict[str, Any] = {
         "steps": 2, "models": dict.fromkeys(players, small), "collect": collect, "buffer": {"size": 2},
