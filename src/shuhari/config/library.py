@@ -175,18 +175,16 @@ def _add_verdict(method: Method) -> Method:
     return method if kept is None else replace(method, verdict=kept["verdict"], stale=kept.get("stale", ""))
 
 
-def find_results() -> File:
+def find_results(of: str = "claims") -> File:
     """Where results of claims lie: what the package brings, or results/claims of a clone."""
     root = File(str(resources.files("shuhari")))
-    inside = root / "claims_data"
-    return inside if inside.is_dir() else root.parents[1] / "results" / "claims"
+    inside = root / f"{of}_data"
+    return inside if inside.is_dir() else root.parents[1] / "results" / of
 
 
 def find_cards() -> File:
-    """Where cards of beds lie: what the package brings, or results/beds of a clone."""
-    root = File(str(resources.files("shuhari")))
-    inside = root / "beds_data"
-    return inside if inside.is_dir() else root.parents[1] / "results" / "beds"
+    """Where cards of beds lie."""
+    return find_results("beds")
 
 
 def read_result(name: str, at: File | None = None) -> dict[str, Any] | None:
