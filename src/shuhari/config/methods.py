@@ -39,6 +39,7 @@ from shuhari.config.overlay import (
     look_up,
     merge_overlays,
     name_stages,
+    walk_leaves,
 )
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel.kinds import LOSS
@@ -290,9 +291,9 @@ def _read_component(
             table = {}
         else:
             yield Statement(by, (*at, "use"), use, (*key, "use"), at, held=True)
-    for path, value in _walk_leaves(table):
+    for path, value in walk_leaves(table, whole=is_schedule):
         yield Statement(by, (*at, *path), value, (*key, *path), at)
-    for path, value in _walk_leaves(kept):
+    for path, value in walk_leaves(kept, whole=is_schedule):
         yield Statement(by, (*at, *path), value, (*key, *path), at, kept=True)
 
 
@@ -327,12 +328,3 @@ def _fill_role(table: Mapping[str, Any], key: Path, places: Places) -> Tree:
 def _find_section(at: Path) -> str:
     at = leave_learner(at)
     return "terms" if at[-2:-1] == ("terms",) else at[0]
-
-
-def _walk_leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """(path, value) of all that is no table but a schedule, and of empty tables."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value and not is_schedule(value):
-            yield from _walk_leaves(value, (*path, key))
-        else:
-            yield (*path, key), value

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, TypeAlias
 
@@ -84,11 +84,13 @@ def format_path(path: Path) -> str:
     return ".".join(k if _BARE.fullmatch(k) else f'"{k}"' for k in path)
 
 
-def walk_leaves(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """(path, value) of everything that is no table, and of empty tables, in order."""
+def walk_leaves(
+    tree: Mapping[str, Any], path: Path = (), *, whole: Callable[[object], bool] = lambda value: False
+) -> Iterator[tuple[Path, Any]]:
+    """(path, value) of everything that is no table, and of empty tables, in order. `whole`: which tables are values."""
     for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from walk_leaves(value, (*path, key))
+        if isinstance(value, Mapping) and value and not whole(value):
+            yield from walk_leaves(value, (*path, key), whole=whole)
         else:
             yield (*path, key), value
 

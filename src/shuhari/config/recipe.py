@@ -16,7 +16,7 @@ from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, S
 from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
-from shuhari.config.library import FORMAT, Method, list_methods, list_names
+from shuhari.config.library import FORMAT, Method, list_names
 from shuhari.config.methods import REMOVED, Change
 from shuhari.config.overlay import (
     BUDGETS,
@@ -47,7 +47,7 @@ from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
 __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_differences", "find_file", "find_usual_base",
-           "list_methods", "list_names", "load", "read_method", "restore_names", "spreads"]  # fmt: skip
+           "list_names", "load", "read_method", "restore_names", "spreads"]  # fmt: skip
 
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
 _SCALARS: dict[str, Any] = {
