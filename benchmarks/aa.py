@@ -33,7 +33,7 @@ import shuhari
 from shuhari.config import library
 from shuhari.config.recipe import Recipe, load
 from shuhari.kernel.stats import Estimate
-from shuhari.lab.claims import cards
+from shuhari.lab.claims import cards, kept_results
 from shuhari.lab.claims.looks import LOOKS, compute_mde
 from shuhari.lab.claims.quantities import Metric, read_values
 from shuhari.lab.claims.verdict import Rule
@@ -131,7 +131,7 @@ def text(pool: ProcessPoolExecutor, before: dict) -> dict:
 
 def card(bed: str, metric: str) -> dict:
     """400 comparisons resampled from the baselines of a bed and their redraw, and 50 of its control."""
-    found, quantity = cards.read(library.find_cards() / f"{bed}.json"), Metric(metric)
+    found, quantity = cards.read(kept_results.find_cards() / f"{bed}.json"), Metric(metric)
     sides = {arm: np.array(read_values(quantity, found.read_runs(arm), arm, 0)) for arm in found.arms}
     up = Rule("up", 1.0, role="headline")
     rule = replace(up, margin=compute_mde(found.measure_spread(quantity), LOOKS))

@@ -14,8 +14,8 @@ Curves = Mapping[str, list[Mapping[str, Any]]]
 
 def cards() -> Iterator[str]:
     """Of every card the mean, and the number in which its control differs most from the baseline."""
-    from shuhari.config.library import find_cards
     from shuhari.lab.claims.cards import REDRAW, find
+    from shuhari.lab.claims.kept_results import find_cards
 
     yield row("bed", "seeds", "mean", "groups all alike", "the control differs most in", "there, baseline",
               "there, control", "seconds a run", "a warm start")  # fmt: skip

@@ -103,7 +103,7 @@ def _deciders(seen: Any, does: Any) -> str:
 
 def kept() -> list[dict[str, Any]]:
     """The results of all claims of recipes, by name."""
-    from shuhari.config.library import read_result
+    from shuhari.lab.claims.kept_results import read_result
 
     return [r for name in claims() if (r := read_result(name)) is not None]
 
@@ -180,8 +180,9 @@ def picture() -> str:
 
 def papers() -> Iterator[str]:
     """Every paper that a recipe cites, by recipe."""
-    from shuhari.config.library import list_names, read_result
+    from shuhari.config.library import list_names
     from shuhari.config.recipe import load
+    from shuhari.lab.claims.kept_results import read_result
 
     yield row("recipe", "paper", "year", "what it changes", "verdict")
     yield row("---", "---", "---", "---", "---")
@@ -207,8 +208,9 @@ PLACES = {  # a key of a method's recipe -> what of a run it changes
 
 def troubles() -> Iterator[str]:
     """Methods by the trouble that they are against, and what of a run each changes."""
-    from shuhari.config.library import TROUBLES, find_recipe, list_methods, read_result, read_table
+    from shuhari.config.library import TROUBLES, find_recipe, read_table
     from shuhari.config.overlay import list_removed
+    from shuhari.lab.claims.kept_results import list_methods, read_result
 
     methods = [m for m in list_methods() if m.helps]
     for trouble, sign in TROUBLES.items():

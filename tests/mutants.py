@@ -21,12 +21,13 @@ from typing import Any
 
 import tomli_w
 
-from shuhari.config.build import build_stage, describe_work
+from shuhari.config.build import build_stage
 from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.settings import KINDS as PORTS
 from shuhari.config.settings import Settings
+from shuhari.desk.amounts import describe_work
 from shuhari.kernel import registry
 from shuhari.loop.checks import check_stages
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.config.library import list_methods, list_names
+from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.config.settings import look_up
 from shuhari.kernel import plugins, registry
+from shuhari.lab.claims.kept_results import list_methods
 from shuhari.tasks import catalogue
 
 TASK = '''

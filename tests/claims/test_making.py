@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.config.library import find_cards as kept
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.lab.claims import cards, making
 from shuhari.lab.claims.cards import find_change
 from shuhari.lab.claims.claim import Claim
+from shuhari.lab.claims.kept_results import find_cards as kept
 from shuhari.lab.claims.making import claim_of, make_card, save_card
 from shuhari.lab.claims.quantities import Metric
 from shuhari.lab.claims.result import find_modules

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.config import library
-from shuhari.lab.claims import proof, runs
+from shuhari.lab.claims import kept_results, proof, runs
 from shuhari.lab.claims.claim import Claim, read
 from shuhari.lab.claims.measure import measure
 from shuhari.lab.claims.pool import ClaimError
@@ -247,7 +246,7 @@ class Double:
 
 
 def test_speeds_are_left_as_they_are_unless_their_module_changed(tmp_path: Path) -> None:
-    claim, result = read("engine/srl"), library.read_result("engine/srl")
+    claim, result = read("engine/srl"), kept_results.read_result("engine/srl")
     assert result is not None
     result["hashes"] |= {
         key: compute_hashes(claim)[key] for key in ("recipes", "claim", "modules")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.config.library import find_results, list_names, read_result
+from shuhari.config.library import list_names
 from shuhari.config.overlay import format_path, look_up, walk_leaves
 from shuhari.config.recipe import load
 from shuhari.config.settings import Settings
@@ -16,6 +16,7 @@ from shuhari.lab.claims.cards import judge_premise
 from shuhari.lab.claims.claim import Claim, read
 from shuhari.lab.claims.curve import Reading
 from shuhari.lab.claims.digest import compute_digest
+from shuhari.lab.claims.kept_results import find_results, read_result
 from shuhari.lab.claims.looks import compute_levels, compute_mde
 from shuhari.lab.claims.protocol import choose_card
 from shuhari.lab.claims.result import find_modules, find_stale

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
-from shuhari.config.library import find_results
 from shuhari.config.overlay import RecipeError
 from shuhari.desk.cli import main
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.digest import compute_digest
+from shuhari.lab.claims.kept_results import find_results
 from shuhari.lab.claims.protocol import find_mark
 from shuhari.lab.claims.scale import by_size, correlate_ranks, folder_of, read_on, read_results
 

@@ -12,11 +12,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from shuhari.config import library
 from shuhari.config.build import make_component
 from shuhari.config.recipe import load
 from shuhari.kernel import registry
-from shuhari.lab.claims import sources
+from shuhari.lab.claims import kept_results, sources
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.result import compute_hashes, find_stale
 from shuhari.lab.claims.runs import plan_runs
@@ -25,7 +24,7 @@ from shuhari.lab.claims.runs import plan_runs
 def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Were every method a baseline, no component were any method's own, and still all that was measured stands."""
     measured = ("curriculum/dots", "engine/areal", "rlvr/lp_reg")
-    stored = {name: library.read_result(name) for name in measured}
+    stored = {name: kept_results.read_result(name) for name in measured}
     why = {name: find_stale(read(name), result) for name, result in stored.items() if result is not None}
     before = sources.digest_core(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
     baselines = {f"baselines/{name}/{arm}": recipe for name in measured for arm, recipe in read(name).recipes.items()}

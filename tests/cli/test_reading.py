@@ -299,13 +299,12 @@ def test_a_long_reason_of_a_failure_is_a_line(shuhari, home: Path) -> None:
 def test_an_open_guard_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from shuhari.config import library
     from shuhari.desk.cli.catalogue import _describe_verdict
-    from shuhari.lab.claims import wording
+    from shuhari.lab.claims import kept_results, wording
 
     kept = {"headline": "x", "guard": "open", "hashes": {}, "because": "not asked", "premise": {"failing": []}}
     kept |= {"exploratory": [], "kind": "trained"}
-    monkeypatch.setattr(library, "read_result", lambda name: kept)
+    monkeypatch.setattr(kept_results, "read_result", lambda name: kept)
     monkeypatch.setattr(wording, "is_older", lambda hashes: False)
     method = SimpleNamespace(name="rlvr/x", problem=None, verdict="holds", stale="")
     kept["verdict"] = "holds"

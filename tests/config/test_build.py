@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from shuhari.config.build import build_stage, describe_work, make_component, order_entries
+from shuhari.config.build import build_stage, make_component, order_transforms
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.settings import Settings
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Number, Ramp, Sampling
+from shuhari.desk.amounts import describe_work
 from shuhari.kernel import registry
 from shuhari.loop.run import train
 from shuhari.ports import Buffer, Curriculum, Model, Objective, Optimiser, Reward, Transform
@@ -549,7 +550,7 @@ def test_a_follower_knows_its_role() -> None:
 
 def test_order_of_transforms() -> None:
     def names(**entries: dict[str, Any]) -> list[str]:
-        return [n for n, _ in order_entries({"collect": entries}, "collect")]
+        return list(order_transforms({"collect": entries}, "collect"))
 
     assert names(a={}, b={}) == ["a", "b"]
     assert names(a={}, b={}, c={"before": "a"}) == ["c", "a", "b"]
@@ -557,7 +558,7 @@ def test_order_of_transforms() -> None:
     with pytest.raises(RecipeError, match=r"collect\.c\.before: 'bb' is no other entry; did you mean 'b'|known"):
         names(b={}, c={"before": "bb"})
     table = {"collect": {"a": {"before": "b", "x": 1}, "b": {}}}
-    assert order_entries(table, "collect") == [("a", {"x": 1}), ("b", {})]
+    assert list(order_transforms(table, "collect").items()) == [("a", {"x": 1}), ("b", {})]
 
 
 # ---------------------------------------------------------------- stages

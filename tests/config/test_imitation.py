@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.config.build import build_stage, describe_work
+from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
+from shuhari.desk.amounts import describe_work
 
 
 def grpo(path: Path, rows: list[dict[str, str]], *more: str) -> list[str]:

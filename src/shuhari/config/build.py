@@ -13,7 +13,7 @@ from shuhari.bounds import Group, hints, wrong
 from shuhari.config.distributed import Distributed
 from shuhari.config.evaluation import Evaluation
 from shuhari.config.imitation import describe_imitation
-from shuhari.config.overlay import USE, RecipeError, format_path, read_budgets
+from shuhari.config.overlay import PLACE, USE, RecipeError, format_path, order_entries, read_budgets
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
 from shuhari.config.values import join_key, read_plain
@@ -74,7 +74,8 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         made.defaults["micro_batch"] = MICRO_BATCH
     learners = _make_learners(made, table, cut, vector)
     collect = {
-        k: made.make_component("transform", v, join_key("collect", k), k) for k, v in order_entries(table, "collect")
+        k: made.make_component("transform", v, join_key("collect", k), k)
+        for k, v in order_transforms(table, "collect").items()
     }
     if grades_nothing(task, rewards):
         _check_graded(name, learners, collect)
@@ -137,21 +138,12 @@ def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[
                           "'preferences')")  # fmt: skip
 
 
-def order_entries(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def order_transforms(table: Mapping[str, Any], section: str) -> dict[str, Mapping[str, Any]]:
     """The entries of `collect` or `transform` in their order; `before = "name"` moves one to before another."""
-    entries = dict(table.get(section, EMPTY))
-    order = list(entries)
-    for name, entry in entries.items():
-        before = entry.get("before")
-        if before is None:
-            continue
-        if not isinstance(before, str) or before not in entries or before == name:
-            others = [e for e in entries if e != name]
-            message = f"{before!r} is no other entry; {nearest(str(before), others)}"
-            raise RecipeError(f"{join_key(section, name)}.before", message)
-        order.remove(name)
-        order.insert(order.index(before), name)
-    return [(name, {k: v for k, v in entries[name].items() if k != "before"}) for name in order]
+    entries = table.get(section, EMPTY)
+    places = {name: entry[PLACE] for name, entry in entries.items() if entry.get(PLACE) is not None}
+    ordered = order_entries(entries, places, section)
+    return {name: {k: v for k, v in entry.items() if k != PLACE} for name, entry in ordered.items()}
 
 
 # ------------------------------------------------------------------------------------------------ sections
@@ -279,7 +271,7 @@ def _make_learner(
         if section in entry and not isinstance(entry[section], Mapping):
             raise RecipeError(at[section], f"{entry[section]!r}: expected a table of named tables")
     if "transform" in entry:
-        entry["transform"] = dict(order_entries(entry, "transform"))
+        entry["transform"] = order_transforms(entry, "transform")
     buffer = dict(entry.get("buffer", EMPTY))
     buffer.setdefault("use", USE["buffer"])
     if vector and declared("buffer", buffer["use"], "unit"):  # it can count these
@@ -293,45 +285,3 @@ def _make_learner(
         if not part.terms:
             raise RecipeError(f"{at['part']}.{format_path((key, 'terms'))}", "no terms: nothing to minimise")
     return learner
-
-
-# ------------------------------------------------------------------------------------------------ what it amounts to
-
-
-def describe_work(stage: Components) -> str:
-    """One line: what a step collects, how often it is learnt from, and in what pieces."""
-    out = []
-    for name, learner in stage.learners.items():
-        parts = ability(learner, "parts")
-        out.append((f"{name}: " if len(stage.learners) > 1 else "") + _describe_draws(learner.buffer, stage.n))
-        for part_name, part in parts.items():
-            m, e = part.minibatches, part.epochs
-            factors = f"{_format_count(m, 'minibatch', 'es')} x {_format_count(e, 'epoch')}"
-            steps = f"{factors} = {_format_count(m * e, 'optimiser step')}"
-            out.append(f"{part_name} {steps}" if len(parts) > 1 else steps)
-    if stage.imitates:
-        out.append(f"imitates {stage.imitates}")
-    limit = "= minibatch" if stage.tokens is None else f"<= {_format_number(stage.tokens)} tokens"
-    out.append(f"micro-batch {limit}")
-    return ", ".join(out)
-
-
-def _describe_draws(buffer: Any, n: int) -> str:
-    size, unit = ability(buffer, "size"), ability(buffer, "unit")
-    if size is None:
-        return type(buffer).__name__.lower()
-    if unit is None:
-        return f"{size} rows of {type(buffer).__name__.lower()}"
-    return (
-        f"{_format_count(size, 'problem')} x {n} = {_format_count(size * n, 'row')}"
-        if unit == "group"
-        else f"{size} decisions"
-    )
-
-
-def _format_count(n: int, what: str, plural: str = "s") -> str:
-    return f"{n} {what}{'' if n == 1 else plural}"
-
-
-def _format_number(n: int) -> str:
-    return f"{n // 1024}k" if n % 1024 == 0 else str(n)

@@ -98,25 +98,11 @@ def _anchor(table: Tree, folder: File) -> None:
     one stands. A run's own recipe names its data as it did: it may have been moved."""
     run = (folder / "run.sqlite").exists()
     for holder, key, text in list(_walk_texts(table)):
-        if key in ("use", "name") and ".py:" in text:
-            holder[key] = _anchor_code(text, folder)
-        elif not run and (key == "path" or (key == "name" and text.startswith("file/"))):
-            holder[key] = _anchor_data(text, folder)
-
-
-def _anchor_code(text: str, folder: File) -> str:
-    prefix, named = _split_world(text)
-    file, _, attribute = named.rpartition(":")
-    place = _find_beside(file, folder)
-    return text if place is None else f"{prefix}{place}:{attribute}"
-
-
-def _anchor_data(text: str, folder: File) -> str:
-    """As it is written where one stands beside the recipe."""
-    file = text.removeprefix("file/")
-    place = _find_beside(file, folder)
-    own = place is None or place == File(file).resolve()
-    return text if own else f"{'file/' if text.startswith('file/') else ''}{place}"
+        code = key in ("use", "name") and ".py:" in text
+        data = not run and (key == "path" or (key == "name" and text.startswith("file/")))
+        place = _find_beside(_find_path(text), folder) if code or data else None
+        if place is not None and (code or place != File(_find_path(text)).resolve()):
+            holder[key] = _put_path(text, place)
 
 
 def _find_beside(file: str, folder: File) -> File | None:
@@ -139,10 +125,8 @@ def _split_world(text: str) -> tuple[str, str]:
 
 def find_named(text: str) -> File | None:
     """The file of data, the file of code or the directory of a model that a setting names; None where it names none."""
-    if ".py:" in text:
-        path = File(_split_world(text)[1].rpartition(":")[0])
-    else:
-        path = File(text.removeprefix("file/"))
+    path = File(_find_path(text))
+    if ".py:" not in text:
         named = "/" in text or path.suffix
         if not named or (path.is_dir() and not (path / "config.json").is_file()):
             return None
@@ -170,7 +154,7 @@ def _use_copies(table: Tree, run: File) -> set[str]:
             if module:
                 modules.add(module)
             else:
-                holder[key] = _name_copy(text, place)
+                holder[key] = _put_path(text, place)
     return modules
 
 
@@ -185,7 +169,12 @@ def _read_kept(run: File) -> dict[str, tuple[str, str]]:
     return {n: (c, str(d)) for n, (c, d) in found.items() if isinstance(c, str) and File(c).name == c}
 
 
-def _name_copy(text: str, place: File) -> str:
+def _find_path(text: str) -> str:
+    """The path of the file that a setting names."""
+    return _split_world(text)[1].rpartition(":")[0] if ".py:" in text else text.removeprefix("file/")
+
+
+def _put_path(text: str, place: File) -> str:
     """A setting that names a file, with `place` in the file's place."""
     attribute = f":{text.rpartition(':')[2]}" if ".py:" in text else ""
     return f"{'file/' if text.startswith('file/') else _split_world(text)[0]}{place}{attribute}"

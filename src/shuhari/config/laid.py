@@ -45,7 +45,7 @@ from shuhari.config.overlay import (
     list_removed,
     look_up,
     nest,
-    order_stages,
+    order_entries,
     walk_leaves,
 )
 from shuhari.data import EMPTY
@@ -322,4 +322,4 @@ def _bring_stages(tree: Tree, sources: Sources, change: Change, first: str) -> T
         sources |= {("stage", name, *p): f"with {change.name}" for p, _ in walk_leaves(stages[name])}
     if not first:
         sources["stage", "main"] = f"with {change.name}"
-    return {**tree, "stage": order_stages(stages, places)}
+    return {**tree, "stage": order_entries(stages, places, "stage", "stage")}

@@ -8,15 +8,13 @@ Left out: what a recipe means, and how one extends another (`recipe`).
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path as File
-from typing import Any
 
 from shuhari.config.overlay import RecipeError, Tree, copy_tree
 from shuhari.kernel import plugins
@@ -41,15 +39,14 @@ TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
     "slow training": "a score takes many samples, or many steps, to rise",
     "slow collection": "the learner waits for rollouts",
 }
-RESULT = 2  # the format of results of claims
 
 
 @dataclass(frozen=True)
 class Method:
     """A recipe that is there. `family`: where its name begins; those of `beds` are what methods are measured on.
-    `paper`: its number in the catalogue, several, or None; `verdict`: of its claim, and why that is `stale`, where the
-    result says so; `helps`: against which TROUBLES; `problem`: why it, or the whole family of another package, cannot
-    be read."""
+    `paper`: its number in the catalogue, several, or None; `verdict`: of its claim, and why that is `stale`, where that
+    was asked for (`lab.claims.kept_results`); `helps`: against which TROUBLES; `problem`: why it, or the whole family
+    of another package, cannot be read."""
 
     name: str
     family: str
@@ -61,18 +58,13 @@ class Method:
     problem: str | None = None
 
 
-def list_methods() -> list[Method]:
-    """Every recipe of this package, then of installed ones, by name. What is wrong with those breaks nothing here."""
-    return [_add_verdict(m) for m in list_recipes()]
-
-
 def list_names() -> list[str]:
     """The recipes of this package and of installed ones, as `family/method`."""
     return [m.name for m in list_recipes() if m.problem is None]
 
 
 def list_recipes() -> list[Method]:
-    """`list_methods`, without the results of their claims, which takes a tenth of the time."""
+    """Every recipe of this package, then of installed ones, by name. What is wrong with those breaks nothing here."""
     out = [_read_method(name, source) for name, source in _walk_own()]
     ours = {m.name for m in out}
     for family in sorted(plugins.find_offered(plugins.RECIPES)):
@@ -165,37 +157,3 @@ def _read_method(name: str, source: Traversable) -> Method:
     about = paper if isinstance(paper, dict) else {}  # of another package it may be anything
     helps = tuple(map(str, about["helps"])) if isinstance(about.get("helps"), list) else ()
     return Method(name, name.partition("/")[0], about.get("catalogue"), table.get("summary", ""), helps=helps)
-
-
-def _add_verdict(method: Method) -> Method:
-    try:
-        kept = read_result(method.name)
-    except RecipeError as error:
-        return replace(method, problem=str(error))
-    return method if kept is None else replace(method, verdict=kept["verdict"], stale=kept.get("stale", ""))
-
-
-def find_results() -> File:
-    """Where results of claims lie: what the package brings, or results/claims of a clone."""
-    root = File(str(resources.files("shuhari")))
-    inside = root / "claims_data"
-    return inside if inside.is_dir() else root.parents[1] / "results" / "claims"
-
-
-def find_cards() -> File:
-    """Where cards of beds lie: what the package brings, or results/beds of a clone."""
-    root = File(str(resources.files("shuhari")))
-    inside = root / "beds_data"
-    return inside if inside.is_dir() else root.parents[1] / "results" / "beds"
-
-
-def read_result(name: str, at: File | None = None) -> dict[str, Any] | None:
-    """The result of a method's claim, None where it has not been measured. RecipeError where it cannot be read."""
-    path = (at or find_results()) / f"{name}.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        if found is not None and found["format"] != RESULT:
-            raise ValueError(f"format {found['format']!r}, not {RESULT}")
-    except (ValueError, TypeError, KeyError) as error:
-        raise RecipeError("", f"{path} is no result of a claim ({error}): move it away") from None
-    return found

@@ -18,11 +18,13 @@ Left out: which statements of two methods contradict each other (`contradictions
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from shuhari.config.overlay import (
     BUDGETS,
+    KIND_IN,
     NEEDS,
     REMOVE,
     USE,
@@ -31,11 +33,13 @@ from shuhari.config.overlay import (
     Tree,
     format_path,
     is_schedule,
+    leave_learner,
     list_kept,
     list_removed,
     look_up,
     merge_overlays,
     name_stages,
+    walk_leaves,
 )
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel.kinds import LOSS
@@ -46,7 +50,6 @@ OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", 
 SECTIONS = ("models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
             "part", "follow", "evaluate")  # fmt: skip
 REMOVED = object()  # the value of a place at which nothing is to stand
-KIND_IN = {"collect": "transform", "transform": "transform", "terms": "objective", "rollout": "rollout"}
 BEDS = "it is the base's to say; numbers of a test-bed stand in the claim's `settings`"
 
 
@@ -120,32 +123,31 @@ class Places:
 
     base: str
     stage: Mapping[str, Any]
-    found: dict[str, Path] = field(default_factory=dict)
 
     def find(self, path: Path) -> Path:
         """A key of a method, or of a setting, as one of the stage. RecipeError where the base has no such place."""
         if path[:2] == ("part", POLICY):
-            part = self._find_part()
+            part = self.part
             if path[2:4] == ("terms", LOSS):
                 self._check_loss(part)
             return part + path[2:]
         if path[0] == "part" and len(path) > 1:
-            return self._find_part()[:-2] + path
+            return self.part[:-2] + path
         if path[0] in ("buffer", "transform") and "part" not in self.stage and "learner" in self.stage:
-            return self._find_part()[:2] + path
+            return self.part[:2] + path
         return path
 
-    def _find_part(self) -> Path:
-        if "part" not in self.found:
-            learners = self.stage.get("learner") or EMPTY
-            tables: dict[Path, Any] = {(): self.stage, **{("learner", name): one for name, one in learners.items()}}
-            names = [(*at, "part", p) for at, one in tables.items() for p, part in (one.get("part") or EMPTY).items()
-                     if POLICY in part.get("trains", [p])]  # fmt: skip
-            if len(names) != 1:
-                has = f"{len(names)} parts" if names else "no part"
-                raise RecipeError("part", f"{self.base} has {has} that train the role {POLICY!r}: expected one")
-            self.found["part"] = names[0]
-        return self.found["part"]
+    @cached_property
+    def part(self) -> Path:
+        """The part that trains the policy. RecipeError unless there is one."""
+        learners = self.stage.get("learner") or EMPTY
+        tables: dict[Path, Any] = {(): self.stage, **{("learner", name): one for name, one in learners.items()}}
+        names = [(*at, "part", p) for at, one in tables.items() for p, part in (one.get("part") or EMPTY).items()
+                 if POLICY in part.get("trains", [p])]  # fmt: skip
+        if len(names) != 1:
+            has = f"{len(names)} parts" if names else "no part"
+            raise RecipeError("part", f"{self.base} has {has} that train the role {POLICY!r}: expected one")
+        return names[0]
 
     def _check_loss(self, part: Path) -> None:
         terms = (look_up(self.stage, part) or EMPTY).get("terms", EMPTY)
@@ -164,7 +166,7 @@ def derive_needs(table: Mapping[str, Any]) -> Tree:
 
 
 def _list_components(table: Mapping[str, Any], at: Path = ()) -> Iterator[tuple[str, str]]:
-    """(kind, name) of the transforms, objectives and the rollout that stand in a table."""
+    """(kind, name) of what stands in a table and may compare samples: transforms, objectives, the rollout."""
     default = find_default(at) if at else None
     if default is not None and _find_section(at) in KIND_IN:
         yield KIND_IN[_find_section(at)], table.get("use", default)
@@ -262,7 +264,7 @@ def _read_stage(key: Path, value: Any, by: str, places: Places) -> Iterator[Stat
 
 def find_default(at: Path) -> str | None:
     """What stands at a place of a component where nothing names another; None where no component stands."""
-    at = at[2:] if at[:1] == ("learner",) else at
+    at = leave_learner(at)
     if len(at) == 1:
         return USE.get(at[0])
     if len(at) == 2 and at[0] in ("collect", "transform", "reward", "follow") and at != ("reward", "weights"):
@@ -289,9 +291,9 @@ def _read_component(
             table = {}
         else:
             yield Statement(by, (*at, "use"), use, (*key, "use"), at, held=True)
-    for path, value in _walk_leaves(table):
+    for path, value in walk_leaves(table, whole=is_schedule):
         yield Statement(by, (*at, *path), value, (*key, *path), at)
-    for path, value in _walk_leaves(kept):
+    for path, value in walk_leaves(kept, whole=is_schedule):
         yield Statement(by, (*at, *path), value, (*key, *path), at, kept=True)
 
 
@@ -324,14 +326,5 @@ def _fill_role(table: Mapping[str, Any], key: Path, places: Places) -> Tree:
 
 
 def _find_section(at: Path) -> str:
-    at = at[2:] if at[:1] == ("learner",) else at
+    at = leave_learner(at)
     return "terms" if at[-2:-1] == ("terms",) else at[0]
-
-
-def _walk_leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """(path, value) of all that is no table but a schedule, and of empty tables."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value and not is_schedule(value):
-            yield from _walk_leaves(value, (*path, key))
-        else:
-            yield (*path, key), value

@@ -7,12 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shuhari.config.overlay import NAMED, REMOVE, SINGLE, Path, Tree, format_path
+from shuhari.config.overlay import KIND_IN, REMOVE, Path, Tree, format_path, is_entry
 from shuhari.data import EMPTY
 from shuhari.kernel.formerly import FORMERLY
-
-KIND = {"collect": "transform", "transform": "transform", "terms": "objective", "rollout": "rollout",
-        "curriculum": "curriculum", "buffer": "buffer"}  # fmt: skip
 
 
 def translate(table: Tree) -> Tree:
@@ -36,7 +33,7 @@ def _clean(over: Mapping[str, Any], base: Any, path: Path, gone: list[Path]) -> 
     out: Tree = {}
     for key, value in over.items():
         at, old = (*path, key), base.get(key) if isinstance(base, Mapping) else None
-        if value is False and (isinstance(old, Mapping) or _is_named(at)):
+        if value is False and (isinstance(old, Mapping) or is_entry(at)):
             gone += [at] if old is not None else []
         elif isinstance(value, Mapping):
             whole = value.get("replace") is True
@@ -49,15 +46,10 @@ def _clean(over: Mapping[str, Any], base: Any, path: Path, gone: list[Path]) -> 
     return out
 
 
-def _is_named(at: Path) -> bool:
-    section = at[0] in (*SINGLE, *NAMED) and (len(at) == 1 or (len(at) == 2 and at[0] in NAMED))
-    return section or at[-2:-1] == ("terms",)
-
-
 def _rename(value: Any, key: str, kind: str = "") -> Any:
     """With the components in it named as now; an entry that is named after its component keeps its own name, by which
     the run has stored its memory."""
-    kind = KIND.get(key, kind)
+    kind = KIND_IN.get(key, kind)
     if isinstance(value, list):
         return [_rename(x, "", kind) for x in value]
     if not isinstance(value, Mapping):
@@ -65,6 +57,6 @@ def _rename(value: Any, key: str, kind: str = "") -> Any:
     out = {name: _rename(x, name, kind) for name, x in value.items()}
     if key in ("collect", "transform", "terms"):
         for name, entry in out.items():
-            if name in FORMERLY[KIND[key]] and isinstance(entry, dict) and "use" not in entry:
-                out[name] = {"use": FORMERLY[KIND[key]][name], **entry}
+            if name in FORMERLY[KIND_IN[key]] and isinstance(entry, dict) and "use" not in entry:
+                out[name] = {"use": FORMERLY[KIND_IN[key]][name], **entry}
     return out

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, TypeAlias
 
@@ -24,11 +24,19 @@ BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
 SCALARS = ("format", "name", "summary", "alone", "seed", "threads", "micro_batch", *BUDGETS)
 WHOLE = ("laid", "paper", "study", "distributed")  # tables of the whole run, which no stage has
 SINGLE = (*WHOLE, "claim", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store")
-PLACE = "before"  # of a stage in a file: the one before which it stands
+PLACE = "before"  # of a stage in a file, of a transform: the one before which it stands
 REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 OF_STAGE = (*BUDGETS, *REPEAT, "micro_batch", *SINGLE[len(WHOLE) + 1 :], *NAMED[:-1])
 REMOVE = "remove"  # of a recipe, a stage, a method, an arm: the keys of what lies below that are taken out
+KIND_IN = {  # section, or `terms` of a part -> the kind of the components there
+    "collect": "transform",
+    "transform": "transform",
+    "terms": "objective",
+    "rollout": "rollout",
+    "curriculum": "curriculum",
+    "buffer": "buffer",
+}
 KEPT = {  # section -> what is asked of any component there, and stays where another takes its place
     "terms": ("reduce", "stream", "weight"),
     "rollout": ("n", "sampling"),
@@ -76,11 +84,13 @@ def format_path(path: Path) -> str:
     return ".".join(k if _BARE.fullmatch(k) else f'"{k}"' for k in path)
 
 
-def walk_leaves(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """(path, value) of everything that is no table, and of empty tables, in order."""
+def walk_leaves(
+    tree: Mapping[str, Any], path: Path = (), *, whole: Callable[[object], bool] = lambda value: False
+) -> Iterator[tuple[Path, Any]]:
+    """(path, value) of everything that is no table, and of empty tables, in order. `whole`: which tables are values."""
     for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from walk_leaves(value, (*path, key))
+        if isinstance(value, Mapping) and value and not whole(value):
+            yield from walk_leaves(value, (*path, key), whole=whole)
         else:
             yield (*path, key), value
 
@@ -154,10 +164,21 @@ def merge_overlays(tables: Iterable[Mapping[str, Any]]) -> Tree:
 
 def list_kept(at: Path) -> Path:
     """The keys of a component's table that are asked of any component at that place of a stage."""
-    at = at[2:] if at[:1] == ("learner",) else at
+    at = leave_learner(at)
     terms, sole = at[:1] == ("part",) and at[-2:-1] == ("terms",), len(at) == 1 and at[0] == "rollout"
     named = len(at) == 2 and at[0] in ("collect", "transform")
     return KEPT["terms" if terms else at[0]] if terms or sole or named else ()
+
+
+def leave_learner(at: Path) -> Path:
+    """A place of a stage, or of one of its named learners, as that of the only learner."""
+    return at[2:] if at[:1] == ("learner",) else at
+
+
+def is_entry(at: Path) -> bool:
+    """Whether a place of a stage is that of a section, of an entry of one, or of a term."""
+    section = at[0] in (*SINGLE, *NAMED) and (len(at) == 1 or (len(at) == 2 and at[0] in NAMED))
+    return section or at[-2:-1] == ("terms",)
 
 
 def _is_stage(path: Path) -> bool:
@@ -167,8 +188,7 @@ def _is_stage(path: Path) -> bool:
 def _refuse_markers(new: object, old: object, at: Path) -> None:
     """RecipeError for what removed an entry, or all of a table, in an earlier version of the language."""
     place = _find_place(at) or at
-    named = place[0] in (*SINGLE, *NAMED) and (len(place) == 1 or (len(place) == 2 and place[0] in NAMED))
-    false = new is False and (isinstance(old, dict) or named or place[-2:-1] == ("terms",))
+    false = new is False and (isinstance(old, dict) or is_entry(place))
     if (false or (isinstance(new, Mapping) and new.get("replace") is True)) and at[0] != "claim":
         marker, key = "false" if false else "replace = true", format_path(place)
         of = f"[stage.{format_path(at[1:2])}]" if place != at else "the recipe"
@@ -305,18 +325,18 @@ def name_stages(stages: Any, recipe: str) -> Tree:
     return out
 
 
-def order_stages(stages: Mapping[str, Tree], places: Mapping[str, str]) -> Tree:
-    """Stages in their order, those of `places` (name -> before which other) moved there. RecipeError for a place that
-    is none."""
-    order = list(stages)
+def order_entries(entries: Mapping[str, Any], places: Mapping[str, Any], where: str, what: str = "entry") -> Tree:
+    """The entries of the table at `where` in their order, those of `places` (name -> before which other) moved there.
+    RecipeError for a place that is none."""
+    order = list(entries)
     for name, before in places.items():
         others = [other for other in order if other != name]
         if before not in others:
-            raise RecipeError(f"stage.{format_path((name,))}.{PLACE}", f"{before!r} is no other stage; "
-                              f"{nearest(str(before), others)}")  # fmt: skip
+            message = f"{before!r} is no other {what}; {nearest(str(before), others)}"
+            raise RecipeError(f"{where}.{format_path((name,))}.{PLACE}", message)
         others.insert(others.index(before), name)
         order = others
-    return {name: stages[name] for name in order}
+    return {name: entries[name] for name in order}
 
 
 def nest(path: Path, value: Any) -> Tree:

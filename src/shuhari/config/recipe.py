@@ -16,7 +16,7 @@ from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, S
 from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
-from shuhari.config.library import FORMAT, Method, list_methods, list_names
+from shuhari.config.library import FORMAT, Method, list_names
 from shuhari.config.methods import REMOVED, Change
 from shuhari.config.overlay import (
     BUDGETS,
@@ -37,7 +37,7 @@ from shuhari.config.overlay import (
     look_up,
     name_stages,
     nest,
-    order_stages,
+    order_entries,
     read_settings,
     split_path,
     walk_leaves,
@@ -47,7 +47,7 @@ from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
 __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_differences", "find_file", "find_usual_base",
-           "list_methods", "list_names", "load", "read_method", "restore_names", "spreads"]  # fmt: skip
+           "list_names", "load", "read_method", "restore_names", "spreads"]  # fmt: skip
 
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
 _SCALARS: dict[str, Any] = {
@@ -190,8 +190,7 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
     tree, sources = Tree(), Sources()
     if at < len(chain):
         below = load(chain[at - 1][1]["extends"])
-        tree = {k: v for k, v in below.tree.items() if k not in OWN}
-        sources = {p: by for p, by in below.sources.items() if p[0] not in OWN}
+        tree, sources = _leave_own(below)
     for i, (name, table) in enumerate(reversed(chain[:at])):
         last = i + 1 == at
         own = {k: v for k, v in table.items() if k != "extends" and (last or k not in OWN)}
@@ -204,7 +203,7 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
             own["stage"] = {n: {k: v for k, v in stage.items() if k != PLACE} for n, stage in stages.items()}
         _lay(tree, own, name, sources)
         if places:
-            tree["stage"] = order_stages(tree["stage"], places)
+            tree["stage"] = order_entries(tree["stage"], places, "stage", "stage")
     _check(tree)
     return Recipe(str(tree.pop("name", chain[0][0])), {**tree, "format": FORMAT}, sources), [], {}
 
@@ -220,11 +219,16 @@ def read_method(reference: str) -> Change:
 
 def _add_own(recipe: Recipe, own: Tree) -> Recipe:
     """With what the file of a method says of itself."""
-    tree = {k: v for k, v in recipe.tree.items() if k not in OWN}
+    tree, sources = _leave_own(recipe)
     stated = {k: v for k, v in own.items() if k != "name"}
-    sources = {p: by for p, by in recipe.sources.items() if p[0] not in OWN}
     sources |= {p: str(own["name"]) for p, _ in walk_leaves(stated)}
     return Recipe(str(own["name"]), {**tree, **stated}, sources)
+
+
+def _leave_own(recipe: Recipe) -> tuple[Tree, Sources]:
+    """Its tree and sources without what its file says of itself."""
+    tree = {k: v for k, v in recipe.tree.items() if k not in OWN}
+    return tree, {p: by for p, by in recipe.sources.items() if p[0] not in OWN}
 
 
 def dump(recipe: Recipe) -> str:

@@ -12,12 +12,12 @@ from xml.etree import ElementTree
 import pytest
 from board_runs import MARKUP
 
-from shuhari.config.library import find_results, read_result
 from shuhari.desk.board import results
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.views.claims import list_claimed
 from shuhari.lab.claims import board
 from shuhari.lab.claims.cards import find
+from shuhari.lab.claims.kept_results import find_results, read_result
 from shuhari.lab.claims.wording import describe_verdict
 from shuhari.store import Store
 

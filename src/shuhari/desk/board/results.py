@@ -12,8 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shuhari.config.library import BEDS, Method, find_cards, find_recipe, find_results, list_recipes, read_table
+from shuhari.config.library import BEDS, Method, find_recipe, list_recipes, read_table
 from shuhari.config.overlay import RecipeError
+from shuhari.lab.claims.kept_results import find_cards, find_results
 
 OUT = Path("results")
 BRINGS = "shuhari"  # what the results are of that the library brings

@@ -31,8 +31,8 @@ def methods(
     from dataclasses import asdict
 
     from shuhari.config.library import BEDS, CONTROL, TROUBLES
-    from shuhari.config.recipe import list_methods as listed
     from shuhari.data import nearest
+    from shuhari.lab.claims.kept_results import list_methods as listed
 
     if trouble == "all":
         print_json(TROUBLES) if json else print_table(("trouble", "how it shows"), TROUBLES.items())
@@ -99,8 +99,8 @@ def _say_method(method: Any, verdict: str | None) -> None:
 
 def _describe_verdict(method: Any) -> str | None:
     """What became of its claim; None where it states none."""
-    from shuhari.config.library import read_result
     from shuhari.config.recipe import load
+    from shuhari.lab.claims.kept_results import read_result
     from shuhari.lab.claims.wording import describe_verdict
 
     if method.problem is not None:

@@ -24,7 +24,7 @@ MANY = 1_000_000  # rows of a step that no machine is likely to hold
 
 def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
-    from shuhari.config.build import describe_work
+    from shuhari.desk.amounts import describe_work
     from shuhari.loop.checks import make_stages
     from shuhari.ports.hooks import ability
 

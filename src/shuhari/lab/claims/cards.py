@@ -27,13 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.config.library import BEDS, find_cards
+from shuhari.config.library import BEDS
 from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
 from shuhari.lab.claims.checks import BASELINE, START, Check
 from shuhari.lab.claims.claim import WARM, Claim
 from shuhari.lab.claims.curve import Reading
 from shuhari.lab.claims.digest import compute_digest
+from shuhari.lab.claims.kept_results import find_cards
 from shuhari.lab.claims.looks import compute_mde
 from shuhari.lab.claims.quantities import Evidence, Metric, Quantity, read_values
 from shuhari.lab.claims.sources import find_changed

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.config import library
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
+from shuhari.lab.claims import kept_results
 from shuhari.lab.claims.arms import METHOD
 from shuhari.lab.claims.checks import Check
 from shuhari.lab.claims.claim import Claim
@@ -35,9 +35,9 @@ WHOLE = ("verdict", "says", "headline", "kind", "premise", "guard", "because", "
 def read_kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
     """The stored result of a claim under `at`, or of those packaged with the library; None where there is none.
     RecipeError where it is not a whole one."""
-    found = library.read_result(name, at)
+    found = kept_results.read_result(name, at)
     if found is not None and (gone := [key for key in WHOLE if key not in found]):
-        where = (at or library.find_results()) / f"{name}.json"
+        where = (at or kept_results.find_results()) / f"{name}.json"
         raise RecipeError("", f"{where} is no result of a claim (without {', '.join(gone)}): move it away")
     return found
 
@@ -78,7 +78,7 @@ def make_result(
     if history and {**history[-1], "date": ""} == {**now, "date": ""}:  # the same runs, read again
         now = history.pop()
     return {
-        "format": library.RESULT,
+        "format": kept_results.RESULT,
         "method": claim.name,
         "smoke": claim.smoke,
         **ruled,
