@@ -76,7 +76,7 @@ class Context:
         self.latest: list[list[Trajectory]] = []  # of these, the last round's
         self.seen: list[Batch] = []  # the batches of this step, as transforms left them, where groups are collected
         self.problems: list[str] = []  # what went wrong in rollouts and graders of this step, first messages
-        self.fatal: tuple[type[BaseException], ...] = ()  # what is raised there, and not only counted
+        self.failed: Callable[[str, BaseException], object] = lambda what, error: None  # told first; it may raise
         self.tell: Callable[[Event], None] = lambda event: None
         self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is
         self.in_flight = InFlight(self)
@@ -317,8 +317,7 @@ class Context:
 
     def record_failure(self, what: str, error: BaseException, whose: str = "") -> None:
         """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
-        if isinstance(error, self.fatal):
-            raise error
+        self.failed(what, error)
         self.charge(what, 1)
         place = "; ".join(vars(error).get("__notes__", ()))  # whose environment, which step
         message = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
