@@ -282,7 +282,7 @@ def test_a_rollout_that_fails_of_its_code_every_time_is_refused(tmp_path: Path, 
 
 
 class Odd(gymnasium.Env[Any, Any]):
-    """An environment whose hundredth step, which no trial makes, asks its action for what no number has."""
+    """An environment whose 300th step, which no trial makes, asks its action for what no number has."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(3)
@@ -293,7 +293,7 @@ class Odd(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        return np.zeros(2, np.float32), float(action.worth if self.steps == 100 else 0), False, False, {}
+        return np.zeros(2, np.float32), float(action.worth if self.steps == 300 else 0), False, False, {}
 
 
 gymnasium.register("Odd-v0", Odd)

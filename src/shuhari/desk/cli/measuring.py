@@ -202,7 +202,7 @@ def compare(
 
 def _list_untold(arms: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
     """The rewards that were trained in any of the runs, where that which is compared is none of them."""
-    from shuhari.desk.cli.training import list_trained
+    from shuhari.desk.ends import list_trained
     from shuhari.store import Run
 
     trained = dict.fromkeys(n for paths in arms.values() for p in paths for n in list_trained(Run(p).recipe))
