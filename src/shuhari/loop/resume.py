@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shuhari.config.overlay import BUDGETS, split_path
 from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, restore_names, spreads
+from shuhari.config.repeats import is_left
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY
 from shuhari.kernel import state
@@ -106,8 +107,9 @@ def _stages_begun(run: Resumable) -> Sequence[Components]:
 
 
 @spanned("store")
-def commit_step(run: Resumable, *, checkpoint: bool) -> None:
-    """Store the step in one transaction; with a checkpoint where asked for or due."""
+def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None:
+    """Store the step in one transaction; with a checkpoint where asked for or due, which is kept for good where it
+    `ends` a stage that another one follows."""
     if run.store is None:
         return
     ctx, again = run.ctx, run.store.step == run.ctx.step  # again: the step is stored and now saved, on leaving
@@ -121,6 +123,7 @@ def commit_step(run: Resumable, *, checkpoint: bool) -> None:
         problems=(counts := count_problems(run.ctx, run.stage.evaluate)),
         rollouts=choose_rollouts(run.ctx, run.stage.store, run.store, counts),
         events=() if again else [("problem", text) for text in ctx.problems],
+        pin=ends and is_left(run.recipe.tree.get("stage", EMPTY), run.progress.index),
     )
     if checkpoint:
         _keep_cards(run)

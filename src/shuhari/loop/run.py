@@ -185,7 +185,7 @@ class Run:
         between = curve.score_between(ctx, self.progress) if self.curve and not evaluated else {}
         reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
-        commit_step(self, checkpoint=over or bool(evaluated))
+        commit_step(self, checkpoint=over or bool(evaluated), ends=over)
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
