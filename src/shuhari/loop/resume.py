@@ -40,6 +40,7 @@ class Resumable(Protocol):
     saved: bool  # whether the last step is in a checkpoint
     info: dict[str, Any]  # the last report
     before: dict[str, Any]  # the held-out scores when the stage began
+    problems: dict[str, int]  # of how many problems one is the mean, of those in [0, 1]
     scores: LastScores
 
     @property
@@ -59,6 +60,7 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "stage": at.index,
         "started": at.started,
         "before": run.before,
+        "problems": [run.problems, run.scores.problems],
         "scores": run.scores.played,
         "recorded": run.scores.recorded,
         "measured": run.scores.step,
@@ -80,6 +82,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
     run.before, run.scores = dict(at["before"]), LastScores(dict(at["scores"]), at["measured"])
     run.scores.recorded = dict(at.get("recorded", EMPTY))
+    run.problems, run.scores.problems = map(dict, at.get("problems", (EMPTY, EMPTY)))
     ctx.reward_names, ctx.tested_names = set(at["rewards"]), set(at.get("tested", ()))
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage, restoring=True)
@@ -114,6 +117,8 @@ def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None
         return
     ctx, again = run.ctx, run.store.step == run.ctx.step  # again: the step is stored and now saved, on leaving
     run.saved = checkpoint = checkpoint or run.store.is_due(ctx.step, run.stage.store.every)
+    if checkpoint:
+        _keep_start(run)  # before: a run that is killed between the two makes the step again
     run.store.commit(
         ctx.step,
         stage=run.stage.name,
@@ -127,6 +132,15 @@ def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None
     )
     if checkpoint:
         _keep_cards(run)
+
+
+def _keep_start(run: Resumable) -> None:
+    """What the stage began with, as the fact `began`: stage -> {scores, problems}, of scores in [0, 1]."""
+    store, known = run.store, run.store.get("began", {}) if run.store else {}
+    if store is None or not run.problems or run.stage.name in known:
+        return
+    scores = {name: x for name in run.problems if (x := run.before.get(name, math.nan)) == x}
+    store.set(began={**known, run.stage.name: {"scores": scores, "problems": run.problems}})
 
 
 def _keep_cards(run: Resumable) -> None:

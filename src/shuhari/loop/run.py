@@ -81,7 +81,7 @@ class Run:
         self.done = self.progress.done
         self.store: Store | None = None
         self.saved, self.meter, self.info, self.rounds = True, Meter(), dict[str, Any](), 0  # saved: in a checkpoint
-        self.scores, self.before = LastScores(), dict[str, Any]()  # now, and when the stage began
+        self.scores, self.before, self.problems = LastScores(), dict[str, Any](), dict[str, int]()  # now; as it began
         self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
 
     def __enter__(self) -> Run:
@@ -112,6 +112,7 @@ class Run:
             self.ctx.serve()
             moved = any(self.ctx.models[r] is not m for r, m in lived.items())
             self.before = self._evaluate(again=moved or listens_to(self.stage.follows, StageStarted))
+            self.problems = dict(self.scores.problems) if self.before else {}
         self.ctx.began = self.ctx.clock()
 
     def install(self, stage: Components, *, restoring: bool = False) -> None:

@@ -22,13 +22,15 @@ RECENT = 50  # steps at most that count as the last ones
 
 @dataclass(frozen=True)
 class Evidence:
-    """The steps of one stage: `columns` as `Run.metrics` gives them, its resolved `table` of the recipe, and `before`,
-    what the ledger (`spent/...`) said when the stage began."""
+    """The steps of one stage: `columns` as `Run.metrics` gives them, its resolved `table` of the recipe, `before`, what
+    the ledger (`spent/...`) said when the stage began, and `began`, its held-out scores in [0, 1] then: {"scores": name
+    -> score, "problems": name -> of how many problems it is the mean}."""
 
     stage: str
     columns: Mapping[str, Sequence[Any]]
     table: Mapping[str, Any] = field(default_factory=dict)
     before: Mapping[str, float] = EMPTY
+    began: Mapping[str, Any] = EMPTY
 
     def __len__(self) -> int:
         return len(self.columns.get("step", ()))
