@@ -72,10 +72,12 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
     cut = table.get("micro_batch", MICRO_BATCH) or None
     if "micro_batch" not in table:
         made.defaults["micro_batch"] = MICRO_BATCH
-    learners = _make_learners(made, table, cut, vector)
+    learners = _make_learners(made, table, cut, vector, measures=spend.get("steps") == 0)
     collect = {
         k: made.make_component("transform", v, join_key("collect", k), k) for k, v in order_entries(table, "collect")
     }
+    if spend.get("steps") == 0:
+        _check_measuring(name, learners, evaluate)
     if grades_nothing(task, rewards):
         _check_graded(name, learners, collect)
     return Components(
@@ -94,7 +96,7 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         tokens=cut,
         rewards=rewards,
         weights=weights,
-        collect=collect,
+        collect=collect if learners else {},
         follows={
             role: made.make_component("follow", v, join_key("follow", role), "ema", {"role": role})
             for role, v in table.get("follow", EMPTY).items()
@@ -135,6 +137,16 @@ def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[
         message = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from"
         raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {message} the data (buffer.use = 'demos' or "
                           "'preferences')")  # fmt: skip
+
+
+def _check_measuring(stage: str, learners: Mapping[str, Learner], evaluation: Evaluation | None) -> None:
+    """RecipeError where a stage of 0 steps, which only measures, has a learner, or nothing to measure."""
+    if learners:
+        message = "expected 1 or more; or nothing that learns (--remove part), and the stage only measures"
+        raise RecipeError("steps", f"0 in stage {stage!r}, which has parts that learn: {message}")
+    if evaluation is None or not (evaluation.n or evaluation.more or evaluation.metrics):
+        message = "give [evaluate] with n above 0, ways to play (evaluate.more) or numbers (evaluate.metrics)"
+        raise RecipeError("evaluate", f"stage {stage!r} of 0 steps only measures, and nothing is measured: {message}")
 
 
 def order_entries(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -258,7 +270,9 @@ def _make_evaluation(
     return evaluation, used
 
 
-def _make_learners(made: Settings, table: Mapping[str, Any], cut: int | None, vector: bool) -> dict[str, Learner]:
+def _make_learners(
+    made: Settings, table: Mapping[str, Any], cut: int | None, vector: bool, *, measures: bool
+) -> dict[str, Learner]:
     named = table.get("learner", EMPTY)
     tables = {name: (join_key("learner", name), dict(entry)) for name, entry in named.items()}
     top = {s: table[s] for s in LEARNER if s in table}
@@ -266,8 +280,9 @@ def _make_learners(made: Settings, table: Mapping[str, Any], cut: int | None, ve
         tables["main"] = (tables["main"][0], {**top, **tables["main"][1]})
     elif top.get("part"):
         tables = {"main": ("", top), **tables}
-    if not tables:
-        raise RecipeError("part", "missing: nothing learns; give [part.<name>] or [learner.<name>]")
+    if not tables and not measures:
+        message = "give [part.<name>] or [learner.<name>]; or steps = 0, and the stage only measures"
+        raise RecipeError("part", f"missing: nothing learns; {message}")
     return {name: _make_learner(made, name, where, entry, cut, vector) for name, (where, entry) in tables.items()}
 
 
@@ -300,7 +315,7 @@ def _make_learner(
 
 def describe_work(stage: Components) -> str:
     """One line: what a step collects, how often it is learnt from, and in what pieces."""
-    out = []
+    out = [] if stage.learners else ["measures only"]
     for name, learner in stage.learners.items():
         parts = ability(learner, "parts")
         out.append((f"{name}: " if len(stage.learners) > 1 else "") + _describe_draws(learner.buffer, stage.n))

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path as File
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, bare, wrong
+from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, Steps, bare, wrong
 from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
@@ -56,7 +56,7 @@ _SCALARS: dict[str, Any] = {
     **dict.fromkeys(BUDGETS, Budget),
     "seconds": Positive,
     "format": Annotated[int, Bounds(1, FORMAT)],
-    "repeat": Length,
+    **{"repeat": Length, "steps": Steps},
 }
 
 

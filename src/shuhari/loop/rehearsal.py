@@ -138,7 +138,7 @@ def open_rehearsed(
         failed.push(run)
         for problem in list_misfits(recipe) if warn else ():
             logging.getLogger("shuhari").warning("%s", problem)
-        if rehearsal and not run.ctx.step:
+        if rehearsal and not (run.ctx.step or run.progress.entered):
             rehearse(recipe, init)
         failed.pop_all()
     return run

@@ -40,6 +40,9 @@ def loop(run: Run) -> Iterator[Info]:
     with run:
         while not run.done():
             run.enter_stage()
+            if not run.stage.learners:  # it only measures, which it did as it began
+                yield run.commit_measured()
+                continue
             while want := run.wanted():
                 with run.ctx.phase("collect", run.rounds):
                     run.tell(Collected(run.apply(run.stage.collect, run.collect(want)), tuple(run.ctx.latest)))
@@ -188,6 +191,21 @@ class Run:
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
         commit_step(self, checkpoint=over or bool(evaluated), ends=over)
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
+
+    def commit_measured(self) -> Info:
+        """End a stage of 0 steps: what it measured, in one transaction, at step 0 if the run begins with it, else as
+        the next step. Its report."""
+        ctx = self.ctx
+        if not self.before:
+            message = "nothing was measured: no model of the recipe plays a role of what is played at evaluation"
+            raise RecipeError("evaluate", f"{message} (stage {self.stage.name!r})")
+        ctx.step += self.progress.index > 0
+        self.scores.step, self.before = ctx.step, {}
+        evaluated = {f"evaluate/{k}": v for k, v in self.scores.values.items()}
+        self.info = {"step": ctx.step, "stage": self.stage.name, **evaluated}
+        self.info |= {f"spent/{k}": v for k, v in ctx.ledger.items()}
+        commit_step(self, checkpoint=True, ends=True)
+        return {**self.info, "seconds": self.progress.seconds(), "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout

@@ -15,6 +15,7 @@ from shuhari.lab.diagnosis.rule import Rule
 
 RULES: tuple[Rule, ...] = (*scores.RULES, *rewards.RULES, *sampling.RULES, *learning.RULES)
 FINE = "every number lies in its healthy range"
+MEASURED = "the last stage only measures: nothing was learnt that could be judged"
 FEW = 10  # steps; the rules that look at rewards ask for so many
 
 
@@ -89,6 +90,8 @@ def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, A
     """What is said of a run in which no rule found anything: `FINE` alone, or with what makes that less sure of the
     last stage. `recipe`: as in `diagnose`."""
     *_, last = split_stages(columns, recipe)
+    if last.table.get("steps") == 0:
+        return MEASURED
     n = len(last)
     unsure = f", as far as {n} step{'s' * (n > 1)} can show it: most rules need {FEW}" if n < FEW else ""
     return f"{FINE}{unsure}{_tell_nothing_learnt(last)}{_tell_nothing_earned(columns)}"
