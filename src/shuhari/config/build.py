@@ -72,7 +72,7 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
     cut = table.get("micro_batch", MICRO_BATCH) or None
     if "micro_batch" not in table:
         made.defaults["micro_batch"] = MICRO_BATCH
-    learners = _make_learners(made, table, cut, vector, measures=spend.get("steps") == 0)
+    learners = _make_learners(made, table, cut, vector)
     collect = {
         k: made.make_component("transform", v, join_key("collect", k), k) for k, v in order_entries(table, "collect")
     }
@@ -270,9 +270,7 @@ def _make_evaluation(
     return evaluation, used
 
 
-def _make_learners(
-    made: Settings, table: Mapping[str, Any], cut: int | None, vector: bool, *, measures: bool
-) -> dict[str, Learner]:
+def _make_learners(made: Settings, table: Mapping[str, Any], cut: int | None, vector: bool) -> dict[str, Learner]:
     named = table.get("learner", EMPTY)
     tables = {name: (join_key("learner", name), dict(entry)) for name, entry in named.items()}
     top = {s: table[s] for s in LEARNER if s in table}
@@ -280,7 +278,7 @@ def _make_learners(
         tables["main"] = (tables["main"][0], {**top, **tables["main"][1]})
     elif top.get("part"):
         tables = {"main": ("", top), **tables}
-    if not tables and not measures:
+    if not tables and table.get("steps") != 0:
         message = "give [part.<name>] or [learner.<name>]; or steps = 0, and the stage only measures"
         raise RecipeError("part", f"missing: nothing learns; {message}")
     return {name: _make_learner(made, name, where, entry, cut, vector) for name, (where, entry) in tables.items()}

@@ -77,11 +77,11 @@ class Recipe:
 
     @property
     def total(self) -> int | None:
-        """Steps of all stages, None where a budget is in something else, and of a study."""
+        """Steps of all stages, 1 of one that measures behind others; None of a study, and where a budget is none."""
         if "study" in self.tree:
             return None
         steps = [stage["steps"] for stage in self.stages if "steps" in stage]
-        return int(sum(steps)) if len(steps) == len(self.stages) else None
+        return sum(max(int(n), i > 0) for i, n in enumerate(steps)) if len(steps) == len(self.stages) else None
 
     @property
     def threads(self) -> int:

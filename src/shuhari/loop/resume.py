@@ -40,7 +40,6 @@ class Resumable(Protocol):
     saved: bool  # whether the last step is in a checkpoint
     info: dict[str, Any]  # the last report
     before: dict[str, Any]  # the held-out scores when the stage began
-    problems: dict[str, int]  # of how many problems one is the mean, of those in [0, 1]
     scores: LastScores
 
     @property
@@ -60,7 +59,7 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "stage": at.index,
         "started": at.started,
         "before": run.before,
-        "problems": [run.problems, run.scores.problems],
+        "problems": run.scores.problems,
         "scores": run.scores.played,
         "recorded": run.scores.recorded,
         "measured": run.scores.step,
@@ -82,7 +81,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
     run.before, run.scores = dict(at["before"]), LastScores(dict(at["scores"]), at["measured"])
     run.scores.recorded = dict(at.get("recorded", EMPTY))
-    run.problems, run.scores.problems = map(dict, at.get("problems", (EMPTY, EMPTY)))
+    run.scores.problems = dict(at.get("problems", EMPTY))
     ctx.reward_names, ctx.tested_names = set(at["rewards"]), set(at.get("tested", ()))
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage, restoring=True)
@@ -134,13 +133,28 @@ def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None
         _keep_cards(run)
 
 
+def commit_measured(run: Resumable) -> dict[str, Any]:
+    """End a stage of 0 steps: what it measured as it began, in one transaction, at step 0 if the run begins with it,
+    else as the next step. Its report. RecipeError where nothing was measured."""
+    ctx = run.ctx
+    if not run.before:
+        message = "nothing was measured: no model of the recipe plays a role of what is played at evaluation"
+        raise RecipeError("evaluate", f"{message} (stage {run.stage.name!r})")
+    ctx.step += run.progress.index > 0
+    run.scores.step, run.before = ctx.step, {}
+    evaluated = {f"evaluate/{k}": v for k, v in run.scores.values.items()}
+    spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
+    run.info = {"step": ctx.step, "stage": run.stage.name, **evaluated, **spent}
+    commit_step(run, checkpoint=True, ends=True)
+    return {**run.info, "seconds": run.progress.seconds(), "problems": tuple(ctx.problems)}
+
+
 def _keep_start(run: Resumable) -> None:
     """What the stage began with, as the fact `began`: stage -> {scores, problems}, of scores in [0, 1]."""
     store, known = run.store, run.store.get("began", {}) if run.store else {}
-    if store is None or not run.problems or run.stage.name in known:
-        return
-    scores = {name: x for name in run.problems if (x := run.before.get(name, math.nan)) == x}
-    store.set(began={**known, run.stage.name: {"scores": scores, "problems": run.problems}})
+    scores = {n: x for n in run.scores.problems if 0 <= (x := run.before.get(n, math.nan)) <= 1}
+    if store is not None and scores and run.stage.name not in known:
+        store.set(began={**known, run.stage.name: {"scores": scores, "problems": run.scores.problems}})
 
 
 def _keep_cards(run: Resumable) -> None:

@@ -22,7 +22,7 @@ from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
 from shuhari.loop.evaluation import LastScores, watch
 from shuhari.loop.progress import Progress
-from shuhari.loop.resume import commit_step, finish, open_store, restore
+from shuhari.loop.resume import commit_measured, commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
@@ -40,9 +40,6 @@ def loop(run: Run) -> Iterator[Info]:
     with run:
         while not run.done():
             run.enter_stage()
-            if not run.stage.learners:  # it only measures, which it did as it began
-                yield run.commit_measured()
-                continue
             while want := run.wanted():
                 with run.ctx.phase("collect", run.rounds):
                     run.tell(Collected(run.apply(run.stage.collect, run.collect(want)), tuple(run.ctx.latest)))
@@ -74,17 +71,16 @@ def open_run(
 class Run:
     """Models, components and progress of one recipe. `ctx` is what components see of it."""
 
+    store: Store | None
     def __init__(self, recipe: Recipe, init: Mapping[str, Any] = EMPTY, curve: bool = False) -> None:
-        self.recipe, self.init, self.curve = recipe, init, curve
-        stages = make_stages(recipe)
+        self.recipe, self.init, self.curve, stages = recipe, init, curve, make_stages(recipe)
         self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens, recipe.threads)
         self.ctx.team = open_team(recipe, stages, self.ctx)
         self.tell = self.ctx.tell = InOrder(self.hear)
-        self.progress = Progress(stages, self.ctx.ledger)
-        self.done = self.progress.done
-        self.store: Store | None = None
+        self.progress = progress = Progress(stages, self.ctx.ledger)
+        self.done, self.store = progress.done, None
         self.saved, self.meter, self.info, self.rounds = True, Meter(), dict[str, Any](), 0  # saved: in a checkpoint
-        self.scores, self.before, self.problems = LastScores(), dict[str, Any](), dict[str, int]()  # now; as it began
+        self.scores, self.before = LastScores(), dict[str, Any]()  # now, and when the stage began
         self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
 
     def __enter__(self) -> Run:
@@ -115,7 +111,6 @@ class Run:
             self.ctx.serve()
             moved = any(self.ctx.models[r] is not m for r, m in lived.items())
             self.before = self._evaluate(again=moved or listens_to(self.stage.follows, StageStarted))
-            self.problems = dict(self.scores.problems) if self.before else {}
         self.ctx.began = self.ctx.clock()
 
     def install(self, stage: Components, *, restoring: bool = False) -> None:
@@ -174,6 +169,8 @@ class Run:
     def commit(self) -> Info:
         """End the step: followers, weights to the engine, evaluation if due, one transaction. Its report."""
         ctx, stage = self.ctx, self.stage
+        if not stage.learners:  # it only measures, which it did as it began
+            return commit_measured(self)
         ctx.elapse()
         ctx.step, ctx.version = ctx.step + 1, ctx.version + 1
         ctx.charge("steps", 1)
@@ -191,21 +188,6 @@ class Run:
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
         commit_step(self, checkpoint=over or bool(evaluated), ends=over)
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
-
-    def commit_measured(self) -> Info:
-        """End a stage of 0 steps: what it measured, in one transaction, at step 0 if the run begins with it, else as
-        the next step. Its report."""
-        ctx = self.ctx
-        if not self.before:
-            message = "nothing was measured: no model of the recipe plays a role of what is played at evaluation"
-            raise RecipeError("evaluate", f"{message} (stage {self.stage.name!r})")
-        ctx.step += self.progress.index > 0
-        self.scores.step, self.before = ctx.step, {}
-        evaluated = {f"evaluate/{k}": v for k, v in self.scores.values.items()}
-        self.info = {"step": ctx.step, "stage": self.stage.name, **evaluated}
-        self.info |= {f"spent/{k}": v for k, v in ctx.ledger.items()}
-        commit_step(self, checkpoint=True, ends=True)
-        return {**self.info, "seconds": self.progress.seconds(), "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout

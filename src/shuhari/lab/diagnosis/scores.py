@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf, isfinite, nan, sqrt
 
+from shuhari.kernel.stats import UNGRADED
 from shuhari.lab.diagnosis.evidence import Evidence
 from shuhari.lab.diagnosis.rule import Rule
-from shuhari.store.kept import UNGRADED
 
 CLEAR = 3.0  # standard errors
 LEAST = 0.1  # share of the score at the start; a fall of less is small, however many problems show it
@@ -87,6 +87,6 @@ RULES = (
             "(`RUN@best`)",
             tells=tell_fall,
         )
-        for name, reads in (("score-falls", "evaluate/greedy"), ("accuracy-falls", "evaluate/*accuracy"))
+        for name, reads in (("score-falls", "evaluate/greedy"), ("accuracy-falls", "evaluate/*/accuracy"))
     ),
 )
