@@ -25,7 +25,7 @@ from shuhari.kernel.ramp import Number, Ramp
 __all__ = [
     "AtLeast0", "Bounds", "Budget", "Coefficient", "Count", "Depth", "Discount", "Fraction", "Group", "Lanes",
     "Length", "Positive", "PositiveNumber", "PositiveShare", "Processes", "ProperShare", "Ratio", "Seconds", "Seed",
-    "Share", "ShareBelow1", "Size", "SomeProcesses", "Width", "bare", "check", "hints", "nearest", "wrong",
+    "Share", "ShareBelow1", "Size", "SomeProcesses", "Steps", "Width", "bare", "check", "hints", "nearest", "wrong",
 ]  # fmt: skip
 
 
@@ -91,7 +91,8 @@ Discount = Fraction
 Count = Annotated[int, Bounds(0, most=10**9)]
 Length = Annotated[int, Bounds(1, most=10**9)]
 Seed = Annotated[int, Bounds(0, most=2**63 - 1)]
-Budget = Annotated[int, Bounds(1, most=10**15)]  # of steps, decisions, tokens
+Budget = Annotated[int, Bounds(1, most=10**15)]  # of decisions, tokens
+Steps = Annotated[int, Bounds(0, most=10**15)]  # of a stage, which with 0 only measures
 Size = Annotated[int, Bounds(1, most=10**8)]  # rows that are held at once
 Group = Annotated[int, Bounds(1, most=10**6)]  # samples of a problem
 Width = Annotated[int, Bounds(1, most=2**16)]  # of a layer

@@ -9,7 +9,7 @@ import pytest
 
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, dump, load
-from shuhari.config.repeats import expand_repeats
+from shuhari.config.repeats import expand_repeats, is_left
 from shuhari.loop.run import train
 from shuhari.testing.compare import contents, differences
 from small_runs import BANDIT
@@ -72,3 +72,11 @@ def test_stages_in_turn_resume_to_the_same_bits(tmp_path: Path) -> None:
         sitting.close()  # type: ignore[attr-defined]
     list(train(own, tmp_path / "parts"))
     assert not differences(contents(tmp_path / "whole"), contents(tmp_path / "parts"))
+
+
+def test_a_stage_is_left_where_another_follows_and_no_repetition_of_it() -> None:
+    """a, b c b c, d: after the second b comes another c, and yet b is left."""
+    stages = {"a": {}, "b": {"block": "x", "repeat": 2}, "c": {"block": "x"}, "d": {}}
+    assert [name for name, _ in expand_repeats(stages)] == ["a", "b", "c", "b 2", "c 2", "d"]
+    assert [is_left(stages, i) for i in range(6)] == [True, False, False, True, True, False]
+    assert not is_left({}, 0)

@@ -14,7 +14,8 @@ from shuhari.config.recipe import load
 from shuhari.desk.api import Trained
 from shuhari.desk.api import train as train_run
 from shuhari.lab.diagnosis import diagnose
-from small_runs import write_sums
+from shuhari.store import Run
+from small_runs import BANDIT, write_sums
 
 HEALTHY = Path(__file__).parent / "healthy"
 TEXT = write_sums(steps=5, size=8)
@@ -88,7 +89,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found(recipe: str, **settings: Any) -> set[str]:
     run: Trained = train_run(recipe, "run", **settings)
-    return {f.rule.name for f in diagnose(run.metrics, load("run").tree)}
+    return {f.rule.name for f in diagnose(run.metrics, load("run").tree, Run("run").get("began", {}))}
 
 
 def test_text_that_never_scores(place: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,6 +131,18 @@ def test_an_environment_that_pays_the_same_whatever_is_done(place: Path) -> None
 def test_an_environment_that_never_ends(place: Path) -> None:
     settings = {"task.kwargs": {"ends": 10**9}, "buffer.size": 4096, "steps": 3}
     assert "never-ends" in found("control.toml", **settings)
+
+
+@pytest.mark.parametrize("rate", [0.02, 300.0])
+def test_a_stage_that_breaks_the_policy_by_its_rate(place: Path, rate: float) -> None:
+    """It begins at the best arm, whose score is 1; a lucky pull of another one is learnt for good."""
+    measured = BANDIT.replace("n = 8\n", 'n = 64\nmeasure = "score"\n')
+    stages = '[[stage]]\nname = "learn"\nsteps = 60\n[[stage]]\nname = "break"\nsteps = 15\n'
+    (place / "broken.toml").write_text(measured + stages)
+    rules = found("broken.toml", seed=1, **{"stage.break.part.policy.optimiser.lr": rate})
+    assert ("score-falls" in rules) == (rate > 1)
+    began = Run("run").get("began")["break"]
+    assert began == {"scores": {"greedy": 1.0}, "problems": {"greedy": 64}}
 
 
 def test_a_critic_that_sees_nothing(place: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from shuhari.lab.diagnosis import FINE, RULES, Evidence, Watch, describe_health, diagnose, judge
+from shuhari.lab.diagnosis.judge import split_stages
+from shuhari.lab.diagnosis.scores import _fall, fall
 
 Columns = dict[str, list[Any]]
 NAN = math.nan
@@ -80,7 +82,19 @@ def fill(made: Mapping[str, Any], steps: int, changed: Mapping[str, Any]) -> Col
     }
 
 
+BEGAN = {"rl": {"scores": {"greedy": 0.5, "policy/accuracy": 0.5}, "problems": {"greedy": 100, "policy/accuracy": 100}}}
+
+
+def evaluated(*scores: float | None, name: str = "evaluate/greedy", **changed: Any) -> Columns:
+    """A run of text that is evaluated at every fifth step."""
+    return text(5 * len(scores), **{name: lambda i: scores[i // 5] if i % 5 == 4 else None}, **changed)
+
+
 CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with the disease
+    "score-falls": evaluated(0.55, 0.4, 0.29, 0.2),
+    "score-falls, seen once": evaluated(0.29),
+    "score-falls, more than once": evaluated(0.1, 0.1, 0.6, 0.29, 0.29, None),
+    "accuracy-falls": evaluated(0.2, 0.2, name="evaluate/policy/accuracy"),
     "answers-too-long": text(rollout__answers_too_long=[1.0] + [None] * 19),
     "starts-at-zero": text(reward__score=0.0, reward__mean=0.0, rollout__alike=1.0),
     "starts-at-zero, where another reward differs": text(
@@ -138,7 +152,7 @@ CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with th
 @pytest.mark.parametrize("case", CASES)
 def test_the_disease_is_found(case: str) -> None:
     columns = CASES[case]
-    found = diagnose(columns, {})
+    found = diagnose(columns, {}, BEGAN)
     assert [f.rule.name for f in found] == [case.partition(",")[0]]
     assert found[0].rule.cause in str(found[0]) and found[0].rule.helps in str(found[0])
     assert (found[0].begin, found[0].end) == (1, len(columns["step"]))
@@ -177,6 +191,54 @@ def test_nothing_is_found_in_a_run_that_learns(made: Callable[..., Columns], ste
 )
 def test_what_looks_like_a_disease_and_is_none(columns: Columns) -> None:
     assert not diagnose(columns, {})
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        evaluated(0.3, 0.3),
+        evaluated(0.29, 0.3),  # once below, once within the noise
+        evaluated(0.1, 0.1, 0.1, 0.3),  # it has come back
+        evaluated(0.7, 0.9, 0.6, 0.5),  # below what it was in between, and not below the start
+        evaluated(0.2, 0.2, evaluate__episodes=lambda i: 4.0 if i % 5 == 4 else None),  # points of a curve
+        evaluated(0.2, 0.2, evaluate__ungraded=0.2),
+        evaluated(-300.0, -300.0),  # a return
+        evaluated(NAN, None),
+        evaluated(0.1, 0.1, stage="other"),  # of which it is not known how it began
+        evaluated(0.1, 0.1, name="evaluate/greedy@sums"),
+    ],
+)
+def test_a_score_that_moves_within_its_noise_is_healthy(columns: Columns) -> None:
+    assert not diagnose(columns, {}, BEGAN)
+
+
+def test_the_bound_of_a_fall_is_three_standard_errors() -> None:
+    """By hand, of 100 problems: the means are .4 and .395, the errors sqrt(.48 / 100) = .069282 and sqrt(.47795 / 100)
+    = .069134, and the falls .2 and .21 are 2.887 and 3.038 of them."""
+    for score, errors in ((0.3, 2.887), (0.29, 3.038)):
+        (e,) = split_stages(evaluated(score, score), {}, BEGAN)
+        assert fall(e, "evaluate/greedy") == pytest.approx(errors, abs=1e-3)
+        assert bool(judge(e)) == (errors > 3)
+
+
+def test_a_fall_that_is_small_is_none_however_many_problems_show_it() -> None:
+    many = {"rl": {"scores": {"greedy": 0.5}, "problems": {"greedy": 10**6}}}
+    assert not diagnose(evaluated(0.46, 0.46), {}, many) and diagnose(evaluated(0.44, 0.44), {}, many)
+
+
+def test_a_fall_says_from_what_to_what_and_since_when() -> None:
+    (found,) = diagnose(evaluated(0.5, 0.29, 0.2, 0.22), {}, BEGAN)
+    told = "It was 0.5 as the stage began and is 0.2 (step 15) and 0.22 (step 20), below since step 10"
+    assert told in str(found) and found.to_json()["told"].startswith(told) and "part.policy.optimiser.lr" in str(found)
+
+
+@pytest.mark.parametrize("n", [8, 32, 128])
+@pytest.mark.parametrize("p", [0.02, 0.2, 0.5, 0.9, 1.0])
+def test_a_policy_that_stays_as_it_is_is_seldom_said_to_fall(n: int, p: float) -> None:
+    """By enumeration: the probability of two evaluations of n other problems each, one at the start, that say so."""
+    weights = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+    wrong = sum(weights[k] * weights[j] for k in range(n + 1) for j in range(k) if _fall(j / n, k / n, n) > 3)
+    assert wrong < 0.002
 
 
 def test_a_score_of_0_that_is_not_trained_is_no_disease() -> None:

@@ -64,7 +64,11 @@ def test_each_failure_is_counted_and_the_first_messages_are_kept() -> None:
         accounts.record_failure("errors", ValueError(str(i)), "lane")
     assert accounts.ledger == {"errors": MESSAGES + 4}
     assert accounts.problems == [f"errors (lane): ValueError: {i}" for i in range(MESSAGES)]
-    accounts.fatal = (KeyError,)
+
+    def refuse(what: str, error: BaseException) -> None:
+        raise error
+
+    accounts.failed = refuse
     with pytest.raises(KeyError):
         accounts.record_failure("errors", KeyError("x"))
     assert accounts.ledger == {"errors": MESSAGES + 4}

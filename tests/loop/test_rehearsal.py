@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 import random
 import re
@@ -11,15 +12,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import ContractError, StalledError
 from shuhari.engines.time_limit import Overdue
 from shuhari.loop.rehearsal import PROBLEMS, _check_room, rehearse
 from shuhari.loop.study import train
+from shuhari.rollouts.single import Single
 from shuhari.tasks.arithmetic import Arithmetic
 from shuhari.testing.compare import contents, differences
 from small_runs import ALL, TEXT, recipe
@@ -74,6 +78,22 @@ class Forgetful:
     def __call__(self, batch: Any, ctx: Any) -> Any:
         self.calls += 1
         return batch
+
+
+@dataclass
+class Played:
+    """A rollout that raises what its setting says, of each problem or of `one` in two alone."""
+
+    raises: str = "TypeError"
+    says: str = "told twice"
+    one: bool = False
+    accepts: frozenset[str] = frozenset()
+
+    async def group(self, request: Any, ctx: Any) -> Any:
+        CALLS.append(1)
+        if self.one and len(CALLS) % 2:
+            return await Single().group(request, ctx)
+        raise {**vars(builtins), "ContractError": ContractError}[self.raises](self.says)
 
 
 def changed(folder: Path, old: str, new: str) -> Recipe:
@@ -245,3 +265,61 @@ def test_a_policy_of_text_may_have_no_limit() -> None:
     stage = SimpleNamespace(task=Arithmetic(), rollout=object(), name="rl", defaults={})
     for policy in (SimpleNamespace(encode=str.split, limit=None), SimpleNamespace(encode=str.split)):
         _check_room(SimpleNamespace(ctx=SimpleNamespace(models={"policy": policy}), stage=stage), 10**9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "raises", ["TypeError", "AttributeError", "NameError", "ContractError", "KeyError", "IndexError"]
+)
+def test_a_rollout_that_fails_of_its_code_every_time_is_refused(tmp_path: Path, raises: str) -> None:
+    table = f'name = "rl"\nrollout = {{use = "{HERE}.Played", raises = "{raises}"}}'
+    steps = train(changed(tmp_path, 'name = "rl"', table), tmp_path / "run")
+    with pytest.raises((ContractError, NameError), match="told twice") as caught:
+        next(iter(steps))
+    assert any("stage 'rl'" in note for note in caught.value.__notes__)
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "raise {**vars" in text)
+    if raises in ("TypeError", "AttributeError", "KeyError", "IndexError"):
+        assert f"{raises}: " in str(caught.value) and f"{Path(__file__).name}, line {line})" in str(caught.value)
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """An environment whose 300th step, which no trial makes, asks its action for what no number has."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.zeros(2, np.float32), float(action.worth if self.steps == 300 else 0), False, False, {}
+
+
+gymnasium.register("Odd-v0", Odd)
+
+
+def test_an_environment_that_fails_of_its_code_every_time_is_refused(tmp_path: Path) -> None:
+    found = recipe("bandit", tmp_path, task={"name": f"gym/{HERE}:Odd-v0"}, rollout__use="episode", evaluate__n=0)
+    found = found.with_settings({"models.policy.use": "categorical"})
+    told = r"every environment failed .*no attribute 'worth' \(.*test_rehearsal.py, line"
+    with pytest.raises(ContractError, match=told):
+        rehearse(found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'raises = "ValueError"',  # maybe of an answer that is none yet
+        'raises = "AttributeError", says = "\'NoneType\' object has no attribute \'group\'"',
+        'raises = "TypeError", one = true',  # others came about
+    ],
+)
+def test_rollouts_that_fail_otherwise_or_in_part_are_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: str
+) -> None:
+    CALLS.clear()
+    table = f'name = "rl"\nrollout = {{use = "{HERE}.Played", {settings}}}\nevaluate.n = 0'
+    with caplog.at_level(logging.WARNING, "shuhari"):
+        rehearse(changed(tmp_path, 'name = "rl"', table))
+    assert "stage 'rl', rehearsed: failed_rollouts: " in caplog.text

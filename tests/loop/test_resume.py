@@ -12,6 +12,7 @@ import pytest
 
 from shuhari.config.recipe import RecipeError, dump
 from shuhari.data import Info
+from shuhari.loop.roles import load_initial
 from shuhari.loop.run import train
 from shuhari.store import Run
 from shuhari.store.rows import write_rows
@@ -227,3 +228,17 @@ def test_the_runs_of_two_seeds_differ(reference: References, tmp_path: Path) -> 
     list(train(recipe("gridworld", tmp_path, seed=1), tmp_path / "run"))
     found = differences(contents(reference("gridworld")[0])["checkpoint"], contents(tmp_path / "run")["checkpoint"])
     assert any("logits" in place for place in found)
+
+
+def test_the_end_of_a_stage_stays_to_start_from(tmp_path: Path) -> None:
+    """Of 12 steps of imitation and 6 of RL, a checkpoint each, step 12 stays beside the last one and the best."""
+    text = recipe("text", tmp_path, store__keep=1, evaluate__every=0)
+    for _ in train(text, tmp_path / "run"):
+        pass
+    steps = [c["step"] for c in Run(tmp_path / "run").checkpoints()]
+    assert {12, 18} <= {*steps} and len(steps) <= 3, steps
+    assert load_initial(f"{tmp_path / 'run'}@12")
+    for _ in train(text.with_settings({"steps": 8}), tmp_path / "run"):
+        pass
+    steps = [c["step"] for c in Run(tmp_path / "run").checkpoints()]
+    assert {12, 20} <= {*steps} and len(steps) <= 3, "the end of a last stage that was given more is none"

@@ -6,7 +6,7 @@ import io
 import math
 from typing import Any
 
-from shuhari.desk.ends import draw, find_unit, tabulate_ends
+from shuhari.desk.ends import draw, find_last_stage, find_unit, list_trained, tabulate_ends, tell_rewards
 
 ENDS = {
     "chance": {"greedy": 0.25},
@@ -32,3 +32,34 @@ def test_a_picture_is_over_what_was_budgeted() -> None:
     stream = io.BytesIO()
     draw({"name": "mine", "env_steps": 20}, columns, ENDS, stream)
     assert stream.getvalue().startswith(b"\x89PNG")
+
+
+def graded(*names: str) -> dict[str, float]:
+    return {"greedy": 0.5, "length": 3.0, **{f"greedy.{name}": 0.5 for name in names}, "greedy.far@other": 0.5}
+
+
+def test_the_rewards_that_are_told_are_those_that_weigh() -> None:
+    """And what `greedy` is: the task's own measure, one that is asked for, or the sum."""
+    weights = {"judge": 1.0, "truth": 0.0, "late": {"from": 0.0, "to": 1.0, "over": 5}, "gone": {"from": 0, "to": 0}}
+    table: dict[str, Any] = {"reward": {"weights": weights}}
+    assert list_trained(table) == ["judge", "late"]
+    greedy, *trained = tell_rewards(table, graded("judge", "truth", "score"))
+    assert greedy == "greedy is the reward 'score', the task's own measure"
+    assert [line.split("(")[0] for line in trained] == ["trained is the reward 'judge', greedy.judge "]
+    assert tell_rewards(table, graded("judge", "truth")) == [
+        "greedy is the reward that is trained, the weighted sum of 'judge' and 'late'"
+    ]
+    asked = {**table, "evaluate": {"measure": "truth"}}
+    assert tell_rewards(asked, graded("judge", "truth"))[0] == "greedy is the reward 'truth'"
+    assert tell_rewards({**table, "evaluate": {"measure": "judge"}}, graded("judge", "truth")) == [
+        "greedy is the reward 'judge'"
+    ]
+    assert tell_rewards({}, graded("task", "fine"))[0] == "greedy is the reward 'task', the task's own measure"
+    assert not tell_rewards({}, {"greedy": 0.5, "greedy@sums": 0.5}), "one reward alone was graded"
+
+
+def test_the_last_stage_says_what_was_trained() -> None:
+    recipe = {"name": "x", "steps": 3, "reward": {"weights": {"a": 1.0}}}
+    assert find_last_stage(recipe) == recipe
+    stages = [{"name": "one"}, {"name": "two", "reward": {"weights": {"a": 0.0, "b": 2.0}}}]
+    assert list_trained(find_last_stage({**recipe, "stage": stages})) == ["b"]

@@ -77,6 +77,8 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         k: made.make_component("transform", v, join_key("collect", k), k)
         for k, v in order_transforms(table, "collect").items()
     }
+    if spend.get("steps") == 0:
+        _check_measuring(name, learners, evaluate)
     if grades_nothing(task, rewards):
         _check_graded(name, learners, collect)
     return Components(
@@ -95,7 +97,7 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         tokens=cut,
         rewards=rewards,
         weights=weights,
-        collect=collect,
+        collect=collect if learners else {},
         follows={
             role: made.make_component("follow", v, join_key("follow", role), "ema", {"role": role})
             for role, v in table.get("follow", EMPTY).items()
@@ -136,6 +138,16 @@ def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[
         message = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from"
         raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {message} the data (buffer.use = 'demos' or "
                           "'preferences')")  # fmt: skip
+
+
+def _check_measuring(stage: str, learners: Mapping[str, Learner], evaluation: Evaluation | None) -> None:
+    """RecipeError where a stage of 0 steps, which only measures, has a learner, or nothing to measure."""
+    if learners:
+        message = "expected 1 or more; or nothing that learns (--remove part), and the stage only measures"
+        raise RecipeError("steps", f"0 in stage {stage!r}, which has parts that learn: {message}")
+    if evaluation is None or not (evaluation.n or evaluation.more or evaluation.metrics):
+        message = "give [evaluate] with n above 0, ways to play (evaluate.more) or numbers (evaluate.metrics)"
+        raise RecipeError("evaluate", f"stage {stage!r} of 0 steps only measures, and nothing is measured: {message}")
 
 
 def order_transforms(table: Mapping[str, Any], section: str) -> dict[str, Mapping[str, Any]]:
@@ -258,8 +270,9 @@ def _make_learners(made: Settings, table: Mapping[str, Any], cut: int | None, ve
         tables["main"] = (tables["main"][0], {**top, **tables["main"][1]})
     elif top.get("part"):
         tables = {"main": ("", top), **tables}
-    if not tables:
-        raise RecipeError("part", "missing: nothing learns; give [part.<name>] or [learner.<name>]")
+    if not tables and table.get("steps") != 0:
+        message = "give [part.<name>] or [learner.<name>]; or steps = 0, and the stage only measures"
+        raise RecipeError("part", f"missing: nothing learns; {message}")
     return {name: _make_learner(made, name, where, entry, cut, vector) for name, (where, entry) in tables.items()}
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path as File
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, bare, wrong
+from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, Steps, bare, wrong
 from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
@@ -56,7 +56,7 @@ _SCALARS: dict[str, Any] = {
     **dict.fromkeys(BUDGETS, Budget),
     "seconds": Positive,
     "format": Annotated[int, Bounds(1, FORMAT)],
-    "repeat": Length,
+    **{"repeat": Length, "steps": Steps},
 }
 
 
@@ -77,11 +77,11 @@ class Recipe:
 
     @property
     def total(self) -> int | None:
-        """Steps of all stages, None where a budget is in something else, and of a study."""
+        """Steps of all stages, 1 of one that measures behind others; None of a study, and where a budget is none."""
         if "study" in self.tree:
             return None
         steps = [stage["steps"] for stage in self.stages if "steps" in stage]
-        return int(sum(steps)) if len(steps) == len(self.stages) else None
+        return sum(max(int(n), i > 0) for i, n in enumerate(steps)) if len(steps) == len(self.stages) else None
 
     @property
     def threads(self) -> int:

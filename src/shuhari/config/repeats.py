@@ -28,3 +28,9 @@ def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
                     raise RecipeError(f"stage.{format_path((name,))}", f"two stages would be called {called!r}")
                 seen.add(called)
                 yield called, name
+
+
+def is_left(stages: Mapping[str, Tree], index: int) -> bool:
+    """Whether another stage follows that at `index`, of those that run, and no repetition of it is among them."""
+    own, *later = [of for _, of in expand_repeats(stages or {"": {}})][index:]
+    return bool(later) and own not in later

@@ -19,9 +19,10 @@ MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a reci
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep` and the
-    best; of rollouts, `rollouts` groups a step, by the rules `groups`: the best, the worst, the one whose share of
-    right answers changed most since it was last asked, random ones for what is left; `all` keeps every one."""
+    """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep`, the
+    best, and the end of each stage that another one follows (of one that is repeated, of its last time); of rollouts,
+    `rollouts` groups a step, by the rules `groups`: the best, the worst, the one whose share of right answers changed
+    most since it was last asked, random ones for what is left; `all` keeps every one."""
 
     every: Count = 0
     keep: Length = 2

@@ -10,7 +10,7 @@ from shuhari.ports import ability
 
 def describe_work(stage: Components) -> str:
     """One line: what a step collects, how often it is learnt from, and in what pieces."""
-    out = []
+    out = [] if stage.learners else ["measures only"]
     for name, learner in stage.learners.items():
         parts = ability(learner, "parts")
         out.append((f"{name}: " if len(stage.learners) > 1 else "") + _describe_draws(learner.buffer, stage.n))

@@ -23,7 +23,7 @@ from shuhari.desk.sinks import Watchers
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import dense
 from shuhari.lab.diagnosis import Watch
-from shuhari.loop.measuring import measure
+from shuhari.loop.measuring import measure, sets_samples
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.roles import load_initial
 from shuhari.loop.study import train as steps
@@ -83,11 +83,17 @@ class Trained:
 
         return Run(self.path).rollouts(step, problem)
 
-    def evaluate(self, n: int | None = None, *, samples: int = 1, step: int | None = None) -> dict[str, float]:
-        """Held-out scores of the last weights, or of those of `step`: `greedy`, and with `samples` > 1 also `mean` and
-        `pass@k`; of recorded pairs `<part>/accuracy`, the share whose better answer is preferred. n: how many problems
-        or episodes (default: the recipe's). Nothing is stored; what went wrong goes to the logger `shuhari`."""
-        found = measure(self.path, step, {"samples": samples, **({} if n is None else {"n": n})})
+    def evaluate(
+        self, n: int | None = None, *, samples: int | None = None, step: int | None = None, **settings: Any
+    ) -> dict[str, float]:
+        """Held-out scores of the last weights, or of those of `step`: `greedy`, and with `samples` > 1 (default: 1)
+        also `mean` and `pass@k`; of recorded pairs `<part>/accuracy`, the share whose better answer is preferred;
+        `<way>.<score>` of each further way to play and `<metric>.<number>`. n: how many problems or episodes (default:
+        the recipe's). settings: how it is measured, dotted keys as `**{"evaluate.more.cold.sampling.temperature": 0.3}`
+        or nested, `evaluate` and `rollout.sampling` alone; RecipeError for others. Nothing is stored; what went wrong
+        goes to the logger `shuhari`."""
+        own = {} if samples is None and sets_samples(settings) else {"samples": 1 if samples is None else samples}
+        found = measure(self.path, step, {**own, **({} if n is None else {"n": n})}, over=settings)
         for problem in found.problems:
             logging.getLogger("shuhari").warning("%s", problem)
         return found.scores

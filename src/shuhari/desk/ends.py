@@ -9,8 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shuhari.config.overlay import BUDGETS
+from shuhari.config.overlay import BUDGETS, RecipeError, name_stages
+from shuhari.config.recipe import Recipe
 from shuhari.desk.plot import plot_curves
+from shuhari.lab.diagnosis.evidence import list_trained as list_named
 
 ENDS = ("chance", "before", "after")
 
@@ -48,6 +50,39 @@ def draw(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], summar
     ends = read_ends(summary)
     marks = {end: ends[end]["greedy"] for end in ("before", "chance") if "greedy" in ends[end]}
     plot_curves(columns, to, str(recipe.get("name", "")), find_unit(recipe, columns), marks, kind)
+
+
+def tell_rewards(table: Mapping[str, Any], after: Mapping[str, float]) -> list[str]:
+    """Which reward the held-out score `greedy` is, and which are trained instead, of a stage's `table`; nothing where
+    one reward alone was graded. `after`: the scores at the end."""
+    graded = [name.removeprefix("greedy.") for name in after if name.startswith("greedy.") and "@" not in name]
+    if not graded:
+        return []
+    asked = (table.get("evaluate") or {}).get("measure")
+    measure = asked or next((name for name in ("score", "task") if name in graded), "reward")
+    trained = list_trained(table)
+    if measure == "reward" and measure not in graded:
+        names = f" of {' and '.join(map(repr, trained))}" if trained else ""
+        return [f"greedy is the reward that is trained, the weighted sum{names}"]
+    own = ", the task's own measure" if measure in ("score", "task") else ""
+    lines = [f"greedy is the reward {measure!r}{own}"]
+    other = [name for name in trained if name in graded and name != measure]
+    return lines + [f"trained is the reward {name!r}, greedy.{name} (--set evaluate.measure={name} reports that)"
+                    for name in other]  # fmt: skip
+
+
+def find_last_stage(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The whole table of the last stage of a run's recipe, as `Run.recipe` has it."""
+    tree = {k: v for k, v in recipe.items() if k != "stage"}
+    try:
+        return Recipe("", {**tree, "stage": name_stages(recipe["stage"], "")}).stages[-1] if "stage" in recipe else tree
+    except RecipeError:  # of an older format
+        return tree
+
+
+def list_trained(recipe: Mapping[str, Any]) -> list[str]:
+    """The rewards that are trained in the place of the task's own."""
+    return [name for name in list_named(recipe.get("reward") or {}) if name not in ("score", "task")]
 
 
 def _is_known(x: Any) -> bool:

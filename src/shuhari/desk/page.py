@@ -25,8 +25,9 @@ def make_page(path: Path) -> str:
     """HTML of a run on disk, also of one that is being written."""
     run = Run(path)
     columns, recipe, summary = run.metrics(), run.recipe, run.summary or {}
+    began = run.get("began", {})
     parts = [_make_facts(run, columns), _make_ends(summary)]
-    alarms = [" ".join(finding.list_lines()[:2]) for finding in diagnose(columns, recipe)]
+    alarms = [" ".join(finding.list_lines()[:2]) for finding in diagnose(columns, recipe, began)]
     wrong = dict.fromkeys(str(event["data"]) for event in run.events("problem"))
     parts += [_make_list("alarms", alarms), _make_list("problems", list(wrong)[-MESSAGES:]), _make_sample(run)]
     picture = BytesIO()

@@ -15,6 +15,8 @@ import numpy as np
 
 from shuhari.data import Array
 
+UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkpoint, and judges no run
+
 
 @dataclass(frozen=True)
 class Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -12,14 +12,14 @@ MESSAGES = 5  # of a step: the first of them
 
 
 class Accounts:
-    """The accounts of a run. `ledger`: name -> amount; `problems`: the first messages of this step; `fatal`: errors
-    that are raised and not only counted; `muted`: while what was spent already is asked for again, nothing is charged.
+    """The accounts of a run. `ledger`: name -> amount; `problems`: the first messages of this step; `failed`:
+    what is told of each failure first, and may raise it; `muted`: while what was spent already is asked for again, nothing is charged.
     """
 
     def __init__(self) -> None:
         self.ledger: dict[str, float] = {}
         self.problems: list[str] = []
-        self.fatal: tuple[type[BaseException], ...] = ()
+        self.failed: Callable[[str, BaseException], object] = lambda what, error: None
         self.muted = False
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
 
@@ -39,9 +39,8 @@ class Accounts:
             self._tag.reset(before)
 
     def record_failure(self, what: str, error: BaseException, whose: str = "") -> None:
-        """Count a failure of user code and keep its message. Raises it if it is `fatal`."""
-        if isinstance(error, self.fatal):
-            raise error
+        """Count a failure of user code and keep its message. Raises what `failed` does."""
+        self.failed(what, error)
         self.charge(what, 1)
         place = "; ".join(vars(error).get("__notes__", ()))  # whose environment, which step
         message = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"

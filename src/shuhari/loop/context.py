@@ -61,7 +61,7 @@ class Context:
     within = Of[tuple[object, ...]]("streams")  # the names of the phases that stand, see `phase`
     ledger = Of[dict[str, float]]("accounts")
     problems = Of[list[str]]("accounts")  # what went wrong in rollouts and graders of this step, first messages
-    fatal = Of[tuple[type[BaseException], ...]]("accounts")  # what is raised there, and not only counted
+    failed = Of[Callable[[str, BaseException], object]]("accounts")  # told of each first; it may raise it
     muted = Of[bool]("accounts")  # while what was spent already is asked for again
 
     def __init__(self, seed: int, task: Task, engine: Engine, tokens: int | None = None, threads: int = 0) -> None:

@@ -80,6 +80,12 @@ def find_held_out(task: Task, evaluation: Evaluation) -> Source:
         raise RecipeError("evaluate.split", str(error.args[0] if error.args else error)) from error
 
 
+def count_held_out(ctx: Context, evaluation: Evaluation) -> int:
+    """How many problems an evaluation asks for, of those that there are."""
+    size = find_held_out(evaluation.task or ctx.task, evaluation).size()
+    return evaluation.n if size is None else min(evaluation.n, size)
+
+
 def _tokens_drawn(ctx: Context) -> float:
     """The tokens that evaluations have drawn; 0 where no engine charges any."""
     return sum(v for k, v in ctx.ledger.items() if k.startswith("evaluate/") and k.endswith("/tokens"))
@@ -88,12 +94,13 @@ def _tokens_drawn(ctx: Context) -> float:
 @dataclass
 class LastScores:
     """The last held-out scores of a run: `played`, of its models, with the step they were measured at and their
-    `basis`; `recorded`, of its learners."""
+    `basis`; `recorded`, of its learners; `problems`: of how many problems one is the mean, of those in [0, 1]."""
 
     played: dict[str, float] = field(default_factory=dict)
     step: int = -1
     basis: tuple[Any, ...] = ()
     recorded: dict[str, float] = field(default_factory=dict)
+    problems: dict[str, int] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
@@ -107,26 +114,54 @@ class LastScores:
         """The scores now. Where not `again`, those `played` at this step stand, if what they rest on is the same."""
         on = basis(ctx, evaluation, rollout)
         if again or not on or (self.step, self.basis) != (ctx.step, on):
-            self.played, self.step, self.basis = score_models(ctx, evaluation, rollout), ctx.step, on
+            found = play_models(ctx, evaluation, rollout)
+            self.played, self.step, self.basis = found.scores, ctx.step, on
+            self.problems = found.outcomes.count_shares() if found.outcomes else {}
         self.recorded = score_recorded(ctx, evaluation, learners)
+        pairs = [name for name in self.recorded if name.endswith("accuracy")]
+        self.problems |= dict.fromkeys(pairs, count_held_out(ctx, evaluation) if pairs else 0)
         return self.values
 
 
-def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
-    """All that an evaluation says of the models: of what it plays, of each further way to play, and its metrics."""
-    out: dict[str, float] = {}
-    if evaluation.n and has_player(ctx, rollout):
-        found = evaluate(ctx, evaluation, rollout)
-        out = {**found.scores(evaluation), **({"tokens": found.tokens} if evaluation.more else {})}
+@dataclass(frozen=True, eq=False)
+class Played:
+    """What an evaluation finds of the models: the `outcomes` of what it plays (None: nothing), of each further way with
+    the settings that it is played under, and the `numbers` of its metrics, `<name>.<number>`."""
+
+    evaluation: Evaluation
+    outcomes: Outcomes | None
+    ways: Mapping[str, tuple[Evaluation, Outcomes]]
+    numbers: Mapping[str, float]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """All of it as numbers by name, as a run reports them."""
+        out: dict[str, float] = {}
+        if (found := self.outcomes) is not None:
+            out = {**found.scores(self.evaluation), **({"tokens": found.tokens} if self.evaluation.more else {})}
+        for name, (used, found) in self.ways.items():
+            out |= {f"{name}.{k}": v for k, v in {**found.scores(used), "tokens": found.tokens}.items()}
+        return {**out, **self.numbers}
+
+
+def play_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Played:
+    """What an evaluation plays, if any model does, each further way to play, and its metrics."""
+    outcomes = evaluate(ctx, evaluation, rollout) if evaluation.n and has_player(ctx, rollout) else None
+    ways = {}
     for name, way in evaluation.more.items():
         used = way.of(evaluation)
-        found = evaluate(ctx, used, way.rollout or rollout)
-        out |= {f"{name}.{k}": v for k, v in {**found.scores(used), "tokens": found.tokens}.items()}
+        ways[name] = used, evaluate(ctx, used, way.rollout or rollout)
+    numbers: dict[str, float] = {}
     for name, metric in evaluation.metrics.items():
         beside = ctx.fork("evaluate", "metrics", name, rollout=rollout, task=evaluation.task)
         with beside.charging_to("evaluate"):
-            out |= {f"{name}.{k}": v for k, v in _read_metric(name, metric, beside).items()}
-    return out
+            numbers |= {f"{name}.{k}": v for k, v in _read_metric(name, metric, beside).items()}
+    return Played(evaluation, outcomes, ways, numbers)
+
+
+def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
+    """All that an evaluation says of the models, as numbers by name."""
+    return play_models(ctx, evaluation, rollout).scores
 
 
 def has_player(ctx: Context, rollout: Rollout) -> bool:

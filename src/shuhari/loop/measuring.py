@@ -1,4 +1,4 @@
-"""Held-out measurement of a run that is on disk: a checkpoint of it, opened read-only."""
+"""Held-out measurement of a run that is on disk: a checkpoint of it, opened read-only. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from shuhari.config.evaluation import Evaluation
 from shuhari.data import EMPTY
-from shuhari.loop.evaluation import evaluate, find_held_out, has_player, score_recorded
+from shuhari.loop.evaluation import Played, count_held_out, play_models, score_recorded
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.outcomes import Outcomes, name_measure
 from shuhari.store.listing import find_tested
@@ -20,9 +20,11 @@ from shuhari.store.listing import find_tested
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was found of a checkpoint: the settings `used`, the reward that is its `measure`, its `step`, and what went
-    wrong, each message once. `recorded`: what its learners say of `count` held-out recorded problems, such as the share
-    of pairs whose better answer they prefer, `<part>/accuracy`. Where no model plays, the outcomes are of none."""
+    """What was found of a checkpoint: the evaluation as it was `used`, the reward that is its `measure`, its `step`,
+    and what went wrong, each message once. `ways`: of each further way to play what it is played under, and its
+    outcomes; `numbers`: of metrics; `settings`: what lay over the run's own recipe. `recorded`: what its learners say
+    of `count` held-out recorded problems, such as the share of pairs whose better answer they prefer,
+    `<part>/accuracy`. Where no model plays, the outcomes are of none."""
 
     outcomes: Outcomes
     used: Evaluation
@@ -31,27 +33,50 @@ class Measured:
     problems: tuple[str, ...]
     recorded: Mapping[str, float] = field(default=EMPTY)
     count: int = 0
+    ways: Mapping[str, tuple[Evaluation, Outcomes]] = field(default=EMPTY)
+    numbers: Mapping[str, float] = field(default=EMPTY)
+    settings: Mapping[str, Any] = field(default=EMPTY)
 
     @property
     def scores(self) -> dict[str, float]:
         """All of it as numbers by name, as a run reports them."""
-        return {**(self.outcomes.scores(self.used) if self.outcomes.ids else {}), **self.recorded}
+        played = Played(self.used, self.outcomes if self.outcomes.ids else None, self.ways, self.numbers)
+        return {**played.scores, **self.recorded}
 
 
-def measure(path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None) -> Measured:
+def measure(
+    path: Path,
+    step: int | None,
+    settings: Mapping[str, Any],
+    tasks: dict[str, Any] | None = None,
+    *,
+    over: Mapping[str, Any] = EMPTY,
+    further: bool = True,
+) -> Measured:
     """A run's checkpoint (None: the last) on held-out problems, under [evaluate] of its recipe with `settings` in place
-    of those there. `tasks` is filled: runs of one table of the task that is tested, which share it, see the same
-    problems, whatever their seeds. Nothing is stored. StoreError where there is no checkpoint, RecipeError for a split
-    that the task has not."""
-    with open_checkpoint(path, step) as opened:
+    of those there. `over`: settings of the recipe, dotted key -> value, laid over that before, of `evaluate` and of
+    `rollout.sampling`. `further`: with the further ways to play, and the metrics, of the recipe. `tasks` is filled:
+    runs of one table of the task that is tested, which share it, see the same problems, whatever their seeds.
+    StoreError where there is no checkpoint, RecipeError for a split that the task has not, and for a setting of
+    anything else."""
+    with open_checkpoint(path, step, over=over) as opened:
         used = replace(opened.stage.evaluate or Evaluation(), **settings)
         if tasks is not None:
             table = json.dumps(find_tested(opened.recipe.tree), sort_keys=True)
             used = replace(used, task=tasks.setdefault(table, used.task or opened.ctx.task))
+        used = used if further else replace(used, more=EMPTY, metrics=EMPTY)
         ctx, rollout = opened.ctx, opened.stage.evaluation_rollout
-        outcomes = evaluate(ctx, used, rollout) if has_player(ctx, rollout) else Outcomes([], np.zeros(0), None)
+        if not (used.n or used.more or used.metrics):
+            raise ValueError("[evaluate] n is 0, which plays nothing: expected a number of problems")
+        found = play_models(ctx, used, rollout)
         recorded = score_recorded(ctx, used, opened.stage.learners)
-        size = find_held_out(used.task or ctx.task, used).size()
-        count = used.n if size is None else min(used.n, size)
+        outcomes = Outcomes([], np.zeros(0), None) if found.outcomes is None else found.outcomes
         name, problems = name_measure(used.measure, ctx), tuple(dict.fromkeys(ctx.problems))
-        return Measured(outcomes, used, name, ctx.step, problems, recorded, count)
+        return Measured(outcomes, used, name, ctx.step, problems, recorded, count_held_out(ctx, used), found.ways,
+                        found.numbers, dict(over))  # fmt: skip
+
+
+def sets_samples(settings: Mapping[str, Any]) -> bool:
+    """Whether settings, dotted key -> value, say how many samples of a problem are drawn."""
+    table = settings.get("evaluate")
+    return "evaluate.samples" in settings or (isinstance(table, Mapping) and "samples" in table)

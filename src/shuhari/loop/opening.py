@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.config.build import build_models
+from shuhari.config.overlay import format_path, split_path, walk_leaves
 from shuhari.config.recipe import Recipe, RecipeError, load
+from shuhari.config.repeats import expand_repeats
 from shuhari.data import EMPTY
 from shuhari.kernel import state
 from shuhari.loop.outside import describe_changed, find_outside
@@ -22,20 +24,45 @@ from shuhari.store import Run as Stored
 from shuhari.store import StoreError
 from shuhari.store.schema import FILE
 
+# what a run that is there may be measured with otherwise than its recipe says
+MEASURED = (("evaluate",), ("rollout", "sampling"))
+
 
 @contextmanager
-def open_checkpoint(path: Path, step: int | None = None, recipe: Recipe | None = None) -> Iterator[Run]:
+def open_checkpoint(
+    path: Path, step: int | None = None, recipe: Recipe | None = None, *, over: Mapping[str, Any] = EMPTY
+) -> Iterator[Run]:
     """The run at `path` as of `step` (None: its last checkpoint), for as long as the context lasts; recipe: its own, if
-    it has been read already. It is one process here, whatever workers and learners it was made with. StoreError where
-    there is no such checkpoint, CheckpointError where it is damaged."""
+    it has been read already. over: settings of how it is measured, dotted key -> value, which lie over the stage at
+    hand. It is one process here, whatever workers and learners it was made with. StoreError where there is no such
+    checkpoint, CheckpointError where it is damaged, RecipeError for a setting of anything else than `MEASURED`."""
     recipe = read_recipe(path, recipe)
     tree = Stored(path).load(step)
     if tree is None:
         raise StoreError(f"{path} has no checkpoint yet: train it first")
-    with open_run(recipe) as opened:
+    index = tree["progress"]["stage"]
+    with open_run(lay_measured(recipe, index, over) if over else recipe) as opened:
         warn_of_changes(path, opened)
+        if over:  # what remembers something at evaluation may be another component
+            stage = opened.progress.stages[index]
+            here, at = dict(state.walk({stage.name: stage.list_memories()})), f"{stage.name}/evaluate/"
+            kept = {k: x for k, x in tree["components"].items() if k in here or not k.startswith(at)}
+            tree = {**tree, "components": kept}
         restore(opened, tree)
         yield opened
+
+
+def lay_measured(recipe: Recipe, index: int, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe with settings of `MEASURED` alone laid over its stage `index`, of those that run."""
+    for key, value in settings.items():
+        for inner, _ in walk_leaves({"": value}):
+            path = (*split_path(key), *inner[1:])
+            if not any(path[: len(known)] == known for known in MEASURED):
+                message = "expected evaluate.<setting>, or rollout.sampling.<setting> for how it is sampled"
+                raise RecipeError(format_path(path), f"a run that is there is measured as it was trained: {message}")
+    of = [of for _, of in expand_repeats(recipe.tree.get("stage") or {"": {}})][index]
+    place = f"stage.{format_path((of,))}." if of else ""
+    return recipe.with_settings({f"{place}{key}": value for key, value in settings.items()})
 
 
 def open_models(path: Path, step: int | None = None) -> tuple[dict[str, Any], Task]:

@@ -87,6 +87,11 @@ class Outcomes:
             out |= {f"{name}@{task}": value for name, value in part.scores(settings).items()}
         return out
 
+    def count_shares(self) -> dict[str, int]:
+        """{"greedy": how many problems it is the mean of} where each of them has a score in [0, 1]; else nothing."""
+        known = self.greedy[~np.isnan(self.greedy)]
+        return {"greedy": len(known)} if len(known) and ((known >= 0) & (known <= 1)).all() else {}
+
     def parts(self) -> dict[str, Outcomes]:
         """The outcomes of each task, where there are several."""
         out = {}

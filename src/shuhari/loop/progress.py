@@ -40,7 +40,7 @@ class Progress:
         the first of BUDGETS that it has where it counts none."""
         steps, budget = float(self.steps), self.stage.budget
         unit = "steps" if "steps" in budget else next(b for b in BUDGETS if b in budget)
-        return Count(steps, self._spent(unit), budget[unit], in_steps=unit == "steps")
+        return Count(steps, self._spent(unit), budget[unit] or 1.0, in_steps=unit == "steps")
 
     def left(self) -> float:
         """Steps that the stage has after the one at hand; inf where its budget is none of steps."""
@@ -60,7 +60,10 @@ class Progress:
         return now - _total(self.started, unit)
 
     def over(self) -> bool:
-        """Whether a budget of this stage is spent. RecipeError where none of it ever is."""
+        """Whether a budget of this stage is spent; of one that only measures (0 steps), whether it was entered.
+        RecipeError where none of it ever is."""
+        if self.stage.budget.get("steps") == 0:
+            return self.entered
         spent = self.spent()
         if self.steps >= IDLE and "updates" not in spent and not any(done for done, _ in spent.values()):
             used = ", ".join(sorted(k for k, v in self.ledger.items() if v != self.started.get(k, 0)))

@@ -8,15 +8,17 @@ environments.
 
 What training could not afford to look at is looked at here: columns that are changed in place, rows in another order,
 draws from generators of the whole process, memory of a user's component that no `state` holds. It refuses nothing that
-may only be its own smallness: numbers that are not finite, filters that let nothing pass, and what graders and rollouts
-raise over answers that are short and of a policy that has not learnt yet (no TypeError of every sample is of that); of
-the last a line in the log tells. Left out: runs of claims; workers; how an episode ends.
+may only be its own smallness: numbers that are not finite, filters that let nothing pass, and what graders and
+rollouts raise over answers that are short and of a policy that has not learnt yet; of the last a line in the log tells.
+A TypeError of every sample is not of that, nor is an error of the code (`CODE`) in each rollout, or each environment,
+of a stage. Left out: runs of claims; workers; how an episode ends.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
@@ -33,7 +35,7 @@ from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.schedules import list_misfits
 from shuhari.config.smaller import cap, cap_buffer
 from shuhari.config.stage import Components
-from shuhari.data import EMPTY, ContractError, Problem, Sampling, StalledError
+from shuhari.data import EMPTY, ContractError, Problem, Sampling, StalledError, Status
 from shuhari.engines.time_limit import Overdue
 from shuhari.events import Collected, Committed
 from shuhari.kernel.registry import declared
@@ -60,12 +62,14 @@ PROMPTS = 32  # whose lengths are looked at
 TOKENS = 16  # of an answer, at most; and decisions of a held-out episode
 NOTE = "in stage {!r}, rehearsed before the first step; --no-rehearsal leaves that out"
 UNSAID = (NameError, ImportError, Overdue)  # what code of a user's raises whatever an answer says
+CODE = (TypeError, AttributeError, KeyError, IndexError)  # and what it raises of every answer where it is wrong
+LIBRARY = Path(__file__).parents[1]
 
 
 def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
     """Play each stage of a recipe once. Raises what its components raise, with a note that names the stage."""
     with _kept_generators(), Run(make_small(recipe), init) as run:
-        run.ctx.fatal = UNSAID
+        failures = run.ctx.failed = _Failures()
         asked = [stage.sampling.max_new for stage in run.progress.stages]
         first = _describe_tested(recipe.stages[0])  # the run itself measures that before anything else
         given = run.progress.stages
@@ -73,9 +77,13 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
         run.progress.stages = [_cut(stage, same) for stage, same in zip(run.progress.stages, again, strict=True)]
         for index, stage in enumerate(run.progress.stages):
             run.progress.index, run.progress.entered = index, False
+            failures.kept.clear()
             try:
-                _play(run, asked[index])
-            except (AllFailedError, StalledError, FloatingPointError):  # maybe for want of learning
+                try:
+                    _play(run, asked[index], failures)
+                except AllFailedError:
+                    failures.judge("rollout")
+            except (StalledError, FloatingPointError):  # maybe for want of learning, as what is not judged so
                 pass
             except Exception as error:
                 error.add_note(NOTE.format(stage.name))
@@ -84,6 +92,34 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
                 logging.getLogger("shuhari").warning("stage %r, rehearsed: %s", stage.name, problem)
             if told := advise_engine(given[index], asked[index], run.ctx.models):
                 logging.getLogger("shuhari").info("stage %r: %s", stage.name, told)
+
+
+class _Failures:
+    """What user code raises in a rehearsal: `UNSAID` is raised; what rollouts and environments of a stage raise is
+    kept."""
+
+    def __init__(self) -> None:
+        self.kept: list[BaseException] = []
+
+    def __call__(self, what: str, error: BaseException) -> None:
+        if isinstance(error, UNSAID):
+            raise error
+        if what in ("failed_rollouts", "errors"):
+            self.kept.append(error)
+
+    def judge(self, who: str) -> None:
+        """Of a stage in which all have failed: ContractError where each of them has by an error of the code. One about
+        None may be of what was not found in an answer."""
+        if self.kept and all(isinstance(e, CODE) and "NoneType" not in str(e) for e in self.kept):
+            told = dict.fromkeys(f"{type(e).__name__}: {e} ({_find_place(e)})" for e in self.kept)
+            raise ContractError(f"every {who} failed by an error of the code: {'; '.join(told)}") from self.kept[0]
+
+
+def _find_place(error: BaseException) -> str:
+    """Where an error was raised: the innermost line that is not the library's, if there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((f for f in reversed(frames) if not Path(f.filename).is_relative_to(LIBRARY)), frames[-1])
+    return f"{last.filename}, line {last.lineno}"
 
 
 def open_rehearsed(
@@ -102,7 +138,7 @@ def open_rehearsed(
         failed.push(run)
         for problem in list_misfits(recipe) if warn else ():
             logging.getLogger("shuhari").warning("%s", problem)
-        if rehearsal and not run.ctx.step:
+        if rehearsal and not (run.ctx.step or run.progress.entered):
             rehearse(recipe, init)
         failed.pop_all()
     return run
@@ -150,20 +186,22 @@ def _shorten(sampling: Sampling | None) -> Any:
     return sampling and replace(sampling, max_new=min(sampling.max_new, TOKENS))
 
 
-def _play(run: Run, max_new: int) -> None:
+def _play(run: Run, max_new: int, failures: _Failures) -> None:
     """The step of a stage: what `loop` does, once, and without a buffer's going on to be filled."""
     run.enter_stage()
     with notice_memory(run.ctx, run.stage.list_memories()):
-        _learn(run, max_new)
+        _learn(run, max_new, failures)
     run.ctx.in_flight.drop()
 
 
-def _learn(run: Run, max_new: int) -> None:
+def _learn(run: Run, max_new: int, failures: _Failures) -> None:
     if want := run.wanted():
         _check_room(run, max_new)
         with run.ctx.phase("collect", run.rounds):
             with notice_draws(run.ctx, "what collects (curriculum, rollout, environment, reward)"):
                 batch = run.collect(want)
+            if all(t.status is Status.ERROR for group in run.ctx.latest for t in group):
+                failures.judge("environment")
             batch = run.apply(run.stage.collect, batch, call=_call_watched)
             with keep_columns(batch, "a component that observes what was collected"):
                 run.tell(Collected(batch, tuple(run.ctx.latest)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shuhari.config.overlay import BUDGETS, split_path
 from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, restore_names, spreads
+from shuhari.config.repeats import is_left
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY
 from shuhari.kernel import state
@@ -59,6 +60,7 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "stage": at.index,
         "started": at.started,
         "before": run.before,
+        "problems": run.scores.problems,
         "scores": run.scores.played,
         "recorded": run.scores.recorded,
         "measured": run.scores.step,
@@ -81,6 +83,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     run.before, run.scores = dict(at["before"]), LastScores(dict(at["scores"]), at["measured"])
     run.scores.recorded = dict(at.get("recorded", EMPTY))
     ctx.reward_names, ctx.tested_names = read_names(at["rewards"]), read_names(at.get("tested", ()))
+    run.scores.problems = dict(at.get("problems", EMPTY))
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage, restoring=True)
     progress.entered = True
@@ -107,12 +110,15 @@ def _stages_begun(run: Resumable) -> Sequence[Components]:
 
 
 @spanned("store")
-def commit_step(run: Resumable, *, checkpoint: bool) -> None:
-    """Store the step in one transaction; with a checkpoint where asked for or due."""
+def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None:
+    """Store the step in one transaction; with a checkpoint where asked for or due, which is kept for good where it
+    `ends` a stage that another one follows."""
     if run.store is None:
         return
     ctx, again = run.ctx, run.store.step == run.ctx.step  # again: the step is stored and now saved, on leaving
     run.saved = checkpoint = checkpoint or run.store.is_due(ctx.step, run.stage.store.every)
+    if checkpoint:
+        _keep_start(run)  # before: a run that is killed between the two makes the step again
     run.store.commit(
         ctx.step,
         stage=run.stage.name,
@@ -122,9 +128,34 @@ def commit_step(run: Resumable, *, checkpoint: bool) -> None:
         problems=(counts := count_problems(run.ctx, run.stage.evaluate)),
         rollouts=choose_rollouts(run.ctx, run.stage.store, run.store, counts),
         events=() if again else [("problem", text) for text in ctx.problems],
+        pin=ends and is_left(run.recipe.tree.get("stage", EMPTY), run.progress.index),
     )
     if checkpoint:
         _keep_cards(run)
+
+
+def commit_measured(run: Resumable) -> dict[str, Any]:
+    """End a stage of 0 steps: what it measured as it began, in one transaction, at step 0 if the run begins with it,
+    else as the next step. Its report. RecipeError where nothing was measured."""
+    ctx = run.ctx
+    if not run.before:
+        message = "nothing was measured: no model of the recipe plays a role of what is played at evaluation"
+        raise RecipeError("evaluate", f"{message} (stage {run.stage.name!r})")
+    ctx.step += run.progress.index > 0
+    run.scores.step, run.before = ctx.step, {}
+    evaluated = {f"evaluate/{k}": v for k, v in run.scores.values.items()}
+    spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
+    run.info = {"step": ctx.step, "stage": run.stage.name, **evaluated, **spent}
+    commit_step(run, checkpoint=True, ends=True)
+    return {**run.info, "seconds": run.progress.seconds(), "problems": tuple(ctx.problems)}
+
+
+def _keep_start(run: Resumable) -> None:
+    """What the stage began with, as the fact `began`: stage -> {scores, problems}, of scores in [0, 1]."""
+    store, known = run.store, run.store.get("began", {}) if run.store else {}
+    scores = {n: x for n in run.scores.problems if 0 <= (x := run.before.get(n, math.nan)) <= 1}
+    if store is not None and scores and run.stage.name not in known:
+        store.set(began={**known, run.stage.name: {"scores": scores, "problems": run.scores.problems}})
 
 
 def _keep_cards(run: Resumable) -> None:

@@ -22,7 +22,7 @@ from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
 from shuhari.loop.evaluation import LastScores, watch
 from shuhari.loop.progress import Progress
-from shuhari.loop.resume import commit_step, finish, open_store, restore
+from shuhari.loop.resume import commit_measured, commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
@@ -73,15 +73,14 @@ def open_run(
 class Run:
     """Models, components and progress of one recipe. `ctx` is what components see of it."""
 
+    store: Store | None
     def __init__(self, recipe: Recipe, init: Mapping[str, Any] = EMPTY, curve: bool = False) -> None:
-        self.recipe, self.init, self.curve = recipe, init, curve
-        stages = make_stages(recipe)
+        self.recipe, self.init, self.curve, stages = recipe, init, curve, make_stages(recipe)
         self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens, recipe.threads)
         self.ctx.team = open_team(recipe, stages, self.ctx)
         self.tell = self.ctx.tell = InOrder(self.hear)
-        self.progress = Progress(stages, self.ctx.ledger)
-        self.done = self.progress.done
-        self.store: Store | None = None
+        self.progress = progress = Progress(stages, self.ctx.ledger)
+        self.done, self.store = progress.done, None
         self.saved, self.meter, self.info, self.rounds = True, Meter(), dict[str, Any](), 0  # saved: in a checkpoint
         self.scores, self.before = LastScores(), dict[str, Any]()  # now, and when the stage began
         self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
@@ -172,6 +171,8 @@ class Run:
     def commit(self) -> Info:
         """End the step: followers, weights to the engine, evaluation if due, one transaction. Its report."""
         ctx, stage = self.ctx, self.stage
+        if not stage.learners:  # it only measures, which it did as it began
+            return commit_measured(self)
         ctx.elapse()
         ctx.step, ctx.version = ctx.step + 1, ctx.version + 1
         ctx.charge("steps", 1)
@@ -187,7 +188,7 @@ class Run:
         between = curve.score_between(ctx, self.progress) if self.curve and not evaluated else {}
         reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
-        commit_step(self, checkpoint=over or bool(evaluated))
+        commit_step(self, checkpoint=over or bool(evaluated), ends=over)
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:

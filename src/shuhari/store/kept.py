@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shuhari.kernel.stats import UNGRADED
 from shuhari.store import checkpoint
 from shuhari.store.files import remove
 from shuhari.store.names import join_checkpoint, read_name
 from shuhari.store.ring import RingFiles
 from shuhari.store.rows import read_rows
-
-UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkpoint
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _shrink(table: dict[str, Any], steps: int, *, top: bool) -> None:
     for unit in BUDGETS:
         if unit != "steps":
             table.pop(unit, None)
-    if top or "steps" in table:
+    if (top or "steps" in table) and table.get("steps") != 0:  # it only measures
         table["steps"] = steps
     for place, least in LEAST.items():
         cap(table, place, least)

@@ -100,11 +100,12 @@ def test_a_setting_of_a_stage_is_told_as_its_own(home: Path, tmp_path: Path) -> 
 
 
 def test_the_steps_that_can_be_made_again_are_those_of_the_terminal(tmp_path: Path) -> None:
-    """By `find_start`, of a run whose second stage keeps its last two checkpoints."""
+    """By `find_start`, of a run whose last two checkpoints are kept: those of its first stage, which is repeated, begin
+    where no checkpoint is left."""
     from shuhari.desk.replay.steps import find_state
     from shuhari.desk.replay.update import find_start
 
-    stages = "[[stage]]\nname = 'one'\nsteps = 2\n[[stage]]\nname = 'two'\nsteps = 4\n"
+    stages = "[[stage]]\nname = 'one'\nsteps = 2\nrepeat = 2\n[[stage]]\nname = 'two'\nsteps = 4\n"
     (tmp_path / "two.toml").write_text(write_sums(6, 4) + "[store]\nkeep = 2\nevery = 1\n" + stages)
     train(tmp_path / "two.toml", tmp_path / "runs" / "two")
     stored, again = Run(tmp_path / "runs" / "two"), []

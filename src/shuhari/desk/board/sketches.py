@@ -55,7 +55,8 @@ def name_findings(run: Summary) -> list[tuple[str, str, bool]] | None:
             (n,) = db.execute("select count(*) from steps").fetchone()
         if n > JUDGED:
             return None
-        return [(f.rule.name, f.stage, f.rule.at_once) for f in diagnose(opened.metrics(), opened.recipe)]
+        found = diagnose(opened.metrics(), opened.recipe, opened.get("began", {}))
+        return [(f.rule.name, f.stage, f.rule.at_once) for f in found]
     except UNREADABLE:
         return None
 

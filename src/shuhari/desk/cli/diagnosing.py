@@ -30,7 +30,7 @@ def diagnose(
     opened = Run(path)
     columns, problems = opened.metrics(), list(dict.fromkeys(str(e["data"]) for e in opened.events("problem")))
     if json:
-        found = [finding.to_json() for finding in judged(columns, opened.recipe)]
+        found = [finding.to_json() for finding in judged(columns, opened.recipe, opened.get("began", {}))]
         print_json(
             {"run": str(path), "step": opened.step, "rules": len(RULES), "findings": found, "problems": problems}
         )
@@ -52,8 +52,9 @@ def say_findings(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]
     """Print what the rules find in a run, or that they find nothing."""
     from shuhari.lab.diagnosis import describe_health
     from shuhari.lab.diagnosis import diagnose as judged
+    from shuhari.store import Run
 
-    found = judged(columns, recipe)
+    found = judged(columns, recipe, Run(path).get("began", {}))
     for finding in found:
         say(describe_finding("diagnosis", finding, path))
     if not found:

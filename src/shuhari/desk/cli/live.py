@@ -141,7 +141,8 @@ class Eta:
         for name, budget in self.budgets.items():
             if name == stage:
                 start = self.entered.get(stage, {})
-                spent = [(_find_spent(report, b) - _find_spent(start, b)) / allowed for b, allowed in budget.items()]
+                spent = [(_find_spent(report, b) - _find_spent(start, b)) / allowed if allowed else 1.0
+                         for b, allowed in budget.items()]  # fmt: skip
                 return float((share + self.weight[name] * min(1.0, max(spent, default=0.0))) / whole)
             share += self.weight[name]
         return 0.0

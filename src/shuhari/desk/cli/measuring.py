@@ -17,8 +17,10 @@ from shuhari.data import nearest
 from shuhari.desk.cli.text import format_number, note, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from shuhari.config.evaluation import Evaluation
     from shuhari.kernel.stats import Estimate
     from shuhari.loop.measuring import Measured
+    from shuhari.loop.outcomes import Outcomes
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -26,61 +28,70 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def evaluate(
     run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
     n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="Held-out problems (else the recipe's).")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Samples a problem, for the mean and pass@k.")] = 8,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Samples a problem, for the mean and pass@k (default: 8).")
+    ] = None,
     k: Annotated[list[int] | None, typer.Option("-k", min=1, help="k of pass@k (default: 1, 2, 4, ...).")] = None,
     split: Annotated[str | None, typer.Option(help="Which problems (default: the recipe's).")] = None,
     step: Annotated[int | None, typer.Option(help="The checkpoint of this step (default: the last).")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of how it is measured, evaluate.a.b=value; may be repeated."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Evaluate a run on held-out problems: greedy, mean of samples and unbiased pass@k, with 95 % intervals; of pairs
-    (DPO, a reward model) the share whose chosen answer is above the rejected one.
+    (DPO, a reward model) the share whose chosen answer is above the rejected one. Each further way to play of the
+    recipe, or of --set, is told under its name, <way>.greedy, and each of its metrics.
 
     Example: shuhari eval latest --samples 16 -k 1 -k 4 -k 16
-    """
-    from shuhari.kernel import stats
 
-    path = _resolve(run)
-    if k and max(k) > samples:
-        raise typer.BadParameter(f"pass@{max(k)} needs at least {max(k)} samples, and --samples is {samples}")
-    settings = {"n": n, "samples": samples, "split": split, "k": tuple(k or ())}
-    measured = _measure(path, step, {key: v for key, v in settings.items() if v is not None})
+    Example: shuhari eval latest --set evaluate.more.cold.sampling.temperature=0.3
+    """
+    from shuhari.config.overlay import format_path, read_settings, split_path, walk_leaves
+    from shuhari.loop.measuring import sets_samples
+
+    path, over = _resolve(run), read_settings(sets or [])
+    drawn = samples if samples is not None or sets_samples(over) else 8
+    if k and drawn is not None and max(k) > drawn:
+        raise typer.BadParameter(f"pass@{max(k)} needs at least {max(k)} samples, and --samples is {drawn}")
+    settings = {"n": n, "samples": drawn, "split": split, "k": tuple(k) if k else None if drawn is None else ()}
+    measured = _measure(path, step, {key: v for key, v in settings.items() if v is not None}, over=over)
     outcomes, used, at = measured.outcomes, measured.used, measured.step
     played = any(x == x for x in outcomes.greedy)
-    if not played and not measured.recorded:
+    if not (played or measured.recorded or measured.ways or measured.numbers):
         raise ValueError(f"{path}: none of {len(outcomes.ids)} held-out problems could be graded: expected a task with "
                          "answers, a [reward.<name>], or recorded pairs")  # fmt: skip
-    found: dict[str, Estimate] = {}
-    parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
-    # a task of which nothing could be graded has no line
-    for task, part in {"": outcomes, **parts}.items() if played else ():
-        own = {"greedy": stats.interval(part.greedy)}
-        if part.sampled is not None:
-            ks = stats.powers(samples) if _tells_solved(measured, part) else ()
-            own |= stats.scores(part.sampled, used.k or ks, used.solved)
-        own |= {f"greedy.{n}": stats.interval(x) for n, x in part.rewards.items() if any(v == v for v in x)}
-        if "distinct" in part.facts:
-            own["distinct"] = stats.interval(part.facts["distinct"])
-        found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
+    found = _estimate(measured, outcomes, used) if played else {}
+    for way, (how, own) in measured.ways.items():
+        if any(x == x for x in own.greedy):
+            found |= {f"{way}.{name}": x for name, x in _estimate(measured, own, how).items()}
+        else:
+            note(f"none of the {len(own.ids)} problems that {way!r} has played could be graded")
+    found |= {name: _tell_alone(x, 0) for name, x in measured.numbers.items()}
     found |= _estimate_recorded(measured)
     if json:
-        rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n} for name, e in found.items()}
+        rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n or None} for name, e in found.items()}
         print_json(
             {
                 "run": str(path),
                 "step": at,
                 "split": used.split,
                 "problems": len(outcomes.ids),
-                "samples": samples,
+                "samples": used.samples,
                 "measure": measured.measure,
+                "settings": measured.settings,
                 **rows,
             }
         )
         return
-    rows_ = [(name, e.value, _format_interval(e.low, e.high), e.n) for name, e in found.items()]
+    rows_ = [(name, e.value, _format_interval(e.low, e.high), e.n or None) for name, e in found.items()]
     print_table(("held-out", "value", "95 % interval", "problems"), rows_, f"{path}, step {at}, split {used.split}")
     graded = found["greedy"].n if played else 0
     if (ungraded := len(outcomes.ids) - graded) > 0 and played:
         note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
+    for key, value in walk_leaves(measured.settings):
+        say(f"set: {format_path(sum(map(split_path, key), ()))} = {value!r}")
     for name in measured.recorded:
         if name.endswith("/accuracy"):
             say(f"{name}: the share of held-out pairs whose chosen answer is above the rejected one")
@@ -88,6 +99,34 @@ def evaluate(
 
 def _format_interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None or low != low else f"[{format_number(low)}, {format_number(high)}]"
+
+
+def _estimate(measured: Measured, outcomes: Outcomes, used: Evaluation) -> dict[str, Estimate]:
+    """name -> estimate of what one way to play gave, and the same of each of its tasks, where there are several."""
+    from shuhari.kernel import stats
+
+    found: dict[str, Estimate] = {}
+    parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
+    # a task of which nothing could be graded has no line
+    for task, part in {"": outcomes, **parts}.items():
+        own = {"greedy": stats.interval(part.greedy)}
+        if part.sampled is not None:
+            ks = stats.powers(used.samples) if _tells_solved(measured, part) else ()
+            own |= stats.scores(part.sampled, used.k or ks, used.solved)
+        own |= {f"greedy.{n}": stats.interval(x) for n, x in part.rewards.items() if any(v == v for v in x)}
+        if "distinct" in part.facts:
+            own["distinct"] = stats.interval(part.facts["distinct"])
+        found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
+    if measured.ways:  # what a way costs is a part of what it is
+        found["tokens"] = _tell_alone(outcomes.tokens, len(outcomes.ids))
+    return found
+
+
+def _tell_alone(value: float, n: int) -> Estimate:
+    """A number without an interval."""
+    from shuhari.kernel.stats import Estimate
+
+    return Estimate(value, float("nan"), float("nan"), n)
 
 
 def _estimate_recorded(measured: Measured) -> dict[str, Estimate]:
@@ -111,14 +150,14 @@ def _tells_solved(measured: Measured, part: Any) -> bool:
 
 
 def _measure(
-    path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None
+    path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None, **more: Any
 ) -> Measured:
     """`loop.measuring.measure`, with what went wrong as notes; a split that is not there is a mistake of --split."""
     from shuhari.config.overlay import RecipeError
     from shuhari.loop.measuring import measure
 
     try:
-        found = measure(path, step, settings, tasks)
+        found = measure(path, step, settings, tasks, **more)
     except RecipeError as error:
         if error.where != "evaluate.split" or "split" not in settings:
             raise
@@ -202,7 +241,7 @@ def compare(
 
 def _list_untold(arms: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
     """The rewards that were trained in any of the runs, where that which is compared is none of them."""
-    from shuhari.desk.cli.training import list_trained
+    from shuhari.desk.ends import list_trained
     from shuhari.store import Run
 
     trained = dict.fromkeys(n for paths in arms.values() for p in paths for n in list_trained(Run(p).recipe))
@@ -221,7 +260,7 @@ def _compare_problems(
     found: dict[str, tuple[list[float], list[Any]]] = {}
     measure = name
     for arm, paths in arms.items():
-        measured = _measure(paths[0], None, settings, tasks)
+        measured = _measure(paths[0], None, settings, tasks, further=False)
         outcomes, measure = measured.outcomes, measure or measured.measure
         known = {**outcomes.rewards, measured.measure: outcomes.greedy}
         if measure not in known:

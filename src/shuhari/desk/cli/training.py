@@ -10,7 +10,7 @@ import logging
 import shlex
 import signal
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -283,7 +283,7 @@ def _stop() -> Iterator[_Stop]:
 
 def show_closing(path: Path) -> None:
     """Print the scores by chance, before and after training, and where the numbers and curves are."""
-    from shuhari.desk.ends import draw, read_ends, tabulate_ends
+    from shuhari.desk.ends import draw, find_last_stage, read_ends, tabulate_ends, tell_rewards
     from shuhari.store import Run
 
     run = Run(path)
@@ -291,10 +291,8 @@ def show_closing(path: Path) -> None:
     after, (heads, rows) = read_ends(summary)["after"], tabulate_ends(summary)
     if rows:
         print_table(heads, rows)
-    for name in list_trained(run.recipe):
-        if f"greedy.{name}" in after and (run.recipe.get("evaluate", {}).get("measure") or "score") != name:
-            say(f"trained is the reward {name!r}, greedy.{name}; greedy is the task's own measure "
-                f"(--set evaluate.measure={name} reports what is trained)")  # fmt: skip
+    for line in tell_rewards(find_last_stage(run.recipe), after):
+        say(line)
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
     if (score := _find_last(columns, ("regret",) if rows else ())) is not None:
@@ -314,13 +312,6 @@ def show_closing(path: Path) -> None:
         say('         shuhari board    # the same in a browser: pip install "shuhari[board]"')
         say("         shuhari train baselines/grpo --set task.name=file/problems.jsonl    # problems of your own")
         say("         shuhari methods; shuhari tasks    # what there is; `train NAME --dry-run` shows a recipe")
-
-
-def list_trained(recipe: Mapping[str, Any]) -> list[str]:
-    """The rewards that are trained in the place of the task's own."""
-    from shuhari.lab.diagnosis.evidence import list_trained as list_named
-
-    return [name for name in list_named(recipe.get("reward") or {}) if name not in ("score", "task")]
 
 
 def _find_last(columns: dict[str, list[Any]], labels: Collection[str]) -> tuple[str, float] | None:

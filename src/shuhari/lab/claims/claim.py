@@ -10,7 +10,8 @@ baseline = "baselines/grpo"         # the arm `baseline`: a recipe, or a table l
 looks = [5, 8, 12]                  # seeds at each look; [n]: one look at n
 warm = "warm-up"                    # stages up to this one: made once a seed, shared by the arms, charged to none;
                                     # or a table, arm -> the last of its own stages that prepare it
-budget = {tokens = 400_000}         # of every arm, in one unit of the ledger; stages before its last are part of it
+budget = {tokens = 400_000}         # of every arm, in one unit of the ledger; stages before its last are part of it;
+                                    # {steps = 0}: the arms, which have no part, only measure, and all checks are gains
 settings = {}                       # laid over every arm, below a method: task, size, evaluation
 arms = {}                           # further arms, each a table laid over this one; `extends` names another recipe, or
                                     # the arm `method`; `arms.method` is laid over all arms of the method
@@ -31,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Length
+from shuhari.bounds import Bounds, Length, Steps
 from shuhari.config.overlay import BUDGETS, USE, RecipeError, read_budgets
 from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.config.settings import Settings
@@ -132,6 +133,7 @@ def read(reference: str, *, smoke: bool = False, bed: str = "") -> Claim:
     small = stated.smoke if smoke else EMPTY
     budget = _read_budget(small.get("budget", stated.budget))
     checks = read_checks(stated.check, budget)
+    _check_measured(checks, budget)
     trains, looks = any(check.trains for check in checks), _read_looks(stated, small, smoke)
     bed = (bed or stated.bed or on) if on else ""
     named = bed or stated.bed  # whose card may tell of the baseline
@@ -189,7 +191,16 @@ def _read_budget(table: Any) -> tuple[str, float] | None:
     known = [b for b in BUDGETS if b != "seconds"]  # which no two machines spend alike
     if unit not in known:
         raise RecipeError(f"claim.budget.{unit}", f"no such budget of a claim; {nearest(unit, known)}")
-    return unit, float(Settings().check(Length, amount, f"claim.budget.{unit}"))
+    return unit, float(Settings().check(Steps if unit == "steps" else Length, amount, f"claim.budget.{unit}"))
+
+
+def _check_measured(checks: Sequence[Check], budget: tuple[str, float] | None) -> None:
+    """RecipeError where arms of 0 steps, which only measure, are asked for more than gains."""
+    if budget is None or budget[1]:
+        return
+    if (i := next((i for i, c in enumerate(checks) if c.trains and c.quantity.get("use") != "gain"), -1)) >= 0:
+        message = "expected use = 'gain', or a budget of 1 step or more"
+        raise RecipeError(f"claim.check.{i}", f"arms of 0 steps only measure, and have no curve: {message}")
 
 
 def part_stages(

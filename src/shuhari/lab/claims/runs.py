@@ -89,7 +89,7 @@ class Job:
             return 0.0
         steps = self.recipe.total
         unit = "steps" if steps else next(iter(read_budgets(self.recipe.stages[-1])))
-        whole = steps or sum(read_budgets(stage).get(unit, 0) for stage in self.recipe.stages)
+        whole = steps or sum(read_budgets(stage).get(unit, 0) for stage in self.recipe.stages) or 1
         return min(1.0, find_spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
 
     def make(self) -> str:

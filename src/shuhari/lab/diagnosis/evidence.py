@@ -22,13 +22,15 @@ RECENT = 50  # steps at most that count as the last ones
 
 @dataclass(frozen=True)
 class Evidence:
-    """The steps of one stage: `columns` as `Run.metrics` gives them, its resolved `table` of the recipe, and `before`,
-    what the ledger (`spent/...`) said when the stage began."""
+    """The steps of one stage: `columns` as `Run.metrics` gives them, its resolved `table` of the recipe, `before`, what
+    the ledger (`spent/...`) said when the stage began, and `began`, its held-out scores in [0, 1] then: {"scores": name
+    -> score, "problems": name -> of how many problems it is the mean}."""
 
     stage: str
     columns: Mapping[str, Sequence[Any]]
     table: Mapping[str, Any] = field(default_factory=dict)
     before: Mapping[str, float] = EMPTY
+    began: Mapping[str, Any] = EMPTY
 
     def __len__(self) -> int:
         return len(self.columns.get("step", ()))
@@ -54,8 +56,9 @@ class Evidence:
     @property
     def trains_score(self) -> bool:
         """Whether the task's own score weighs in the trained reward."""
-        trained = list_trained(self.table.get("reward") or EMPTY)
-        return not trained or "score" in trained
+        reward = self.table.get("reward") or EMPTY
+        trained = list_trained(reward)
+        return "score" in trained or not (trained or reward.get("weights"))
 
     @property
     def writes_text(self) -> bool:
@@ -69,12 +72,17 @@ class Evidence:
 
 def list_trained(reward: Mapping[str, Any]) -> list[str]:
     """The names that weigh by a recipe's table of rewards where a grader, or the recipe, takes the place of the task's
-    own measure; empty where that is trained."""
+    own measure; empty where that is trained. One of weight 0, at both ends of a schedule, is only watched."""
     beside = reward.get("beside") or EMPTY
     if (weights := reward.get("weights")) is not None:
-        return [*weights]
+        return [name for name, weight in weights.items() if _weighs(weight)]
     graders = {k: v for k, v in reward.items() if k not in ("weights", "beside", *beside)}
     return [name for name, one in graders.items() if _counts(str(one.get("use", name)))]
+
+
+def _weighs(weight: Any) -> bool:
+    """Whether a weight, a number or the table of a schedule, is ever another than 0."""
+    return any(weight.get(end, 0) != 0 for end in ("from", "to")) if isinstance(weight, Mapping) else weight != 0
 
 
 def _counts(use: str) -> bool:

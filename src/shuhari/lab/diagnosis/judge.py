@@ -8,18 +8,20 @@ from itertools import groupby
 from typing import Any
 
 from shuhari.config.overlay import read_budgets
-from shuhari.lab.diagnosis import learning, rewards, sampling
+from shuhari.data import EMPTY
+from shuhari.lab.diagnosis import learning, rewards, sampling, scores
 from shuhari.lab.diagnosis.evidence import Evidence
 from shuhari.lab.diagnosis.rule import Rule
 
-RULES: tuple[Rule, ...] = (*rewards.RULES, *sampling.RULES, *learning.RULES)
+RULES: tuple[Rule, ...] = (*scores.RULES, *rewards.RULES, *sampling.RULES, *learning.RULES)
 FINE = "every number lies in its healthy range"
+MEASURED = "the last stage only measures: nothing was learnt that could be judged"
 FEW = 10  # steps; the rules that look at rewards ask for so many
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found: `number` of `metric` in the steps `begin` to `end` of `stage`."""
+    """What a rule found: `number` of `metric` in the steps `begin` to `end` of `stage`, and what it `told` of that."""
 
     rule: Rule
     stage: str
@@ -27,6 +29,7 @@ class Finding:
     number: float
     begin: int
     end: int
+    told: str = ""
 
     def __str__(self) -> str:
         return " ".join(self.list_lines())
@@ -37,6 +40,7 @@ class Finding:
         about = " ".join((rule.number.__doc__ or "").split())
         steps = f"step {self.end}" if self.begin == self.end else f"steps {self.begin} to {self.end}"
         seen = f"{self.metric}, {about}, is {self.number:.4g}; healthy is {rule.describe_range()}."
+        seen += f" {self.told}" if self.told else ""
         return f"{rule.name} (stage {self.stage}, {steps}): {rule.cause}.", seen, f"What helps: {rule.helps}"
 
     def to_json(self) -> dict[str, Any]:
@@ -44,13 +48,15 @@ class Finding:
         low, high = self.rule.healthy
         where = {"stage": self.stage, "metric": self.metric, "number": self.number, "begin": self.begin}
         return {"rule": self.rule.name, **where, "end": self.end, "healthy": [low, high],
-                "cause": self.rule.cause, "helps": self.rule.helps}  # fmt: skip
+                "told": self.told, "cause": self.rule.cause, "helps": self.rule.helps}  # fmt: skip
 
 
-def diagnose(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> list[Finding]:
+def diagnose(
+    columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], began: Mapping[str, Any] = EMPTY
+) -> list[Finding]:
     """What is wrong with a run of whose steps `columns` tell (`Run.metrics`), stage by stage. `recipe`: its resolved
-    recipe, a plain tree (`Run.recipe`)."""
-    return [finding for e in split_stages(columns, recipe) for finding in judge(e)]
+    recipe, a plain tree (`Run.recipe`). `began`: what each stage began with (`Run.get("began", {})`)."""
+    return [finding for e in split_stages(columns, recipe, began) for finding in judge(e)]
 
 
 def judge(e: Evidence, rules: Iterable[Rule] = RULES) -> list[Finding]:
@@ -59,12 +65,15 @@ def judge(e: Evidence, rules: Iterable[Rule] = RULES) -> list[Finding]:
     for rule in rules:
         if (pair := rule.find(e)) is not None:
             steps = e.columns["step"]
-            found[rule.name] = Finding(rule, e.stage, *pair, begin=steps[0], end=steps[-1])
+            told = rule.tells(e, pair[0])
+            found[rule.name] = Finding(rule, e.stage, *pair, begin=steps[0], end=steps[-1], told=told)
     covered = {name for f in found.values() for name in f.rule.covers}
     return [f for name, f in found.items() if name not in covered]
 
 
-def split_stages(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> Iterator[Evidence]:
+def split_stages(
+    columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], began: Mapping[str, Any] = EMPTY
+) -> Iterator[Evidence]:
     """The evidence of each stage, in order."""
     tables = {t.get("name"): t for t in recipe.get("stage", ()) if isinstance(t, Mapping)}
     at, before = 0, dict[str, float]()
@@ -72,7 +81,7 @@ def split_stages(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]
         end = at + len(list(group))
         own = {name: values[at:end] for name, values in columns.items()}
         table = {**{k: v for k, v in recipe.items() if k != "stage"}, **tables.get(stage, {})}
-        yield Evidence(str(stage), own, table, before)
+        yield Evidence(str(stage), own, table, before, began.get(str(stage), EMPTY))
         before = {n: v[-1] for n, v in own.items() if n.startswith("spent/") and v[-1] is not None}
         at = end
 
@@ -81,6 +90,8 @@ def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, A
     """What is said of a run in which no rule found anything: `FINE` alone, or with what makes that less sure of the
     last stage. `recipe`: as in `diagnose`."""
     *_, last = split_stages(columns, recipe)
+    if last.table.get("steps") == 0:
+        return MEASURED
     n = len(last)
     unsure = f", as far as {n} step{'s' * (n > 1)} can show it: most rules need {FEW}" if n < FEW else ""
     return f"{FINE}{unsure}{_tell_nothing_learnt(last)}{_tell_nothing_earned(columns)}"

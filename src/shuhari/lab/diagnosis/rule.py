@@ -16,13 +16,18 @@ def always(e: Evidence) -> bool:
     return True
 
 
+def _nothing(e: Evidence, name: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Rule:
     """`number`, a statistic of a metric that `reads` names, lies outside of the range `healthy` (both ends belong to
     it): then `cause` is the likely reason and `helps` what to change, in words and settings.
 
     `least`: from so many steps of a stage on, where `when` holds. `at_once`: also raised while the run trains, of its
-    first steps. `covers`: rules that need not be shown where this one is, as they say less of the same."""
+    first steps. `covers`: rules that need not be shown where this one is, as they say less of the same. `tells`: a
+    further sentence about what was found in a metric."""
 
     name: str
     reads: str
@@ -34,6 +39,7 @@ class Rule:
     when: Callable[[Evidence], bool] = always
     at_once: bool = False
     covers: tuple[str, ...] = ()
+    tells: Callable[[Evidence, str], str] = _nothing
 
     def find(self, e: Evidence) -> tuple[str, float] | None:
         """(metric, number) of the worst metric that lies outside of the range; None where all is well or unknown."""

@@ -127,7 +127,7 @@ def judge(steps: Steps, opened: Run, run: str) -> dict[str, Any]:
     columns, (_, _, recipe) = steps.to_lists(), _read(opened)
     raised = _find_alarms(columns)
     findings = []
-    for f in diagnose(columns, recipe):
+    for f in diagnose(columns, recipe, opened.get("began", {})):
         what, seen, helps = f.list_lines()
         findings.append({**f.to_json(), "what": what, "seen": seen, "helps": helps, "alarm": f.rule.at_once,
                          "raised": raised.get((f.stage, f.rule.name)), "shown": _list_shown(f, run)})  # fmt: skip
