@@ -276,7 +276,7 @@ def test_loading_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -
         shuhari.load(path, step=99)
     assert torch.get_num_threads() == 1
     assert len(contexts) == 1  # a checkpoint that is not there is found before anything is made
-    assert all(c._loop is None or c._loop.is_closed() for c in contexts)
+    assert all(c.eventloop.made is None or c.eventloop.made.is_closed() for c in contexts)
 
 
 def test_a_language_model_generates() -> None:

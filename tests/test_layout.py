@@ -22,7 +22,7 @@ ROOMS = (  # from the bottom; a room imports from itself and from those before i
     frozenset(["config", "distributed", "loop"]),
     frozenset("__init__ __main__ desk lab recipes testing".split()),
 )
-LAYERS, TOP, LINES = 16, 30, 350
+LAYERS, TOP, STATEMENTS = 16, 30, 250
 
 
 def modules() -> dict[str, Path]:
@@ -111,7 +111,9 @@ FRAMES = frozenset(  # classes of others that are there to be derived from
     "nn.Module torch.autograd.Function gymnasium.Env gymnasium.Wrapper DynamicLayer asyncio.SelectorEventLoop "
     "selectors.SelectSelector".split()
 )
-VALUES = frozenset("NamedTuple TypedDict StrEnum Sequence Awaitable dict float str tuple".split())  # and protocols
+VALUES = frozenset(  # and protocols
+    "Generic NamedTuple TypedDict StrEnum Sequence Awaitable dict float str tuple".split()
+)
 
 
 def list_classes(node: ast.AST) -> Iterator[ast.ClassDef]:
@@ -163,8 +165,9 @@ def test_inherited_code_is_found() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_file_is_short(name: str) -> None:
-    lines = len(MODULES[name].read_text(encoding="utf-8").splitlines())
-    assert lines <= (200 if name == "loop.run" else LINES)
+    """Of statements, not of lines: to write several on one line makes no file shorter."""
+    statements = sum(isinstance(node, ast.stmt) for node in ast.walk(parse(name)))
+    assert statements <= (180 if name == "loop.run" else STATEMENTS), "split it by what belongs together"
 
 
 def test_most_files_are_shorter() -> None:

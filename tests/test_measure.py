@@ -32,7 +32,7 @@ def rows(**columns: torch.Tensor) -> Batch:
 
 def test_what_is_told_of_a_batch_by_hand() -> None:
     score = torch.tensor([[0.0, 1.0], [0.0, float("nan")], [0.0, 0.0]])
-    info = summarise_batch(rows(**{"reward/score": score, "reward": 2 * score}), {"score": 2.0})
+    info = summarise_batch(rows(**{"reward/score": score, "reward": 2 * score}))
     assert info["rollout/episodes"] == 3 and round(info["rollout/length"], 6) == round(5 / 3, 6)
     assert info["rollout/truncated"] == info["rollout/errors"] == 1 / 3
     assert info["rollout/entropy"] == (1 + 2 + 3 + 4) / 4
@@ -41,8 +41,8 @@ def test_what_is_told_of_a_batch_by_hand() -> None:
 
 
 def test_columns_that_are_not_there_are_not_told() -> None:
-    assert "reward/score" not in summarise_batch(rows(), {"score": 1.0})
-    assert summarise_batch(Batch({"mask": torch.zeros(0, 1, dtype=torch.bool)}), {}) == {"rollout/episodes": 0.0}
+    assert "reward/score" not in summarise_batch(rows())
+    assert summarise_batch(Batch({"mask": torch.zeros(0, 1, dtype=torch.bool)})) == {"rollout/episodes": 0.0}
 
 
 def test_turns_are_the_calls_of_a_policy_that_decided_something() -> None:
@@ -53,19 +53,19 @@ def test_turns_are_the_calls_of_a_policy_that_decided_something() -> None:
     batch = Batch({"mask": mask, "segment": segment, "logp": torch.zeros(4, 5), "episode": torch.arange(4)})
     assert count_turns(batch).tolist() == [3, 1, 0, 1]
     status = torch.full((4,), STATUS[Status.FINISHED])
-    assert summarise_batch(batch.put({"status": status}), {})["rollout/turns"] == 5 / 4
-    assert "rollout/turns" not in summarise_batch(rows(), {})  # where nobody is called twice, it says nothing
+    assert summarise_batch(batch.put({"status": status}))["rollout/turns"] == 5 / 4
+    assert "rollout/turns" not in summarise_batch(rows())  # where nobody is called twice, it says nothing
 
 
 def test_of_several_tasks_each_is_told_of() -> None:
     score = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.25]])
     task = torch.tensor([code("sums"), code("words"), code("sums")])
     batch = rows(**{"reward/score": score, "reward": score, "task": task})
-    info = summarise_batch(batch, {"score": 1.0}, ["sums", "words", "sums"])
+    info = summarise_batch(batch, ["sums", "words", "sums"])
     assert info["reward/mean"] == 0.5 and info["rollout/episodes"] == 3  # the last ended in an error
     assert info["reward/mean@sums"] == info["reward/score@sums"] == 1.0 and info["rollout/episodes@sums"] == 2
     assert info["rollout/length@sums"] == 1.5 and info["rollout/truncated@words"] == 1.0
-    assert not any("@" in name for name in summarise_batch(batch.take(task == code("sums")), {"score": 1.0}, ["sums"]))
+    assert not any("@" in name for name in summarise_batch(batch.take(task == code("sums")), ["sums"]))
 
 
 def test_how_much_the_samples_of_a_group_differ() -> None:
@@ -74,7 +74,7 @@ def test_how_much_the_samples_of_a_group_differ() -> None:
         mask, status = torch.ones(n, 1, dtype=torch.bool), torch.full((n,), STATUS[Status.FINISHED])
         reward = torch.tensor(scores)[:, None]
         columns = {"mask": mask, "status": status, "logp": torch.zeros(n, 1), "reward": reward}
-        return summarise_batch(Batch({**columns, "episode": torch.arange(n), "group": torch.tensor(groups)}), {})
+        return summarise_batch(Batch({**columns, "episode": torch.arange(n), "group": torch.tensor(groups)}))
 
     info = told([1.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 1.0], [7, 7, 7, 7, 2, 2, 2, 5])
     assert math.isclose(info["reward/std"], math.sqrt(0.25 * 0.75) / 2, rel_tol=1e-6) and info["rollout/alike"] == 0.5
@@ -93,6 +93,6 @@ def test_steps_of_denoising_are_one_decision() -> None:
     """The same rows as steps of a chain: each episode has one decision."""
     batch = rows(chain=torch.zeros(3, 2, 1))
     assert count_decisions(batch).tolist() == [1, 1, 1] and count_decisions(rows()).tolist() == [2, 2, 1]
-    assert summarise_batch(batch, {})["rollout/length"] == 1.0
+    assert summarise_batch(batch)["rollout/length"] == 1.0
     nothing = batch.put({"mask": torch.zeros(3, 2, dtype=torch.bool)})
     assert count_decisions(nothing).tolist() == [0, 0, 0]

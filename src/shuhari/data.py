@@ -8,7 +8,7 @@ which `batch.pack` makes out of trajectories.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -260,18 +260,22 @@ class Status(StrEnum):
     ERROR = "error"  # weight 0 on every stream, counted
 
 
+PAID = "*"  # in `Trajectory.graded_by`: no reward of a recipe is called so
+
+
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """The steps of one episode, parents before children; several leaves make it a tree.
 
-    `graded_by`: who was asked for a grade, the task as "" and a reward by its name in the run -> whether it graded
-    anything of this. Nobody is asked twice."""
+    `graded_by`: who was asked for a grade, the task as "" and a reward by its name in the run -> the names that it gave
+    of this; None if it said nothing. Nobody is asked twice. `PAID` stands in it for an environment, which pays on the
+    way: whatever it has not paid is 0."""
 
     request: Request
     steps: tuple[Step, ...]
     status: Status = Status.FINISHED
     info: Mapping[str, Any] = EMPTY
-    graded_by: Mapping[str, bool] = EMPTY
+    graded_by: Mapping[str, tuple[str, ...] | None] = EMPTY
 
     def __post_init__(self) -> None:
         for i, step in enumerate(self.steps):
@@ -299,17 +303,22 @@ class Trajectory:
         if len(paths) != len(grades):
             raise ValueError(f"{len(grades)} grades for a trajectory with {len(paths)} leaves: expected one a leaf")
         given = [g for g in grades if g]
-        asked = self.graded_by if by is None else {**self.graded_by, by: any(g is not None for g in grades)}
+        names = tuple(sorted({n for g in given for n in g})) if any(g is not None for g in grades) else None
+        asked = self.graded_by if by is None else {**self.graded_by, by: names}
         if not given:
             return self if by is None else copy_with(self, graded_by=asked)
         ungraded = dict.fromkeys((n for g in given for n in g), float("nan")) if len(given) < len(grades) else EMPTY
         steps = list(self.steps)
         for path, grade in zip(paths, grades, strict=True):
-            at = path[-1]
-            if steps[at].action is None and steps[at].parent is not None:  # a closing step decided nothing
-                at = path[-2]
+            at = find_last(steps, path)
             steps[at] = copy_with(steps[at], reward={**steps[at].reward, **(grade or ungraded)})
         return copy_with(self, steps=tuple(steps), graded_by=asked)
+
+
+def find_last(steps: Sequence[Step], path: Sequence[int]) -> int:
+    """The index of the last decision of a path, on which a grade falls: a closing step decided nothing."""
+    at = path[-1]
+    return path[-2] if steps[at].action is None and steps[at].parent is not None else at
 
 
 def find_outcomes(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
@@ -318,7 +327,8 @@ def find_outcomes(trajectory: Trajectory, weights: Mapping[str, float]) -> list[
     if trajectory.status is Status.ERROR or not weights:
         return [float("nan")] * len(trajectory.paths())
     paths = ([trajectory.steps[i] for i in path] for path in trajectory.paths())
-    return [sum(weight * sum_reward(steps, name) for name, weight in weights.items()) for steps in paths]
+    trained = {name: weight for name, weight in weights.items() if weight}
+    return [sum((weight * sum_reward(steps, name) for name, weight in trained.items()), 0.0) for steps in paths]
 
 
 def sum_reward(steps: Iterable[Step], name: str) -> float:

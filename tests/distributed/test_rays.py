@@ -24,9 +24,10 @@ import pytest
 from test_crew import check_same, make, play
 
 from shuhari.config.overlay import RecipeError
-from shuhari.distributed import rays, rays_apart
+from shuhari.distributed import ray_world, rays_apart
 from shuhari.distributed.messages import LostWorkerError
-from shuhari.distributed.rays import RayHand, World
+from shuhari.distributed.ray_world import World
+from shuhari.distributed.rays import RayHand
 from shuhari.distributed.rays_apart import RaysApart
 from shuhari.loop.run import loop, open_run
 
@@ -251,7 +252,7 @@ class Cluster:
 
 def test_a_cluster_that_is_joined_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
-    monkeypatch.setattr(rays, "import_ray", lambda: cluster)
+    monkeypatch.setattr(ray_world, "import_ray", lambda: cluster)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     one = World("10.0.0.1:6379")
     one.open()
@@ -264,7 +265,7 @@ def test_a_ray_that_the_process_has_stays_and_is_the_one_that_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = Cluster("127.0.0.1:6379")
-    monkeypatch.setattr(rays, "import_ray", lambda: cluster)
+    monkeypatch.setattr(ray_world, "import_ray", lambda: cluster)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     for address in ("auto", "127.0.0.1:6379", "localhost:6379", ""):
         caplog.clear()

@@ -10,6 +10,7 @@ import torch
 
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.engines.clock import Virtual, VirtualLoop
+from shuhari.engines.decoders import Decoders
 from shuhari.engines.local import Local
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import pack
@@ -236,7 +237,7 @@ def test_nobody_waits_for_an_engine_that_broke() -> None:
         )
 
     for whose, name in ((model.module.lean, "logits"), (model, "decode"), (model, "decoder")):
-        own._decoders.clear()
+        own._decoders = Decoders({})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(whose, name, lambda *_, **__: 1 / 0)
             assert [type(x) for x in ask()] == [ZeroDivisionError] * 2
@@ -327,6 +328,6 @@ def test_settings_that_come_once_are_forgotten_and_those_in_use_are_not() -> Non
 
     (trace,) = asyncio.run(go())
     assert trace.action.tolist() == wanted[0].action.tolist()
-    ((_, decoder),) = own._decoders.values()
+    ((_, decoder),) = own._decoders
     assert len(decoder._sampler._settings) <= rows.SETTINGS + 12
     assert len(decoder._sampler._samplings) <= rows.SETTINGS

@@ -28,7 +28,7 @@ def test_the_trained_reward_is_the_weighted_sum() -> None:
     ctx = context(right, weights={"score": 2.0, "style": 0.5}, style=Judge(lambda i: {"style": 10.0 + i, "other": 1.0}))
     batch = collected(ctx)
     assert batch["reward"][:, 0].tolist() == [0 + 5.0, 2 + 5.5, 0 + 5.0, 2 + 5.5]
-    assert ctx.reward_names == {"score", "style", "other"}
+    assert ctx.reward_names == {"score": {""}, "style": {"style"}, "other": {"style"}}
     assert ctx.ledger["decisions"] == 4
 
 
@@ -47,7 +47,7 @@ def test_a_grader_that_fails_on_a_whole_batch_leaves_it_ungraded(broken: Any) ->
     assert bool(batch["reward"].isnan().all()) and bool(batch["reward/style"].isnan().all())
     assert batch["reward/score"][:, 0].tolist() == [0, 1, 0, 1]
     assert ctx.problems == ([] if broken is None else ["failed_graders (reward 'style'): RuntimeError: no network"])
-    info = summarise_batch(batch, ctx.weights)
+    info = summarise_batch(batch)
     assert math.isnan(info["reward/style"]) and info["reward/score"] == 0.5 and info["rollout/ungraded"] == 1.0
 
 
@@ -114,9 +114,12 @@ def test_rollouts_that_fail_are_left_out_and_if_all_do_it_is_told() -> None:
 def test_lanes_are_told_of_a_misspelling_too() -> None:
     from shuhari.batch import Batch
 
-    columns = {"mask": torch.ones(2, 1, dtype=torch.bool), "reward/task": torch.ones(2, 1)}
-    ctx = context(right, weights={"task": 2.0})
-    assert collect.add_reward(Batch(columns), ctx)["reward"].tolist() == [[2.0], [2.0]]
-    ctx = context(right, weights={"tsak": 2.0})
+    class Lanes:
+        def collect(self, n: int, ctx: Any) -> Batch:
+            return Batch({"mask": torch.ones(n, 1, dtype=torch.bool), "reward/task": torch.ones(n, 1)})
+
+    lanes: Any = Lanes()
+    ctx = context(right, lanes, weights={"task": 2.0})
+    assert collect.collect_decisions(2, ctx)["reward"].tolist() == [[2.0], [2.0]]
     with pytest.raises(KeyError, match="did you mean 'task'"):
-        collect.add_reward(Batch(columns), ctx)
+        collect.collect_decisions(2, context(right, lanes, weights={"tsak": 2.0}))

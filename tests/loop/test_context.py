@@ -90,9 +90,9 @@ def test_probes_are_paid_for_and_leave_nothing_else() -> None:
 def test_what_a_context_holds_it_lets_go_of() -> None:
     before = torch.get_num_threads()
     ctx = context(graded)
-    assert ctx._loop is None  # made when it is needed
+    assert ctx.eventloop.made is None  # made when it is needed
     ctx.wait(asyncio.sleep(0))
-    loop = ctx._loop
+    loop = ctx.eventloop.made
     ctx.close()
     assert loop.is_closed()
     assert torch.get_num_threads() == before

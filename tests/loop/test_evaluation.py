@@ -257,7 +257,7 @@ def test_a_test_on_another_task_leaves_the_training_s_names_alone_and_is_read_by
         ctx.tested_names.clear()
         assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 0.25
         assert count_problems(ctx, None) == before == [("told", "0", 2, 2)]
-        assert ctx.reward_names == {"format"}
+        assert set(ctx.reward_names) == {"format"}
     silent = Evaluation(n=4, task=Graded(lambda p, j: None), measure="task")  # what was graded once may fail later
     assert math.isnan(evaluate(ctx, silent, ctx.rollout).scores(silent)["greedy"])
 

@@ -135,7 +135,7 @@ def test_what_a_rollout_grades_itself_nobody_is_asked_for() -> None:
 def test_who_was_asked_and_said_nothing_is_known_of_each() -> None:
     task, judge = Counting(mute=True), Judge("score")
     trajectory = Trajectory(Request(Problem("t", "p", "ab")), (Step.of(None, None),))
-    assert trajectory.graded([None], by="").graded_by == {"": False}
-    assert trajectory.graded([{}], by="").graded([{"a": 1.0}], by="b").graded_by == {"": True, "b": True}
+    assert trajectory.graded([None], by="").graded_by == {"": None}
+    assert trajectory.graded([{}], by="").graded([{"a": 1.0}], by="b").graded_by == {"": (), "b": ("a",)}
     batch, _ = run(Single(), half, task, score=judge)
     assert batch.outcome().tolist() == [0.0] * 4

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.data import Problem, Request, Sampling, Status, Whole
+from shuhari.data import ContractError, Problem, Request, Sampling, Status, Whole
 from shuhari.kernel.pack import pack
 from shuhari.needs import Trace
 from shuhari.rollouts.episode import Episode
@@ -90,6 +90,31 @@ def test_roles_take_turns_and_the_keys_of_their_noise_differ() -> None:
     assert [s.role for s in trajectory.steps] == ["policy", "loud", "policy", "policy"]
     assert len({key for *_, key in ctx.engine.asked}) == 3
     assert Episode(acts=("a", "b")).roles == ("a", "b") and Episode(role="a").roles == ("a",)
+
+
+class Court(World):
+    """Names who is at turn."""
+
+    def __init__(self, *answers: Any, turns: Any) -> None:
+        super().__init__(*answers)
+        self.turns = list(turns)
+
+    def turn(self) -> Any:
+        return self.turns.pop(0)
+
+
+def test_an_environment_says_who_is_at_turn() -> None:
+    """It is asked after the reset and after each step but the last; None leaves it to the cycle of `acts`."""
+    court = Court("1", "2", "3", "4", turns=["loud", "loud", "policy", None])
+    trajectory, ctx = play(court, acts=("policy", "loud"))
+    assert [(r, c) for r, c, _ in ctx.engine.asked] == [
+        ("loud", "go"), ("loud", "goA1"), ("policy", "goA1B2"), ("loud", "goA1B2c3")]  # fmt: skip
+    assert [s.role for s in trajectory.steps] == ["loud", "loud", "policy", "loud", "loud"] and not court.turns
+
+
+def test_who_is_at_turn_is_one_of_those_that_act() -> None:
+    with pytest.raises(ContractError, match=r"Court.turn gave 'lout' after a reset; did you mean 'loud'"):
+        play(Court("1", turns=["lout"]), acts=("policy", "loud"))
 
 
 def test_an_environment_may_ask_a_model_and_take_a_decision_as_it_is() -> None:

@@ -46,6 +46,7 @@ OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", 
 SECTIONS = ("models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
             "part", "follow", "evaluate")  # fmt: skip
 REMOVED = object()  # the value of a place at which nothing is to stand
+KIND_IN = {"collect": "transform", "transform": "transform", "terms": "objective", "rollout": "rollout"}
 BEDS = "it is the base's to say; numbers of a test-bed stand in the claim's `settings`"
 
 
@@ -83,7 +84,8 @@ class Change:
             if key not in NEEDS:
                 raise RecipeError(f"needs.{key}", f"no such need of a method; {nearest(key, NEEDS)}")
         stages = name_stages(table.get("stage", {}), name)
-        return cls(name, on, {k: v for k, v in table.items() if k in (*SECTIONS, REMOVE)}, needs, stages)
+        own = {k: v for k, v in table.items() if k in (*SECTIONS, REMOVE)}
+        return cls(name, on, own, {**derive_needs(own), **needs}, stages)
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,25 @@ class Places:
             raise RecipeError(place, f"{message}; its terms: {', '.join(terms) or '(none)'}")
 
 
+def derive_needs(table: Mapping[str, Any]) -> Tree:
+    """The needs of a method that its components declare: `groups`, the most samples of a problem that one of them
+    compares (`least_n`). One that depends on settings is no constant of its class, and is not known here."""
+    said = [declared(kind, name, "least_n") for kind, name in _list_components(table)]
+    most = max((n for n in said if isinstance(n, int)), default=1)
+    return {"groups": most} if most > 1 else {}
+
+
+def _list_components(table: Mapping[str, Any], at: Path = ()) -> Iterator[tuple[str, str]]:
+    """(kind, name) of the transforms, objectives and the rollout that stand in a table."""
+    default = find_default(at) if at else None
+    if default is not None and _find_section(at) in KIND_IN:
+        yield KIND_IN[_find_section(at)], table.get("use", default)
+        return
+    for key, value in table.items():
+        if isinstance(value, Mapping) and not is_schedule(value):
+            yield from _list_components(value, (*at, key))
+
+
 def drop_places(table: Tree, places: Places) -> list[Path]:
     """Take out each `before` of a changed stage that names an entry which this base has not, in place; their paths. A
     place of none of its own is the end. RecipeError for one that no base could have."""
@@ -171,10 +192,10 @@ def drop_places(table: Tree, places: Places) -> list[Path]:
 
 def check_removal(one: Statement, places: Places) -> None:
     """RecipeError where a method removes a transform or a term of a name that no base could have."""
-    section, kinds = _find_section(one.path), {"collect": "transform", "transform": "transform", "terms": "objective"}
-    if one.value is REMOVED and section in kinds and one.path == one.slot:
+    section = _find_section(one.path)
+    if one.value is REMOVED and section in KIND_IN and one.path == one.slot and len(one.path) > 1:
         there = look_up(places.stage, one.path[:-1]) or EMPTY
-        _check_known(kinds[section], one.path[-1], one.key, there, places.base)
+        _check_known(KIND_IN[section], one.path[-1], one.key, there, places.base)
 
 
 def _check_known(kind: str, name: Any, where: Path, there: Collection[str], base: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from shuhari.data import EMPTY
 from shuhari.desk.doctor import find_memory, find_version
-from shuhari.distributed.rays import World
+from shuhari.distributed.ray_world import World
 from shuhari.store.files import count_cores
 
 ALIKE = ("shuhari", "python", "torch", "ray", "numpy", "transformers")  # versions that a run's nodes should share

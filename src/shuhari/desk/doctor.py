@@ -113,5 +113,5 @@ def check_sandbox() -> dict[str, Any]:
 
 def _install() -> str:
     if sys.platform != "linux":
-        return "bubblewrap exists for Linux only: code tasks are refused here"
-    return "bubblewrap (bwrap) is not installed: code tasks are refused until it is"
+        return "bubblewrap exists for Linux only: nothing here runs code that models write"
+    return "bubblewrap (bwrap) is not installed; nothing here needs it yet, as no task runs code that models write"

@@ -63,11 +63,11 @@ def read_episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict
     `info`; `steps`, `told`: what was written, and answered; of a controller `actions` and `observations`, with the last
     one; `decisions`: of each step its `logp` and what was `computed` of it, one number a position."""
     from shuhari.data import is_tokens
-    from shuhari.loop.watching import sum_rewards
+    from shuhari.loop.watching import mean_rewards, sum_rewards
 
     acts = [step for step in trajectory.steps if step.action is not None]
     replies = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
-    rewards, reasons = sum_rewards(trajectory.steps), list_reasons(trajectory)
+    rewards, reasons = mean_rewards(trajectory), list_reasons(trajectory)
     common = {"status": str(trajectory.status), "reward": rewards, "reasons": reasons}
     numbers = [
         {name: to_readable(x) for name, x in {"logp": step.logp, **found}.items() if x is not None}

@@ -11,18 +11,17 @@ started and reached, which is a `Yard`'s business (`rays`); taking groups from a
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from shuhari.config.overlay import RecipeError
 from shuhari.config.stage import Components
 from shuhari.data import Request, Trajectory
 from shuhari.distributed import starting
+from shuhari.distributed.hands import LOG, MOST, Worker, Yard
 from shuhari.distributed.messages import LostWorkerError, pack, read_error, read_group, unpack, write_count
 from shuhari.distributed.weights import Blob, Outbox
 from shuhari.kernel import state
@@ -33,44 +32,11 @@ if TYPE_CHECKING:
 
 LOSSES = 8  # workers that one group may outlive
 DEATHS = 3  # of workers in a row, for each of them, with no group between, after which the run ends
-MOST = 500  # groups at one worker
 PULSE = 1.0  # seconds between two looks at whether the workers' world is still there
 BEGIN = "starting workers"
 START = 180.0  # seconds that a worker may take to answer for the first time
 GIVE_UP = 2.0  # seconds that a worker has to say what a group has spent that is given up
-LOG = logging.getLogger("shuhari")
 Sent = asyncio.Future[Future[bytes]]  # a call, once it was made
-
-
-class Hand(Protocol):
-    """One worker's process."""
-
-    def send(self, method: str, message: bytes, blobs: Sequence[Any] = ()) -> Future[bytes]: ...
-    def tell(self) -> str: ...  # the last lines of its log, "" where they are not known
-    def close(self) -> None: ...
-
-
-class Yard(Protocol):
-    """Where workers come from."""
-
-    def hire(self, index: int) -> Hand: ...
-    def put(self, data: bytes) -> Any: ...  # what `Hand.send` takes as a blob
-    def explain_loss(self) -> str: ...  # "" while it is there
-    def restart(self) -> None: ...  # LostWorkerError where it cannot be
-    def close(self) -> None: ...
-
-
-@dataclass(eq=False)
-class Worker:
-    """A worker as the run knows it: `asked`, groups that it has now."""
-
-    index: int
-    hand: Hand
-    started: Future[bytes]
-    at: float
-    asked: int = 0
-    dead: bool = False
-    reached: list[Future[bytes]] = field(default_factory=list)  # weights on their way, or lost on it
 
 
 class Crew:

@@ -9,8 +9,7 @@ there; a group that asks for it is given back (`refused`), and the run plays it.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,7 +17,9 @@ from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe
 from shuhari.distributed.messages import read_count, unpack, write_error, write_group
 from shuhari.engines.time_limit import PassThrough
+from shuhari.events import Event
 from shuhari.kernel import registry, state
+from shuhari.loop.accounts import Accounts
 from shuhari.loop.collect import collect_group
 from shuhari.loop.context import Context
 from shuhari.loop.roles import cast_roles
@@ -74,8 +75,8 @@ class Player:
     def _install(self, index: int) -> None:
         """Bring the roles of a stage to life and open what it plays with; weights follow."""
         ctx, stage = self.ctx, self.stages[index]
-        for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
-            setattr(ctx, name, getattr(stage, name))
+        ctx.play(stage)
+        ctx.curriculum = None  # that of the run knows what was learnt
         cast_roles(stage.models, ctx.models, stage.task, ctx.seed, {}, self._shared, sources=False)
         ctx.open({n: x for n, x in stage.list_rollouts().items() if not is_vector(x[0])}, stage.rewards.values())
         if ctx.engine is not self._opened:
@@ -125,11 +126,10 @@ class Player:
         """The run as this group sees it."""
         stage = self.stages[ask["stage"]]
         rollout, task = stage.list_rollouts()[ask["rollout"]]
-        ctx = self.ctx.fork(*ask["within"], rollout=rollout, task=task if ask["apart"] else None)
-        ctx.ledger, ctx.problems, ctx.muted = {}, [], False
+        other = task if ask["apart"] else None
+        ctx = self.ctx.fork(*ask["within"], rollout=rollout, task=other, accounts=Accounts())
         ctx.step, ctx.version, ctx.count = ask["step"], ask["version"], read_count(ask["count"])
-        for name in ("background", "probe", "tell", "stamp_request"):
-            setattr(ctx, name, _refuse(name))
+        ctx.refuse, ctx.tell = _refuse, _refuse_event
         return ctx
 
     def close(self) -> None:
@@ -159,11 +159,9 @@ def _charge(what: str, amount: float) -> None:
         ctx.charge(what, amount)
 
 
-def _refuse(name: str) -> Callable[..., Any]:
-    def refuse(*given: Any, **_: Any) -> Any:
-        for one in given:
-            if inspect.iscoroutine(one):
-                one.close()
-        raise Refused(f"it asks for ctx.{name}, which only the run itself has")
+def _refuse(service: str) -> Refused:
+    return Refused(f"it asks for ctx.{service}, which only the run itself has")
 
-    return refuse
+
+def _refuse_event(event: Event) -> None:
+    raise _refuse("tell")

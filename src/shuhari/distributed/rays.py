@@ -1,59 +1,28 @@
-"""Workers as Ray actors: a Ray of the run's own on this machine, or a cluster that is joined.
+"""Workers as actors of Ray, in the world that `ray_world` opens.
 
-A Ray of our own listens on the loopback address alone, asks for a token that is made for it and stands in the
-environment of this process and its children only, has no dashboard, and ends with this process, however that ends. Ray
-moves bytes here: what they say is our own codec's (`messages`). Left out: Ray's own restarts, placement, autoscaling.
+Ray moves bytes here: what they say is our own codec's (`messages`). Left out: Ray's own restarts, placement,
+autoscaling.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
-import secrets
-import shutil
-import signal
-import socket
-import sys
-import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shuhari.config.overlay import RecipeError
 from shuhari.distributed.children import read_end
-from shuhari.distributed.crew import LOG, MOST
+from shuhari.distributed.hands import MOST
 from shuhari.distributed.messages import LostWorkerError, unpack
+from shuhari.distributed.ray_world import World, import_ray
 from shuhari.distributed.work import Work
 
-INSTALL = 'Ray is not installed: pip install "shuhari[ray]"'
-OWN = {  # the environment of a Ray of our own; the first is how Ray is told to keep to the loopback address
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a call that comes after the end starts another one
-}
-LOOPBACK = "ENABLE_RAY_CLUSTER"  # what Ray has made of the first of them
-UNSET = ("RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH")  # which would lead elsewhere
-HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 LINES = 12  # of a log that are shown
-ANSWER = 10.0  # seconds in which an address takes a connection
 MARKS = (":job_id:", ":actor_name:", ":task_name:")  # lines that Ray writes for itself
 DETAIL = "Worker exit detail: "
-
-
-def import_ray() -> Any:
-    """The package. RecipeError where it is not installed."""
-    try:
-        import ray
-    except ImportError:
-        raise RecipeError("distributed.workers", INSTALL) from None
-    return ray
 
 
 class Actor:
@@ -151,166 +120,6 @@ class Rays:
     def close(self) -> None:
         """End the Ray that was started here, or leave the cluster that was joined here."""
         self.world.close()
-
-
-class World:
-    """A Ray that this process is connected to."""
-
-    ray: Any
-
-    def __init__(self, address: str = "", folder: str = "") -> None:
-        self.address, self.own, self.joined = address, False, False
-        self._folder = folder
-        self._before: dict[str, str | None] = {}
-        self.logs: Path | None = None
-
-    def open(self) -> None:
-        """Connect, or start. RecipeError where there is no Ray at the address."""
-        if self.address.startswith("ray://"):
-            message = f"{self.address!r}: expected `auto` or host:port of a cluster that this machine is a node of"
-            raise RecipeError("distributed.address", message)
-        if not self.address and "ray" not in sys.modules:
-            self._set_environment()  # which Ray reads as it is imported
-        self.ray = import_ray()
-        if self.ray.is_initialized():
-            if self.address:
-                self._check_address()
-                self._warn()
-            self.logs = self._find_logs()
-            return
-        with _kept_signals():
-            if self.address:
-                self._join()
-            else:
-                self._start()
-        self.logs = self._find_logs()
-        _silence()
-
-    def _join(self) -> None:
-        host, _, port = self.address.rpartition(":")
-        try:
-            if host and port.isdigit():  # Ray would ask again for minutes
-                socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
-            self.ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-        except (OSError, OverflowError, RuntimeError, ValueError) as error:
-            message = f"no Ray answers at {self.address!r}: {str(error)[:300]}"
-            raise RecipeError("distributed.address", message) from error
-        self.joined = True
-        self._warn()
-
-    def _check_address(self) -> None:
-        """RecipeError where the Ray that this process has is another than that of the address."""
-        here = str(self.ray.get_runtime_context().gcs_address)
-        if self.address != "auto" and _resolve(self.address) != _resolve(here):
-            message = f"{self.address!r}, and this process is connected to Ray at {here!r}: ray.shutdown() first"
-            raise RecipeError("distributed.address", message)
-
-    def _warn(self) -> None:
-        if os.environ.get("RAY_AUTH_MODE") != "token":
-            LOG.warning("the Ray cluster at %s asks for no token: whoever reaches it may run code on it "
-                        "(RAY_AUTH_MODE=token on every node)", self.address)  # fmt: skip
-
-    def _start(self) -> None:
-        self._set_environment()
-        constants = vars(sys.modules["ray._private.ray_constants"])  # read before the environment said so
-        known = constants.get(LOOPBACK)
-        place = "/tmp" if Path("/tmp").is_dir() else None  # names of sockets are short
-        self._folder = self._folder or tempfile.mkdtemp(prefix="shuhari-ray-", dir=place)  # of this user alone
-        self.own = True
-        try:
-            constants[LOOPBACK] = False
-            self.ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
-                          configure_logging=False, _temp_dir=f"{self._folder}/r", _system_config=HEALTH)  # fmt: skip
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            constants[LOOPBACK] = known
-        if (host := self.ray.util.get_node_ip_address()) != "127.0.0.1":
-            LOG.warning("Ray listens on %s, and not on the loopback address alone; it asks for a token", host)
-
-    def _set_environment(self) -> None:
-        """For a Ray of our own, with a token that is in no file."""
-        if self._before:
-            return
-        wanted = {**OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        self._before = {name: os.environ.get(name) for name in (*wanted, *UNSET)}
-        os.environ.update(wanted)
-        for name in UNSET:
-            os.environ.pop(name, None)
-        _read_environment()
-
-    def _reset_environment(self) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        self._before = {}
-        _read_environment()
-
-    def _find_logs(self) -> Path | None:
-        with contextlib.suppress(Exception):
-            return Path(self.ray._private.worker._global_node.get_logs_dir_path())
-        return None
-
-    def explain_loss(self) -> str:
-        """"" while the processes of a Ray of our own live."""
-        if not self.own:
-            return ""
-        with contextlib.suppress(AttributeError):
-            processes = self.ray._private.worker._global_node.all_processes
-            for kind, started in processes.items():
-                if kind in ("raylet", "gcs_server") and any(p.process.poll() is not None for p in started):
-                    return f"Ray's {kind} has ended"
-        return ""
-
-    def close(self) -> None:
-        """End what was started here, leave what was joined."""
-        own, joined, self.own, self.joined = self.own, self.joined, False, False
-        if own or joined:
-            with contextlib.suppress(Exception):
-                self.ray.shutdown()
-        if not own:
-            return
-        self._reset_environment()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _resolve(address: str) -> str:
-    """host:port with the host as a number, as far as it is known; this machine's names are one."""
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError):
-        host = socket.gethostbyname(host)
-        if host.startswith("127.") or host == socket.gethostbyname(socket.gethostname()):
-            host = "127.0.0.1"
-    return f"{host}:{port}"
-
-
-def _read_environment() -> None:
-    """Have Ray's core, if it is loaded, read how it asks for tokens, and which, again."""
-    core: Any = sys.modules.get("ray._raylet")
-    if core is not None:
-        core.Config.initialize("")
-        core.AuthenticationTokenLoader.instance().reset_cache()
-
-
-@contextlib.contextmanager
-def _kept_signals() -> Iterator[None]:
-    """Ray sets a handler of its own for SIGTERM: the run's stays."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM) if main else None
-    yield
-    if main and before is not None:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _silence() -> None:
-    """Ray prints what dies in words of its own, among the run's report: the crew says it."""
-    with contextlib.suppress(Exception):
-        from ray._private.ray_logging import global_worker_stdstream_dispatcher as told
-
-        told.remove_handler("ray_print_logs")
 
 
 def _find_raised(error: BaseException) -> Exception | None:

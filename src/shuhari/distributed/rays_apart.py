@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.config.overlay import RecipeError
-from shuhari.distributed import rays, rays_process
+from shuhari.distributed import ray_world, rays, rays_process
 from shuhari.distributed.children import kill_session, open_process, read_end, wait_for_end
-from shuhari.distributed.crew import LOG, START
+from shuhari.distributed.crew import START
+from shuhari.distributed.hands import LOG
 from shuhari.distributed.messages import LostWorkerError, pack, read_error, unpack
 from shuhari.distributed.starting import starting
 
@@ -41,7 +42,7 @@ NAMES = count()  # of what is kept there: no two alike, whichever process has it
 
 def open_yard(workers: int, address: str = "") -> rays.Rays | RaysApart:
     """Where the workers of a run come from: the Ray that this process has, or one of a process of its own."""
-    if "ray" in sys.modules and rays.import_ray().is_initialized():
+    if "ray" in sys.modules and ray_world.import_ray().is_initialized():
         return rays.Rays(workers, address)
     return RaysApart(workers, address)
 

@@ -61,5 +61,5 @@ def pack_now(ctx: Any) -> dict[str, Any]:
 
 
 def take_now(to: Any, ctx: Mapping[str, Any], count: Sequence[Any]) -> None:
-    vars(to).update(ctx)
+    to.step, to.version, to.within = ctx["step"], ctx["version"], ctx["within"]
     to.count = read_count(count)

@@ -18,6 +18,7 @@ from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens
 from shuhari.engines.batched import Call, Query, add_text, answer_calls, answer_queries, fail, group_by, list_roles
 from shuhari.engines.clock import Virtual
 from shuhari.engines.copies import Copies
+from shuhari.engines.decoders import Decoders
 from shuhari.engines.journal import Journal, plain
 from shuhari.kernel.noise import keys
 from shuhari.kernel.profile import active, sized, spanned
@@ -63,8 +64,6 @@ class Local:
         check(self)
         self._calls: list[Call] = []
         self._queries: list[Query] = []
-        self._decoders: dict[int, tuple[Any, Any]] = {}  # model -> (model, its decoder or None)
-        self._stale: set[int] = set()  # models whose decoders have not seen the weights of the last sync
         self._rows: dict[int, Call] = {}  # row in a decoder -> its call
         self._copies = Copies()
         self._journal = Journal()
@@ -72,7 +71,7 @@ class Local:
         self._places = self._watching = 0  # calls in flight that are watched
         self._due: float | None = None  # of the next step, when the run was saved
         own = {"tokens": self.tokens, "slots": self.slots, "chunk": self.chunk, "dtype": self.dtype}
-        self._settings = {k: v for k, v in own.items() if v}  # of decoders
+        self._decoders = Decoders({k: v for k, v in own.items() if v})
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = False  # whether a flush is due
         self._timer: asyncio.Handle | None = None  # of the next step of the decoders
@@ -87,13 +86,7 @@ class Local:
         self.models, self.version = models, version
         if self.staleness:
             self._copies.renew(models)
-        served = {id(m) for m in models.values()}
-        self._decoders = {i: pair for i, pair in self._decoders.items() if i in served}
-        for model, decoder in self._decoders.values():
-            if decoder is not None and (self.staleness or len(decoder)):
-                decoder.refresh(version)
-            else:  # nobody moves the weights while a synchronous run samples: they are taken when they are needed
-                self._stale.add(id(model))
+        self._decoders.sync(models.values(), version, moving=self.staleness > 0)
         if not self.busy:
             self._places = 0  # places tell apart what is in flight, and nothing is
 
@@ -161,8 +154,8 @@ class Local:
 
     def saved(self) -> dict[str, Any]:
         """The answers given to groups in flight, and the partial rows of running calls: plain data."""
-        for _, decoder in self._decoders.values():
-            _ = decoder is None or decoder.rows  # which writes down what they have said
+        for _, decoder in self._decoders:
+            _ = decoder.rows  # which writes down what they have said
         begun = {asker: dict(calls) for asker, calls in self._journal.begun.items()}
         for c in [*{id(c): c for c in self._rows.values()}.values(), *self._calls]:
             rows = [self._describe_row(row) for row in c.rows] or c.began
@@ -267,17 +260,7 @@ class Local:
 
     def _decoder(self, role: str) -> Any:
         """The decoder of a role's model, with the weights of the last sync; None where it has none."""
-        model = self.models.get(role)
-        if id(model) not in self._decoders:
-            source = self.synced(role) if ability(model, "decoder") is not None else None
-            self._decoders[id(model)] = model, None if source is None else source.decoder(**self._settings)
-            self._stale.add(id(model))
-        decoder = self._decoders[id(model)][1]
-        if id(model) in self._stale:
-            self._stale.discard(id(model))
-            if decoder is not None:
-                decoder.refresh(self.version)
-        return decoder
+        return self._decoders.of(self.models.get(role), lambda: self.synced(role), self.version)
 
     def _admit(self, calls: list[Call], decoder: Any) -> None:
         for call in calls:
@@ -305,8 +288,8 @@ class Local:
     def _step(self) -> None:
         """Generate one token for each running row."""
         self._timer = None
-        for model, decoder in self._decoders.values():
-            if decoder is None or not len(decoder):
+        for model, decoder in self._decoders:
+            if not len(decoder):
                 continue
             try:
                 finished = decoder.step()
@@ -333,10 +316,9 @@ class Local:
     def _give_up(self, call: Call) -> None:
         """Drop the rows of cancelled calls."""
         left = [row for row in call.rows if self._rows.pop(id(row), None) is not None]
-        for _, decoder in self._decoders.values() if left else ():
-            if decoder is not None:
-                decoder.remove(left)
         if left:
+            for _, decoder in self._decoders:
+                decoder.remove(left)
             self.charge("tokens", float(sum(len(row.tokens) for row in call.rows)))
 
 

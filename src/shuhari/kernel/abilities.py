@@ -60,6 +60,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "snapshot": None,  # () -> a payload that `restore` of another takes back
     "step_lanes": None,  # (lanes, actions): the step of many at once, see `tasks.lanes`
     "moves": (),  # of a class that has it: the attributes that a reset draws or a step changes
+    "turn": None,  # () -> the role that decides next, asked after `reset` and each step; None: the next of `acts`
     "takes": None,  # (trace) -> what `step` is to get of a decision
     # rewards
     "counts": True,  # whether it weighs 1, in the place of the task's own measure, where nothing gives weights

@@ -5,14 +5,14 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
-from shuhari.data import Info, Number, Status, code
+from shuhari.data import Info, Status, code
 from shuhari.kernel.pack import find_usable
 from shuhari.kernel.reduce import mean_by
 
@@ -44,19 +44,19 @@ class Meter:
         return {k: float(a) / float(n) if n else float("nan") for k, (a, n) in self.sums.items()}
 
 
-def summarise_batch(batch: Batch, weights: Mapping[str, Number], tasks: Iterable[str] = ()) -> Info:
+def summarise_batch(batch: Batch, tasks: Iterable[str] = ()) -> Info:
     """reward/<name>: the mean outcome of the episodes graded (one that ended in an error is not); rollout/*: shares of
     episodes, decisions and turns an episode. Of the groups in which several were graded: reward/std, the mean standard
     deviation of the trained reward within one, and rollout/alike, the share of those that have none, and so teach
     nothing. Where the batch has problems of several `tasks`, the same again of each, as `<name>@<task>`."""
     if not len(batch):
         return {"rollout/episodes": 0.0}
-    info = _facts(batch, weights)
+    info = _facts(batch)
     named = dict.fromkeys(tasks)
     for task in named if len(named) > 1 else ():
         rows = batch["task"] == code(task)
         if bool(rows.any()):
-            info |= {f"{name}@{task}": value for name, value in _facts(batch.take(rows), weights).items()}
+            info |= {f"{name}@{task}": value for name, value in _facts(batch.take(rows)).items()}
     return info
 
 
@@ -91,7 +91,7 @@ def count_turns(batch: Batch) -> Tensor:
     return (last[:, 0] >= 0).long() + (last[:, 1:] > last[:, :-1]).sum(1)
 
 
-def _facts(batch: Batch, weights: Mapping[str, Number]) -> Info:
+def _facts(batch: Batch) -> Info:
     leaf = batch["leaf"]
     n = int(leaf.sum())
     status, usable = batch["status"][leaf], find_usable(batch)[leaf]
@@ -108,7 +108,7 @@ def _facts(batch: Batch, weights: Mapping[str, Number]) -> Info:
     errors = int((~usable).sum())
     if errors:
         info["rollout/errors"] = errors / n
-    for name in (c for c in ("reward", *(f"reward/{w}" for w in weights)) if c in batch):
+    for name in sorted(c for c in batch.names() if c == "reward" or c.startswith("reward/")):
         outcome = batch.outcome(name)[leaf]
         graded = ~outcome.isnan() & usable
         info[name if name != "reward" else "reward/mean"] = (

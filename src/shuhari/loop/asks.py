@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from shuhari.data import Request, Trajectory
+from shuhari.loop.reward_names import Names
 from shuhari.ports import AsyncEngine, Ctx
 
 
@@ -15,7 +16,7 @@ class LoopCtx(Ctx, Protocol):
 
     rollout: Any  # a Rollout or a VectorRollout
     rewards: Mapping[str, Any]  # name -> Reward
-    reward_names: set[str]  # all that was ever graded
+    reward_names: Names  # all that was ever paid or graded, and by whom
     apart: bool  # whether the task is one that the run is not trained on
     groups: list[list[Trajectory]]  # what this step collected
     latest: list[list[Trajectory]]  # of these, the last round's
@@ -23,7 +24,6 @@ class LoopCtx(Ctx, Protocol):
     next_row: int
     muted: bool  # while what was spent already is asked for again
     crew: Any  # workers elsewhere, None where there are none
-    breath: float  # when what is in flight last had its turn
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Place = tuple[str, ...]
 ALWAYS = frozenset(CORE) | frozenset(DERIVED) | {"reward", "context/*", "view/*"}
+REPORTED = frozenset({"reward", "rollout", "evaluate", "spent"})  # what begins the names of a stage's own numbers
 MISSED = {  # what is before the slash of a column -> how a name behind it is missed
     "reward": "no grader gives a reward {!r}",
     "weight": "no rows carry the stream {!r}",
@@ -75,6 +76,15 @@ def make_stages(recipe: Recipe) -> list[Components]:
         blamed = [f"{n}, which needs {told[n]}" if told[n] else n for n in laid if f"with {n}" in by]
         who = "; ".join(blamed) if blamed else f"{' and '.join(laid)} laid over it"
         raise RecipeError(error.where, f"{error.problem} (with {who})") from error
+
+
+def check_names(stages: Sequence[Components]) -> None:
+    """Of a run that begins: no part of a stage that samples is called as numbers are that every such stage reports."""
+    for stage in stages:
+        for place, learner in walk_learners(stage.learners):
+            for name in set(_parts(learner)) & REPORTED if learner.buffer.wanted() > 0 else ():
+                message = f"the stage {stage.name!r} reports {name}/… of its episodes: expected another name for a part"
+                raise RecipeError(format_path((*place, "part", name)), message)
 
 
 def check_columns(stages: Sequence[Components]) -> None:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import ContractError, Request, StalledError, Trajectory, copy_with, nearest
+from shuhari.data import PAID, ContractError, Request, StalledError, Trajectory, nearest
 from shuhari.engines.clock import run_together
 from shuhari.engines.time_limit import contained
 from shuhari.kernel.measure import Meter
 from shuhari.kernel.pack import pack
 from shuhari.kernel.profile import span, spanned, stretches, work
+from shuhari.loop.reward_names import fill_unpaid, is_any_silent, note_names
 from shuhari.ports import REPLAYING, Rollout
+from shuhari.ports.declares import declares
 from shuhari.tasks.contract import explain_grade, find_overflow
 
 if TYPE_CHECKING:
     from shuhari.loop.asks import LoopCtx
 
+LOG = logging.getLogger("shuhari")
 _UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
 ROUNDS = 20  # of collection in one step, before a filter that rejects nearly everything is an error
 SILENT = 3  # of them, before graders that grade nothing are one
@@ -45,15 +49,21 @@ def pack_groups(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool
     AllFailedError where all have failed."""
     if groups and not any(groups):
         raise AllFailedError(f"every rollout failed; {'; '.join(ctx.problems)}")
+    given = list(chain.from_iterable(groups))
+    note_names(ctx.reward_names, given)
+    unnamed = [] if is_any_silent(given) else _list_unnamed(given, ctx, probe=probe)
+    groups = fill_unpaid(groups, ctx.reward_names, unnamed)
+    if not probe:
+        ctx.reward_names.update({name: set() for name in unnamed})
     if not probe:
         ctx.latest = [g for g in groups if g]
         ctx.groups.extend(ctx.latest)
-    trajectories = [t for g in groups for t in g]
+    trajectories = list(chain.from_iterable(groups))
     batch = pack(trajectories, start=ctx.next_row)
     work("sampled", batch)
     ctx.next_row += len(batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
-    return add_reward(batch, ctx, silent=is_any_silent(trajectories), probe=probe)
+    return add_reward(batch, ctx)
 
 
 def collect_decisions(n: int, ctx: LoopCtx) -> Batch:
@@ -61,40 +71,55 @@ def collect_decisions(n: int, ctx: LoopCtx) -> Batch:
     rollout: Any = ctx.rollout
     ctx.latest = []
     with span("generate"):
-        batch = add_reward(rollout.collect(n, ctx), ctx)
+        batch = rollout.collect(n, ctx)
+        ctx.reward_names |= {c.removeprefix("reward/"): set() for c in batch.names() if c.startswith("reward/")}
+        for name in (n for n in ctx.weights if n not in ctx.reward_names):
+            raise _ungraded(name, nearest(name, ctx.reward_names), ctx)
+        batch = add_reward(batch, ctx)
     work("sampled", batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
     return batch
 
 
-def add_reward(batch: Batch, ctx: LoopCtx, *, silent: bool = False, probe: bool = False) -> Batch:
-    """With the column `reward`: the sum of `reward/<name>`, weighted (by schedules, too); NaN (ungraded) where a name
-    is missing.
-
-    `silent`: a grader that was asked graded nothing of this batch, so that its names cannot be known. Where none was,
-    a weight whose name nothing has graded in the whole run is a mistake: KeyError. A `probe` may find nothing graded at
-    all: then it is one of a run without rewards (preferences, imitation), and measures nothing; and on a task of its
-    own (`apart`) other names may be graded than those that are trained."""
+def add_reward(batch: Batch, ctx: LoopCtx) -> Batch:
+    """With the column `reward`: the sum of `reward/<name>`, weighted (by schedules, too), over the names whose weight
+    is not 0; NaN (ungraded) where one of them is missing, and where no name has a weight."""
     if not len(batch):
         return batch
-    ctx.reward_names |= {n.removeprefix("reward/") for n in batch.names() if n.startswith("reward/")}
-    unknown = (
-        None
-        if silent or ctx.apart or (probe and not ctx.reward_names)
-        else next((n for n in ctx.weights if n not in ctx.reward_names), None)
-    )
-    if unknown is not None:
-        near = nearest(unknown, ctx.reward_names) if ctx.reward_names else _UNGRADED
-        message = f"[reward.weights] names {unknown!r}, which nothing grades; {near}"
-        raise KeyError("; ".join([message, *ctx.problems]))
     ungraded = torch.full(tuple(batch["mask"].shape), float("nan"))
     missing = {f"reward/{n}": ungraded for n in ctx.weights if f"reward/{n}" not in batch}
     batch = batch.put(missing) if missing else batch
     total: Any = None
     for name, number in ctx.weights.items():
-        column, weight = batch[f"reward/{name}"], ctx.at(number)
-        total = column if weight == 1 and total is None else weight * column + (0 if total is None else total)
-    return batch.put({"reward": ungraded if total is None else total})
+        if weight := ctx.at(number):
+            column = batch[f"reward/{name}"]
+            total = column if weight == 1 and total is None else weight * column + (0 if total is None else total)
+    if total is None:
+        total = torch.zeros_like(ungraded) if ctx.weights else ungraded
+    return batch.put({"reward": total})
+
+
+def _list_unnamed(given: Sequence[Trajectory], ctx: LoopCtx, *, probe: bool) -> list[str]:
+    """The names with a weight that nobody has given in the whole run. Of what is trained on, KeyError if nothing is
+    graded at all, and for a name much like one that is graded, which nobody says that he gives. A `probe` may play
+    otherwise than training does, and on a task of its own (`apart`) others grade."""
+    unnamed = [name for name in ctx.weights if name not in ctx.reward_names]
+    if ctx.apart or probe or not unnamed:
+        return [] if ctx.apart else unnamed
+    said = {column for c in (ctx.task, ctx.rollout, *ctx.rewards.values()) for column in declares(c).stamps or ()}
+    graded = ctx.reward_names or any(PAID in t.graded_by for t in given)
+    for name in unnamed:
+        near = nearest(name, ctx.reward_names) if graded else _UNGRADED
+        if f"reward/{name}" not in said and (not graded or near.startswith("did you mean")):
+            raise _ungraded(name, near, ctx)
+        if f"reward/{name}" not in said:
+            LOG.warning("[reward.weights] names %r, which nothing has given so far: it is 0 until something does", name)
+    return unnamed
+
+
+def _ungraded(name: str, near: str, ctx: LoopCtx) -> KeyError:
+    message = f"[reward.weights] names {name!r}, which nothing grades; {near}"
+    return KeyError("; ".join([message, *ctx.problems]))
 
 
 def check_rounds(want: int, rounds: int, meter: Meter, ctx: LoopCtx) -> None:
@@ -145,15 +170,6 @@ async def grade_group(group: Sequence[Trajectory], ctx: LoopCtx, until: str = ""
     return out
 
 
-def is_any_silent(trajectories: Iterable[Trajectory]) -> bool:
-    """Whether somebody who was asked has graded nothing of them at all."""
-    spoke: dict[str, bool] = {}
-    for t in trajectories:
-        for grader, gave in t.graded_by.items():
-            spoke[grader] = spoke.get(grader, False) or gave
-    return not all(spoke.values())
-
-
 async def _by_reward(group: Sequence[Trajectory], name: str, ctx: LoopCtx) -> list[Trajectory]:
     reward, leaves = ctx.rewards[name], [len(t.paths()) for t in group]
     try:
@@ -175,10 +191,7 @@ async def _by_reward(group: Sequence[Trajectory], name: str, ctx: LoopCtx) -> li
 
 
 def _by_task(t: Trajectory, ctx: LoopCtx) -> Trajectory:
-    """What its environment has paid counts as given by the task."""
-    own = t.graded([_task_grade(t, path, ctx) for path in t.paths()], by="")
-    paid = not own.graded_by[""] and any(s.reward for s in t.steps)
-    return copy_with(own, graded_by={**own.graded_by, "": True}) if paid else own
+    return t.graded([_task_grade(t, path, ctx) for path in t.paths()], by="")
 
 
 def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: LoopCtx) -> Mapping[str, Any] | None:

@@ -26,7 +26,7 @@ ROWS = 8  # rows of a step that are scored for the gap
 
 def describe_collected(batch: Batch, requests: Sequence[Request], ctx: LoopCtx) -> Info:
     """What a step's report says of a collected batch and of what was asked for it."""
-    facts = summarise_batch(batch, ctx.weights, (r.problem.task for r in requests))
+    facts = summarise_batch(batch, (r.problem.task for r in requests))
     return {**facts, **measure_drift(batch, ctx), **measure_answers(requests, ctx)}
 
 

@@ -21,13 +21,13 @@ from shuhari.batch import Batch
 from shuhari.data import EMPTY, Request, Trajectory
 from shuhari.engines.clock import VirtualLoop
 from shuhari.loop import collect
+from shuhari.loop.eventloop import PATIENCE
 from shuhari.loop.jobs import Jobs, Running
 from shuhari.ports import CURRENT_GROUP, REPLAYING, AsyncEngine, Rollout, ability
 
 if TYPE_CHECKING:
     from shuhari.loop.asks import LoopCtx
 
-PATIENCE = 5.0  # seconds that what was given up may take to end
 Select = Callable[[int, Any], Awaitable[Sequence[Request]]]
 
 
@@ -50,6 +50,7 @@ class InFlight:
         self.groups: list[PendingGroup] = []
         self.jobs = Jobs(ctx)
         self.size = 0  # groups of a batch
+        self.breath = monotonic()  # when what is in flight last had its turn
         self._changed = asyncio.Event()
 
     # ---------------------------------------------------------------- collecting
@@ -79,7 +80,7 @@ class InFlight:
         for t in chosen:
             self._forget(t)
         groups = [t.group for t in chosen if t.group is not None]
-        self.ctx.breath = monotonic()
+        self.breath = monotonic()
         return collect.pack_groups(groups, self.ctx), [t.request for t in chosen]
 
     def _launch(self, groups: Sequence[PendingGroup], *, again: bool = False) -> None:
@@ -108,6 +109,12 @@ class InFlight:
                 raise error
 
     # ---------------------------------------------------------------- meanwhile
+
+    def poll(self) -> None:
+        """Let what is in flight go on for as long as was computed since its last turn; virtual time stands still."""
+        if (self.groups or self.jobs.running) and not isinstance(self.ctx.loop, VirtualLoop):
+            self.ctx.wait(self.go(monotonic() - self.breath))
+            self.breath = monotonic()
 
     async def go(self, seconds: float) -> None:
         """Let what is in flight go on for at most so long: answers of tools are read, the engine works."""
@@ -170,7 +177,7 @@ class InFlight:
             ctx.muted = isinstance(loop, VirtualLoop)
             ctx.wait(self._resume(sorted([*groups, *jobs], key=lambda x: x.at), tree["time"], engine))
             ctx.muted = False
-        ctx.breath = monotonic()
+        self.breath = monotonic()
 
     async def _resume(self, begun: Sequence[PendingGroup | Running], time: float, engine: AsyncEngine | None) -> None:
         loop = asyncio.get_running_loop()

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.config.recipe import Recipe
 from shuhari.config.stage import Components
-from shuhari.distributed.crew import LOG, Crew
+from shuhari.distributed.crew import Crew
+from shuhari.distributed.hands import LOG
 from shuhari.kernel import registry
 from shuhari.kernel.begin import list_places
 from shuhari.loop.outside import compute_digests, find_outside
 from shuhari.ports.hooks import ability
 
 if TYPE_CHECKING:
-    from shuhari.distributed.crew import Yard
+    from shuhari.distributed.hands import Yard
     from shuhari.loop.context import Context
 
 
@@ -38,7 +39,7 @@ def hire(recipe: Recipe, stages: Sequence[Components], ctx: Context, yard: Yard 
 
         yard = open_yard(given.workers, given.address)
     ctx.crew = Crew(yard, given.workers, stages, begin)
-    ctx.held.append(ctx.crew)
+    ctx.opened.hold(ctx.crew)
 
 
 def describe_run(recipe: Recipe, stages: Sequence[Components], ctx: Context, workers: int) -> dict[str, Any]:

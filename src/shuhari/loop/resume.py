@@ -21,6 +21,7 @@ from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
 from shuhari.loop.outside import check_outside, describe_changed, find_outside, keep_outside
 from shuhari.loop.progress import Progress
+from shuhari.loop.reward_names import read_names, write_names
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
 from shuhari.store import Store
@@ -61,8 +62,8 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "scores": run.scores.played,
         "recorded": run.scores.recorded,
         "measured": run.scores.step,
-        "rewards": sorted(ctx.reward_names),
-        "tested": sorted(ctx.tested_names),
+        "rewards": write_names(ctx.reward_names),
+        "tested": write_names(ctx.tested_names),
         "seconds": at.seconds(),
     }
     parts = {"models": weights(ctx.models), "components": state.memory(memories(run)), "flight": ctx.in_flight.tree()}
@@ -79,7 +80,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
     run.before, run.scores = dict(at["before"]), LastScores(dict(at["scores"]), at["measured"])
     run.scores.recorded = dict(at.get("recorded", EMPTY))
-    ctx.reward_names, ctx.tested_names = set(at["rewards"]), set(at.get("tested", ()))
+    ctx.reward_names, ctx.tested_names = read_names(at["rewards"]), read_names(at.get("tested", ()))
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage, restoring=True)
     progress.entered = True

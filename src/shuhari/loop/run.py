@@ -17,7 +17,7 @@ from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, Stag
 from shuhari.kernel import state
 from shuhari.kernel.measure import Meter
 from shuhari.loop import chance, collect, curve, hiring
-from shuhari.loop.checks import make_stages
+from shuhari.loop.checks import check_names, make_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
 from shuhari.loop.evaluation import LastScores, watch
@@ -64,6 +64,8 @@ def open_run(
             run.store = open_store(path, recipe, keep=run.stage.store.keep, stages=run.progress.stages, **known)
             if (tree := run.store.load()) is not None:
                 restore(run, tree)
+            else:
+                check_names(run.progress.stages)
         failed.pop_all()
     return run
 

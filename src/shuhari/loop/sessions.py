@@ -36,6 +36,7 @@ from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import evaluate
 from shuhari.loop.given import find_grader, make, name_terms, play_environment, write_down
+from shuhari.loop.reward_names import read_names, write_names
 from shuhari.loop.roles import cast_roles, load_weights, take_weights, weights
 from shuhari.needs import role_model
 from shuhari.ports import Transform, is_vector
@@ -148,7 +149,7 @@ class Session:
             "calls": dict(self._calls),
             "salt": list(ctx.within),
             "ledger": dict(ctx.ledger),
-            "names": sorted(ctx.reward_names),
+            "names": write_names(ctx.reward_names),
             "made": self.made,
         }
         refuse_foreign(path, WRITTEN)
@@ -175,7 +176,7 @@ class Session:
         ctx.count = float(ctx.step)
         ctx.ledger.clear()
         ctx.ledger.update(tree["ledger"])
-        ctx.reward_names = set(tree["names"])
+        ctx.reward_names = read_names(tree["names"])
         self._calls, ctx.within = dict(tree["calls"]), tuple(tree["salt"])
         self._grads, self._meter = [None] * len(self._params), Meter()
 

@@ -78,6 +78,15 @@ def sum_rewards(steps: Iterable[Step]) -> dict[str, float]:
     return totals
 
 
+def mean_rewards(episode: Trajectory) -> dict[str, float]:
+    """name -> what an episode was paid by it; of a tree the mean over those paths to its leaves that were."""
+    found: dict[str, list[float]] = {}
+    for path in episode.paths():
+        for name, value in sum_rewards(episode.steps[i] for i in path).items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
 class Stand:
     """A task whose environments are looked at as they are played; everything else is as in `task`."""
 
@@ -97,7 +106,7 @@ class Stand:
         """What was seen of the episode that was played last; of one without an environment, its steps."""
         acts: list[Step] = [s for s in episode.steps if s.action is not None]
         scene = ability(self.task, "scene")
-        totals, given = sum_rewards(episode.steps), (episode.request.problem, step, episode.status)
+        totals, given = mean_rewards(episode), (episode.request.problem, step, episode.status)
         if self.seen is None:
             rewards = [sum_rewards([s]) for s in acts]
             return Watched(*given, [s.context for s in acts], [s.action for s in acts], rewards, totals, scene=scene)

@@ -102,6 +102,7 @@ from shuhari.ports.tasks import (
     Takes,
     Task,
     TaskAttributes,
+    Turns,
 )
 
 __all__ = [
@@ -191,6 +192,7 @@ __all__ = [
     "Trace",
     "Traces",
     "Transform",
+    "Turns",
     "VectorRollout",
     "Window",
     "ability",

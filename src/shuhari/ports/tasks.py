@@ -44,8 +44,8 @@ class Environment(Protocol):
     """One episode's world. `reset` and `step` may be coroutine functions. An observation that is a `Whole` takes the
     place of a context of text.
 
-    Optional: `Snapshots`, `Binds`, `Takes`, `Draws`, what `EnvironmentAttributes` has, and `close()`, when the episode
-    is over."""
+    Optional: `Snapshots`, `Binds`, `Takes`, `Turns`, `Draws`, what `EnvironmentAttributes` has, and `close()`, when the
+    episode is over."""
 
     def reset(self, problem: Problem) -> Any: ...  # the first observation
     def step(self, action: Any) -> Any: ...  # (observation, rewards by name, Status | None)
@@ -136,6 +136,13 @@ class StepsLanes(Protocol):
     """A class of environments of Gymnasium that steps many at once, see `tasks.lanes`."""
 
     def step_lanes(self, lanes: Any, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]: ...
+
+
+class Turns(Protocol):
+    """An environment that says who is at turn: the role that decides next, one of `acts` of the rollout; None: the next
+    of them. Asked after `reset` and after each step."""
+
+    def turn(self) -> str | None: ...
 
 
 class EnvironmentAttributes(Protocol):

@@ -14,7 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.data import Array, ContractError, Payload, Request, Status, Step, Trajectory, Whole, copy_with, is_tokens
+from shuhari.data import (
+    PAID,
+    Array,
+    ContractError,
+    Payload,
+    Request,
+    Status,
+    Step,
+    Trajectory,
+    Whole,
+    copy_with,
+    is_tokens,
+    nearest,
+)
 from shuhari.engines.time_limit import contained, guard
 from shuhari.kernel.abilities import find_missing
 from shuhari.kernel.profile import waited
@@ -30,7 +43,8 @@ class EnvironmentFailed(Exception):
 
 @dataclass
 class Playing:
-    """Sample `number` of a request's group in the environment `env`. `acts`: whose turn it is, over and over.
+    """Sample `number` of a request's group in the environment `env`. `acts`: whose turn it is, over and over, unless
+    the environment says who is at turn.
 
     Where contexts are text, an observation is encoded and appended to context and action; else it is the next context.
     An observation that is a `Whole` takes the context's place. `window`, where there is one, says what each decision
@@ -55,11 +69,12 @@ class Playing:
     status: Status | None = None
     decided: int = 0
     moves: int = 0
+    named: str | None = None  # by the environment: whose turn it is
 
     @property
     def role(self) -> str:
         """The role whose turn it is."""
-        return self.acts[self.moves % len(self.acts)]
+        return self.named or self.acts[self.moves % len(self.acts)]
 
     async def begin(self) -> None:
         """Reset the environment, which may ask models (`bind`) if it wants to."""
@@ -74,6 +89,7 @@ class Playing:
         except Exception as error:
             self._note_place(error, "the reset")
             raise
+        self._ask_turn("reset")
         self._require(explain_first(first, text=self._reads_text()), "reset")
         self._restart(first)
 
@@ -117,6 +133,7 @@ class Playing:
                         answer = await waited(answer)
             self._require(explain_step(answer, text=is_tokens(self.context)), "step")
             observation, reward, self.status = answer
+            self._ask_turn("step")
             reply = self._see(trace.action, observation)
         except ContractError:
             raise
@@ -130,6 +147,16 @@ class Playing:
         step = self.steps[-1]
         info = {**step.info, "observation": reply} if reply else step.info
         self.steps[-1] = self._add_reported(copy_with(step, reward=dict(reward), info=info))
+
+    def _ask_turn(self, after: str) -> None:
+        """Let the environment name the role that decides next, if it can and the episode goes on."""
+        turn = ability(self.env, "turn")
+        if turn is None or self.status is not None:
+            return
+        with guard(lambda: self._name("turn"), self.timeout):
+            self.named = turn()
+        wrong = f"gave {self.named!r} after a {after}; {nearest(str(self.named), self.acts)} (rollout.acts)"
+        self._require("" if self.named is None or self.named in self.acts else wrong, "turn")
 
     def _name(self, call: str) -> str:
         return f"the {call} of {type(self.env).__name__} ([rollout] timeout)"
@@ -146,7 +173,7 @@ class Playing:
         last = len(self.steps) - 1 if self.steps else None
         role = self.steps[-1].role if self.steps else self.role
         closing = Step.closing(self.context, last, 0.0 if status is Status.FINISHED else 1.0, role=role)
-        return Trajectory(self.request, (*self.steps, closing), status)
+        return Trajectory(self.request, (*self.steps, closing), status, graded_by={PAID: ()})
 
     async def _sampled(self, context: Payload) -> Trace:
         key = (self.request.key, self.role, self.number, self.decided)

@@ -44,7 +44,7 @@ class Node:
     worth: float = nan
     value: float = 0.0
     visits: int = 0
-    graded_by: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
+    graded_by: Mapping[str, tuple[str, ...] | None] = field(default_factory=lambda: EMPTY)
     kids: list[Node] = field(default_factory=list)
 
     @property
@@ -127,9 +127,15 @@ class Tree:
         inner = {id(n.parent) for n in nodes}
         asked = [n.graded_by for n in nodes if id(n) not in inner]
         everywhere = [name for name in dict.fromkeys(chain(*asked)) if all(name in a for a in asked)]
-        graded_by = {name: any(a[name] for a in asked) for name in everywhere}
+        graded_by = {name: _join_names(a[name] for a in asked) for name in everywhere}
         status = Status.FINISHED if finished else Status.TRUNCATED
         return Trajectory(self.request, tuple(steps), status, graded_by=graded_by)
+
+
+def _join_names(each: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """The names that a grader gave of any path; None if it said nothing of all."""
+    given = [names for names in each if names is not None]
+    return tuple(sorted(set(chain(*given)))) if given else None
 
 
 # ---------------------------------------------------------------- backing up

@@ -192,7 +192,16 @@ class Reader:
         if any(type(step) is not Step for step in steps):
             kinds = sorted({type(step).__name__ for step in steps} - {"Step"})
             raise CodecError(f"a {cls.__name__} whose steps hold {', '.join(kinds)}: expected steps")
+        if cls is Trajectory and any(type(given) is bool for given in fields.get("graded_by", EMPTY).values()):
+            fields["graded_by"] = _name_grades(fields)
         return cls(**fields)
+
+
+def _name_grades(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`graded_by` as it is now, of a trajectory that was written when it said only whether something was given."""
+    names = tuple(sorted({name for step in fields.get("steps", ()) for name in step.reward}))
+    told = fields["graded_by"].items()
+    return {grader: (names if given else None) if type(given) is bool else given for grader, given in told}
 
 
 def _make_ring(fields: dict[str, Any]) -> Ring:

@@ -15,7 +15,7 @@ import numpy as np
 
 from shuhari.data import EMPTY, Array, Sampling
 from shuhari.events import Event
-from shuhari.loop.context import Context
+from shuhari.loop.context import Context, Of
 from shuhari.needs import Trace
 from shuhari.ports import Model
 from shuhari.rollouts.single import Single
@@ -93,6 +93,12 @@ def context(
         ctx.tell = tell
     for name, value in fields.items():
         if not hasattr(ctx, name):
-            raise TypeError(f"a context has no {name!r}: expected one of {', '.join(sorted(vars(ctx)))}")
+            raise TypeError(f"a context has no {name!r}: expected one of {', '.join(_list_fields(ctx))}")
         setattr(ctx, name, value)
     return ctx
+
+
+def _list_fields(ctx: Context) -> list[str]:
+    """The names that `fields` may have."""
+    of_parts = [name for name, value in vars(Context).items() if isinstance(value, Of)]
+    return sorted(name for name in (*vars(ctx), *of_parts) if not name.startswith("_"))

@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shuhari.models.text.slots import KEEP, NARROW, KeyValueCache, Memory, Prefix, prefill, width
+from shuhari.models.text.pools import KEEP, NARROW, Memory, width
+from shuhari.models.text.prefill import Prefix, prefill
+from shuhari.models.text.slots import KeyValueCache
 
 L, H, G, D = 2, 4, 2, 8
 LEAN = SimpleNamespace(layers=L, heads=H, kv_heads=G, width=D, scale=D**-0.5)

@@ -216,7 +216,7 @@ def _list_names(name: str, reward: Any) -> set[str]:
 def _strip(t: Trajectory, names: set[str], asked: Sequence[str]) -> Trajectory:
     """Without the grades of those who are to be asked; the task has given its own."""
     steps = tuple(copy_with(s, reward={k: v for k, v in s.reward.items() if k not in names}) for s in t.steps)
-    by = {"": True, **{k: v for k, v in t.graded_by.items() if k not in asked}}
+    by = {"": (), **{k: v for k, v in t.graded_by.items() if k not in asked}}
     return copy_with(t, steps=steps, graded_by=by)
 
 

@@ -21,9 +21,11 @@ import torch
 
 from shuhari.data import Array
 from shuhari.models.text.choice import Stops
+from shuhari.models.text.pools import width
+from shuhari.models.text.prefill import Prefix, prefill
 from shuhari.models.text.pretrained import dtype_of
 from shuhari.models.text.rows import Network, NoRoom, Row, Sampler, refuse
-from shuhari.models.text.slots import KeyValueCache, Prefix, prefill, width
+from shuhari.models.text.slots import KeyValueCache
 
 
 @dataclass(frozen=True, eq=False)

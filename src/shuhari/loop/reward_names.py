@@ -1,0 +1,73 @@
+"""The account of named rewards: what an episode has that was not given a name which others were given.
+
+A name that is *paid*, on the way, by an environment or a rollout, and one that a grader left out of a grade it gave,
+is 0 there. A name whose grader gave no grade (None, {}, an error) is unknown: NaN, and the episode is ungraded.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from shuhari.data import PAID, Trajectory, copy_with, find_last
+
+Names = dict[str, set[str]]
+"""reward name -> the graders that have given it, the task as ""; none of a name that is only paid"""
+
+
+def note_names(names: Names, trajectories: Iterable[Trajectory]) -> None:
+    """Add to `names` all that was paid or given in these."""
+    for t in trajectories:
+        for step in t.steps:
+            for name in step.reward:
+                names.setdefault(name, set())
+        for grader, given in t.graded_by.items():
+            for name in given or ():
+                names.setdefault(name, set()).add(grader)
+
+
+def write_names(names: Names) -> dict[str, list[str]]:
+    """Names as a checkpoint has them."""
+    return {name: sorted(names[name]) for name in sorted(names)}
+
+
+def read_names(saved: Mapping[str, Sequence[str]] | Sequence[str]) -> Names:
+    """The inverse of `write_names`; none of an older checkpoint, which does not say who gave them."""
+    return {name: set(graders) for name, graders in saved.items()} if isinstance(saved, Mapping) else {}
+
+
+def fill_unpaid(
+    groups: Sequence[list[Trajectory]], names: Mapping[str, Collection[str]], unnamed: Iterable[str] = ()
+) -> list[list[Trajectory]]:
+    """The groups with a 0 for each of `names` that a path has nowhere, though nobody who gives it was silent; and for
+    each of `unnamed`, which nobody has given yet, if the episode was played in an environment, or its task has graded
+    it by other names."""
+    played, graded = ({**names, **dict.fromkeys(unnamed, by)} for by in ((), ("",)))
+    return [[_fill(t, played if PAID in t.graded_by else graded) for t in group] for group in groups]
+
+
+def is_any_silent(trajectories: Iterable[Trajectory]) -> bool:
+    """Whether somebody who was asked has graded nothing of them at all."""
+    spoke: dict[str, bool] = {}
+    for t in trajectories:
+        for grader, given in t.graded_by.items():
+            own = given is not None or (grader == "" and _is_paid(t))
+            spoke[grader] = spoke.get(grader, False) or own
+    return not all(spoke.values())
+
+
+def _fill(t: Trajectory, names: Mapping[str, Collection[str]]) -> Trajectory:
+    paid = [name for name, graders in names.items() if all(t.graded_by.get(g) for g in graders)]
+    steps = list(t.steps)
+    for path in t.paths() if paid else ():
+        had = {name for i in path for name in steps[i].reward}
+        if lacking := [name for name in paid if name not in had]:
+            at = find_last(steps, path)
+            steps[at] = copy_with(steps[at], reward={**steps[at].reward, **dict.fromkeys(lacking, 0.0)})
+    return t if all(map(operator.is_, steps, t.steps)) else copy_with(t, steps=tuple(steps))
+
+
+def _is_paid(t: Trajectory) -> bool:
+    """Whether something of it was paid, beside what graders have given."""
+    given = {name for names in t.graded_by.values() for name in names or ()}
+    return any(name not in given for step in t.steps for name in step.reward)
