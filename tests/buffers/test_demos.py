@@ -237,3 +237,21 @@ def test_a_model_scores_the_turns_of_the_tool_game_and_nothing_between():
         assert said == "<end>".join(task.problems("train")[1_000_000 + i].solution)
     (column,) = evaluate(batch, [Need(("policy",), "log_prob", live=True)], {"policy": model}, ("policy",)).values()
     assert bool((column[~batch["mask"]] == 0).all()) and bool((column[batch["mask"]] < 0).all())
+
+
+def test_numbers_of_a_problem_are_columns_of_its_row():
+    told = [{"level": 3, "hard": True, "name": "x", "most": 10**50}, {"level": None, "share": 0.25}]
+
+    class Source(Squares):
+        def __getitem__(self, i):
+            return Problem("squares", str(i), str(i), solution="1", info=told[i])
+
+    (batch,) = Demos(size=2, shuffle=False, offset=0).draw(context(Source(2)))
+    names = sorted(name for name in batch.names() if name.startswith("info/"))
+    assert names == ["info/hard", "info/level", "info/share"]
+    assert batch["info/level"].nan_to_num(-1.0).tolist() == [3, -1]
+    assert [batch[n].nan_to_num(-1.0).tolist() for n in ("info/hard", "info/share")] == [[1, -1], [-1, 0.25]]
+    ctx = context(Source(2))
+    ctx.task.environment = lambda problem: Echo()  # where turns are played, too
+    (batch,) = Demos(size=2, shuffle=False, offset=0).draw(ctx)
+    assert batch["info/level"].nan_to_num(-1.0).tolist() == [3, -1]

@@ -1,6 +1,7 @@
 """Recorded preferences as rows and links, and what a draw remembers."""
 
 from types import SimpleNamespace
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import torch
 from shuhari import testing
 from shuhari.buffers.preferences import Preferences
 from shuhari.data import Problem
+from shuhari.kernel.join import cat
 
 END = 77
+NAN = float("nan")
 
 
 def context(*rows):
@@ -45,6 +48,36 @@ def test_a_pair_is_two_rows_and_a_link():
     assert bool((batch["action"].gather(1, batch["mask"].sum(1, keepdim=True) - 1) == END).all())
     assert batch.stream == "rl" and bool(batch["logp"][batch["mask"]].isnan().all())
     assert len(batch["group"].unique()) == 2 and batch["group"][index[:, 0]].equal(batch["group"][index[:, 1]])
+
+
+def test_numbers_of_a_problem_are_columns_of_its_link():
+    rows = [(None, {**PAIRS[0][1], "margin": 2, "label": 0.75, "user": 7, "text": "x", "big": 10**40}),
+            (None, {**PAIRS[1][1], "margin": None, "label": True})]  # fmt: skip
+    (batch,) = Preferences(size=2, shuffle=False).draw(context(*rows))
+    columns = {k: v.tolist() for k, v in batch.links["pairs"][1].items()}
+    assert columns == {"margin": [2.0, pytest.approx(NAN, nan_ok=True)], "label": [0.75, 1.0], "user": [7.0, ANY]}
+    assert batch["info/margin"][:2].tolist() == [2.0, 2.0] and bool(batch["info/margin"][2:].isnan().all())
+    assert not batch.links["pairs"][1]["user"][1:].isfinite().any()
+    half = batch.take(batch["group"] == batch["group"][0])
+    assert half.links["pairs"][1]["label"].tolist() == [0.75]
+    (single,) = Preferences(size=2, shuffle=False, links="labels").draw(context(*rows))
+    of = single.links["labels"][1]
+    assert of["label"].tolist() == [1, 0, 1, 0] and of["margin"][:2].tolist() == [2.0, 2.0]
+
+
+def test_a_text_in_the_place_of_a_number_is_named():
+    rows = [(None, {**PAIRS[0][1], "margin": "0.5"})]
+    with pytest.raises(ValueError, match=r"its 'margin' is the text '0\.5': expected a number.* JSON Lines"):
+        list(Preferences(size=1, shuffle=False).draw(context(*rows)))
+
+
+def test_links_of_parts_that_know_different_things_are_joined():
+    made = [context((None, {**PAIRS[0][1], **more})) for more in ({"margin": 2.0}, {"weight": 3.0}, {})]
+    draws = [next(Preferences(size=1, shuffle=False).draw(ctx)) for ctx in made]
+    index, columns = cat(draws).links["pairs"]
+    assert index.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert columns["margin"].nan_to_num(-9.0).tolist() == [2, -9, -9]
+    assert columns["weight"].nan_to_num(-9.0).tolist() == [-9, 3, -9]
 
 
 def test_labels_bring_each_prompt_again_with_anothers_answer():

@@ -15,6 +15,7 @@ from shuhari.config.overlay import USE
 from shuhari.config.recipe import load, spreads
 from shuhari.kernel import registry
 from shuhari.loop.checks import make_stages
+from shuhari.ports.declares import is_among
 
 ROOT = Path(shuhari.__file__).parent
 KINDS = ("buffer", "rollout", "engine", "curriculum", "objective", "transform", "optimiser", "learner", "follow",
@@ -93,3 +94,9 @@ def test_what_spreads_the_work_is_told_by_who_spreads_it() -> None:
         assert spreads(key)
     for key in ("engine.staleness", "rollout.n", "buffer.size", "engine.use", "part.policy.minibatches", "steps"):
         assert not spreads(key)
+
+
+def test_a_star_stands_for_a_space_or_for_what_is_in_none_of_the_librarys() -> None:
+    assert is_among("info/level", ("info/*",)) and is_among("info/level", ("*",)) and is_among("level", ("*",))
+    assert not is_among("info/level", ("level", "weight/*")) and not is_among("weight/rl", ("*",))
+    assert is_among("weight/rl", ("weight/*",)) and not is_among("level", ("info/*",))

@@ -281,6 +281,11 @@ def test_a_loss_of_links_is_taken_on_the_whole() -> None:
     cut, cut_info = gradient(Pairs(), batch, 9)
     torch.testing.assert_close(cut, whole, atol=1e-6, rtol=1e-6)
     assert cut_info == pytest.approx(info, abs=1e-6)
+    index = batch.links["pairs"][0]
+    single = [gradient(Pairs(), batch.link("pairs", index[i : i + 1]), 9)[0] for i in range(3)]
+    weighed = batch.link("pairs", index, {"weight": torch.tensor([3.0, 0.0, float("nan")])})  # not told: 1
+    mean = (3 * single[0] + single[2]) / 4
+    torch.testing.assert_close(gradient(Pairs(), weighed, 9)[0], mean, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])

@@ -12,6 +12,7 @@ from shuhari.objectives.preference import Kto, Preference
 from shuhari.testing import context
 
 CTX = context(count=5)
+NAN = float("nan")
 LIVE, REF = Need(("policy",), "log_prob", live=True), Need(("reference",), "log_prob")
 
 
@@ -83,6 +84,69 @@ def test_a_tie_is_not_seen_as_right():
     """As at the first step, where policy and reference are one model."""
     batch = pair()
     assert Preference()(batch.link("pairs", torch.tensor([[0, 0]])), CTX)[1]["accuracy"].item() == 0
+
+
+def told(settings, **columns):
+    """The loss and the info of the pair whose links have some columns."""
+    index = torch.tensor([[2, 0]])
+    batch = pair().link("pairs", index, {k: torch.tensor([v]) for k, v in columns.items()})
+    loss, info = Preference(**settings)(batch, CTX)
+    return loss.item(), info, batch, loss
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "expected"),
+    [
+        ({}, {"margin": 0.4}, softplus(-0.13 + 0.4)),
+        ({"margin": 0.1}, {"margin": 0.4}, softplus(-0.13 + 0.5)),  # both
+        ({}, {"margin": NAN}, softplus(-0.13)),
+        ({"form": "hinge"}, {"margin": -0.5}, 1 - 0.63),
+        ({"form": "ipo"}, {"margin": 0.1}, (1.3 - 1 - 5) ** 2),  # h / beta is less by 0.1 / beta
+        ({}, {"label": 0.7}, 0.7 * softplus(-0.13) + 0.3 * softplus(0.13)),
+        ({}, {"label": 0.0}, softplus(0.13)),
+        ({}, {"label": NAN}, softplus(-0.13)),
+        ({}, {"label": 0.7, "margin": 0.4}, 0.7 * softplus(0.27) + 0.3 * softplus(-0.27)),
+        ({"label_smoothing": 0.2}, {"label": 1.0}, 0.8 * softplus(-0.13) + 0.2 * softplus(0.13)),
+        ({"label_smoothing": 0.2}, {"label": 0.7}, 0.62 * softplus(-0.13) + 0.38 * softplus(0.13)),
+        ({"form": "hinge"}, {"label": 0.7}, 0.7 * 0.87 + 0.3 * 1.13),
+    ],
+)
+def test_what_a_pair_says_of_itself_by_hand(settings, columns, expected):
+    assert told(settings, **columns)[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "hinge", "ipo"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_a_margin_of_0_and_a_label_of_1_say_nothing(form, smoothing):
+    settings = {"form": form, "label_smoothing": smoothing}
+    plain, info, batch, loss = told(settings)
+    same, also, other, lost = told(settings, margin=0.0, label=1.0, user=7.0)
+    assert also["accuracy"].equal(info["accuracy"])
+    (a,), (b,) = (torch.autograd.grad(x.sum(), y[LIVE]) for x, y in ((loss, batch), (lost, other)))
+    torch.testing.assert_close(a, b)
+    assert same == pytest.approx(plain) and (smoothing or (same == plain and a.equal(b)))  # to the bit
+
+
+def test_the_gradient_of_a_soft_label_under_a_margin_is_that_of_the_formula():
+    """d/dh of -p log sigma(h) - (1 - p) log sigma(-h) is sigma(h) - p, and h is beta times a difference of sums."""
+    *_, batch, loss = told({}, label=0.7, margin=0.4)
+    (gradient,) = torch.autograd.grad(loss.sum(), batch[LIVE])
+    g = 0.1 * (0.7 - sigmoid(0.13 - 0.4))
+    torch.testing.assert_close(gradient, torch.tensor([[g, g, 0.0], [0.0, 0.0, 0.0], [-g, -g, 0.0]]))
+    x = torch.tensor([-0.7, -1.3, -0.4, -0.6], requires_grad=True)  # the same by autograd of what the paper writes
+    h = 0.1 * ((x[2:].sum() + 1.5) - (x[:2].sum() + 1.2)) - 0.4
+    (-0.7 * h.sigmoid().log() - 0.3 * (1 - h.sigmoid()).log()).backward()
+    torch.testing.assert_close(gradient[[0, 2], :2].flatten(), x.grad)
+
+
+def test_a_pair_that_its_label_turns_round_is_right_the_other_way():
+    assert told({}, label=0.4)[1]["accuracy"].item() == 0 and told({}, label=0.6)[1]["accuracy"].item() == 1
+
+
+@pytest.mark.parametrize(("column", "value"), [("label", 1.5), ("label", -0.1), ("weight", -1.0)])
+def test_what_a_pair_cannot_say_is_named(column, value):
+    with pytest.raises(ValueError, match=f"links 'pairs': a {column} is {value:g}: expected"):
+        told({}, **{column: value})
 
 
 def test_samples_of_several_rows_are_summed_over_their_episode():

@@ -1,6 +1,7 @@
 """From recipe to weights: DPO and KTO learn from a file what it prefers, by the settings that a user would write."""
 
 import json
+from math import exp, log1p
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from shuhari.config.recipe import load
 from shuhari.learners.loss import Loss
 from shuhari.loop.run import loop, open_run
-from shuhari.needs import gather
+from shuhari.needs import evaluate, gather
+from shuhari.objectives.preference import scores
 
 TINY = [
     "steps=30",
@@ -53,6 +55,27 @@ def test_what_is_preferred_becomes_likelier_than_what_is_not(method, file, more,
         for a, b in zip(*(run.ctx.models[r].module.state_dict().values() for r in ("policy", "reference")), strict=True)
     ]
     assert any(moved)
+
+
+def test_what_a_file_says_of_its_pairs_is_learnt_by(tmp_path):
+    """Where policy and reference are one, h is - margin: the first loss is a weighted mean of closed forms. Pairs of
+    label 0 are then learnt the other way round."""
+    told = [(0.0, 1.0, 1.0), (0.5, 1.0, 2.0), (1.0, 0.0, 1.0), (0.0, 0.0, 0.5), (0.25, 0.0, 0.5), (0.5, 1.0, 1.0)]
+    lines = [{"prompt": f"{i}=", "chosen": str(2 * i + 1), "rejected": str(2 * i), "split": "train"} for i in range(6)]
+    rows = [{**line, "margin": m, "label": p, "weight": w} for line, (m, p, w) in zip(lines, told, strict=True)]
+    (tmp_path / "told.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = [f'task.name="file/{tmp_path}/told.jsonl"', "buffer.use=preferences", 'remove=["stage.warm-up"]']
+    run = open_run(load("baselines/dpo", [*own, *TINY, "buffer.size=6", "steps=40", "part.policy.minibatches=1"]))
+    reports = list(loop(run))
+    losses = [w * (p * log1p(exp(m)) + (1 - p) * log1p(exp(-m))) for m, p, w in told]
+    assert reports[0]["policy/loss/preference"] == pytest.approx(sum(losses) / sum(w for *_, w in told), rel=1e-4)
+    (batch,) = run.stage.learners["main"].buffer.draw(run.ctx)
+    index, columns = batch.links["pairs"]
+    part = run.stage.learners["main"].parts["policy"]
+    s = scores(batch.put(evaluate(batch, part.needs, run.ctx.models)), part.needs, "row")
+    apart = (s[index[:, 0]] - s[index[:, 1]]).tolist()
+    for d, label in zip(apart, columns["label"].tolist(), strict=True):
+        assert d > 0 if label else d < 0
 
 
 @pytest.mark.parametrize(("method", "file"), [("dpo", "pairs"), ("kto", "labels")])

@@ -11,11 +11,12 @@ import torch
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.kernel.pack import pack
+from shuhari.kernel.reduce import units
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.preference import Preference
 from shuhari.ports import Transform
 from shuhari.testing import context, groups
-from shuhari.transforms.siblings import Apart, FirstPit, find_states
+from shuhari.transforms.siblings import Apart, FirstPit
 from shuhari.transforms.tree import NodeAdvantage
 
 transforms: list[Transform] = [Apart(), FirstPit()]
@@ -51,8 +52,8 @@ def pairs(batch: Batch) -> list[list[int]]:
 
 
 def test_states() -> None:
-    assert find_states(tree(*SMALL)).tolist() in ([0, 0, 1, 1, 2, 2], [2, 2, 0, 0, 1, 1])
-    assert len(set(find_states(groups([[1.0, 0.0], [1.0, 0.0]])).tolist())) == 2  # plain answers: two prompts
+    assert units(tree(*SMALL), "state").tolist() in ([0, 0, 1, 1, 2, 2], [2, 2, 0, 0, 1, 1])
+    assert len(set(units(groups([[1.0, 0.0], [1.0, 0.0]]), "state").tolist())) == 2  # plain answers: two prompts
 
 
 @pytest.mark.parametrize(("least", "rows"), [(0.0, [0, 1, 2, 3]), (0.4, [0, 1, 2, 3]), (0.5, [2, 3]), (1.0, [])])

@@ -36,7 +36,8 @@ class Demos:
     text, a tuple of texts (joined as they are), or token ids; where there is none, `imitate = "answer"` shows the
     answer. Where the task gives the problem an environment, a solution is its turns: they are played there, each with
     an end token, and what the environment says in between is no decision; `context` is the window through which they
-    are seen, as of the rollout `episode`. `logp` is unknown (NaN), so that ratios refuse these rows. Charged:
+    are seen, as of the rollout `episode`. `logp` is unknown (NaN), so that ratios refuse these rows. Numbers of a
+    problem's `info` are columns `info/<name>` [B], NaN where it has none. Charged:
     `decisions`, those of the rows, as of samples. Raises ValueError for a problem without, and for turns that the
     environment does not take.
     """
@@ -60,7 +61,7 @@ class Demos:
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        return (f"weight/{self.stream}",)
+        return f"weight/{self.stream}", "info/*"
 
     def wanted(self) -> int:
         return 0

@@ -60,7 +60,7 @@ class Picked:
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        return (f"weight/{self.stream}",)
+        return f"weight/{self.stream}", "info/*"
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import EMPTY, Problem, nearest
+from shuhari.kernel.columns import LINKED
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Source
@@ -30,8 +32,10 @@ class Preferences:
     A problem has `info["chosen"]` and `info["rejected"]`, or a `solution` with the truth value `info["label"]`. links:
     `pairs` [P, 2] of (chosen, rejected) rows; `labels` [P, 1] with a column `label` (a pair is then a good and a bad
     answer, as in TRL), and `mismatched` [M, 1]: each prompt again with the answer to the next problem of the batch, for
-    KTO's reference point. `auto`: `pairs` where the problems have them. ValueError for a problem with neither, or
-    without what its batch goes by, and for labels of batches of one problem.
+    KTO's reference point. Links have the numbers of their problem's `info` as columns [P], NaN where it has none, such
+    as `margin`, `weight` and, of pairs, `label` (how likely the chosen one is the better), which losses read.
+    `auto`: `pairs` where the problems have them. ValueError for a problem with neither, or without what its batch goes
+    by, for a text where a loss reads a number, and for labels of batches of one problem.
     """
 
     samples = False
@@ -49,7 +53,7 @@ class Preferences:
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        return f"weight/{self.stream}", "links/pairs", "links/labels", "links/mismatched"
+        return f"weight/{self.stream}", "links/pairs", "links/labels", "links/mismatched", "info/*"
 
     def __post_init__(self) -> None:
         check(self)
@@ -71,7 +75,8 @@ class Preferences:
         answers = [(p, text) for p, texts in zip(problems, graded, strict=True) for text, _ in texts]
         index = torch.arange(len(answers))
         if paired and self.links != "labels":
-            return self._pack_answers(answers, ctx, start).link("pairs", index.view(-1, 2))
+            batch = self._pack_answers(answers, ctx, start)
+            return batch.link("pairs", index.view(-1, 2), _read_columns(batch, index[::2]))
         if self.links == "pairs":
             message = f"problem {problems[0].id!r} of {problems[0].task} has no 'chosen' and 'rejected'"
             raise ValueError(f"preferences: links = 'pairs', and {message}: expected both, or links = 'labels'")
@@ -80,7 +85,7 @@ class Preferences:
         others = [(p, text) for p, texts in zip(problems, [*graded[1:], graded[0]], strict=True) for text, _ in texts]
         label = torch.tensor([float(good) for texts in graded for _, good in texts])
         batch = self._pack_answers([*answers, *others], ctx, start)
-        batch = batch.link("labels", index[:, None], {"label": label})
+        batch = batch.link("labels", index[:, None], {**_read_columns(batch, index), "label": label})
         return batch.link("mismatched", index[:, None] + len(index))
 
     def _pack_answers(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx, start: int) -> Batch:
@@ -89,6 +94,12 @@ class Preferences:
             found = f"{len(answers)} answers are {len(batch)} rows"
             raise ValueError(f"preferences: {found}, as one is played in several contexts: expected one row an answer")
         return batch
+
+
+def _read_columns(batch: Batch, rows: Tensor) -> dict[str, Tensor]:
+    """Name -> [P] what the problems of some rows [P] say in their `info`, of names that are numbers in some."""
+    told = sorted(name for name in batch.names() if name.startswith("info/"))
+    return {name.removeprefix("info/"): batch[name][rows] for name in told}
 
 
 def _answers(problem: Problem, paired: bool) -> list[tuple[Any, bool]]:
@@ -102,6 +113,12 @@ def _answers(problem: Problem, paired: bool) -> list[tuple[Any, bool]]:
                 "a 'label', in every row alike"
             )
     if paired:
+        for name in LINKED:
+            if isinstance(info.get(name), str):
+                raise ValueError(
+                    f"{whose}: its {name!r} is the text {info[name]!r}: expected a number, which the loss of the "
+                    "pair reads (cells of CSV are text: use JSON Lines), or another name for what is no such thing"
+                )
         return [(info["chosen"], True), (info["rejected"], False)]
     if info["label"] not in (True, False):
         raise ValueError(f"{whose}: its label is {info['label']!r}: expected true or false")

@@ -2,7 +2,8 @@
 
 `reward/<name>`: what a grader gave; `reward` is their weighted sum, which is trained. `weight/<stream>`: which rows,
 and how much, a term of that stream learns from. `context/<key>`: a part of an observation that is a mapping.
-`view/<role>`: what that role saw in the place of the context. `<role>/<name>`: what a model says (`Need.key`), and
+`view/<role>`: what that role saw in the place of the context. `info/<name>`: of recorded answers, the number of that
+name in their problem's `info`. `<role>/<name>`: what a model says (`Need.key`), and
 `live/<role>/<name>` the same with a gradient. `length` and `step` are there where actions are text: its tokens are
 counted and found there. `resumes`: rows that a lane's last fragment left open. A leading underscore is of the library
 alone, and travels with rows only while they are learnt from: `_row`, the row's place in the optimiser batch, on which
@@ -39,6 +40,10 @@ class Rows(Protocol):
     def __getitem__(self, key: str) -> Tensor: ...
 
 
+INF = float("inf")
+LINKED = {  # columns of links that losses read where they are there -> the least and the most that one may be
+    "margin": (-INF, INF), "label": (0.0, 1.0), "weight": (0.0, INF)
+}  # fmt: skip
 BRANCH = -2  # a child column's mark of several successors
 
 

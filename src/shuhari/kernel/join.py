@@ -17,8 +17,8 @@ from shuhari.kernel.columns import DERIVED, missing_value
 
 def cat(batches: Sequence[Batch]) -> Batch:
     """Joined, padded to the widest. A missing weight is 0, a missing temperature 1, any other missing column NaN
-    (numbers), -1 (integers) or False; a scored column that a part misses is left out, to be scored again. So rollouts,
-    replay and demonstrations mix."""
+    (numbers), -1 (integers) or False, of links too; a scored column that a part misses is left out, to be scored again.
+    So rollouts, replay and demonstrations mix."""
     batches = [b for b in batches if len(b)] or list(batches[:1])
     if len(batches) == 1:
         return batches[0]
@@ -49,9 +49,19 @@ def cat(batches: Sequence[Batch]) -> Batch:
     links: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
     for p, rows in zip(parts, offsets, strict=False):
         for name, (index, columns) in p.links.items():
-            old = links.get(name, (index[:0], {k: v[:0] for k, v in columns.items()}))
-            links[name] = torch.cat([old[0], index + rows]), {k: torch.cat([old[1][k], v]) for k, v in columns.items()}
+            before, old = links.get(name, (index[:0], {}))
+            pairs = {k: (old.get(k), columns.get(k)) for k in {**old, **columns}}
+            joined = {k: _join_column(k, len(before), x, len(index), y) for k, (x, y) in pairs.items()}
+            links[name] = torch.cat([before, index + rows]), joined
     return Batch(whole, None, None, [s for p in parts for s in p.arena], links, stream, scored - lost)
+
+
+def _join_column(name: str, n: int, old: Tensor | None, m: int, new: Tensor | None) -> Tensor:
+    """[n + m] a column of links, of which the first n or the last m may have come without it."""
+    like = old if new is None else new
+    assert like is not None
+    parts = [x if x is not None else _fill(name, k, like, None) for x, k in ((old, n), (new, m))]
+    return torch.cat(parts)
 
 
 def _fill(name: str, rows: int, like: Tensor, width: int | None) -> Tensor:

@@ -72,7 +72,7 @@ def reduced(loss: Tensor, w: Tensor) -> Tensor:
 
 def group_mean(batch: Batch, x: Tensor, unit: str = "group", *, leaves: bool = True) -> tuple[Tensor, Tensor]:
     """([B] mean of x [B] over the row's unit, [B] how many count). `unit`: `group` (of one role), `episode`, `batch`,
-    or any integer column. NaN (ungraded) does not count; nor do inner rows of chains and trees,
+    `state`, or any integer column. NaN (ungraded) does not count; nor do inner rows of chains and trees,
     unless `leaves` is False: a path counts once for each role on it, by that role's last row (`ends`)."""
     ok = ~x.isnan()
     if leaves:
@@ -112,9 +112,13 @@ def ends(batch: Batch) -> Tensor:
 
 
 def units(batch: Batch, unit: str) -> Tensor:
-    """[B] the unit of each row, numbered from 0. A group is the samples of one request that one role played."""
+    """[B] the unit of each row, numbered from 0. A group is the samples of one request that one role played; a state is
+    where next steps begin: rows with one parent, or those of a group that have none."""
     if unit == "batch":
         return torch.zeros(len(batch), dtype=torch.long)
+    if unit == "state":
+        up = batch.local(batch["parent"])
+        return torch.unique(torch.where(up < 0, -1 - units(batch, "group"), up), return_inverse=True)[1]
     column = batch[unit]
     if unit == "group" and "role" in batch:
         column = column * _ODD + batch["role"]  # a 64-bit hash of the pair (wrapping)

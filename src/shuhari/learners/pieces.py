@@ -197,7 +197,10 @@ class Pieces:
             if not len(loss):  # no links: the mean of nothing is NaN
                 return loss.sum()
             weight = batch.links[links][1].get("weight")
-            return loss.mean() if weight is None else (loss * weight).sum() / weight.sum().clamp(min=1e-8)
+            if weight is None:
+                return loss.mean()
+            weight = weight.nan_to_num(1.0)  # links joined from parts, of which some had no weights
+            return (loss * weight).sum() / weight.sum().clamp(min=1e-8)
         return loss.mean() if w is None else reduced(loss, w)
 
 

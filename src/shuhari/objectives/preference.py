@@ -13,7 +13,8 @@ of h:
 | SLiC   | form = "hinge" (the paper's own: reference_free)                    | Zhao et al. 2023                    |
 | SimPO  | reference_free, level = "sequence", margin > 0                      | Meng et al. 2024                    |
 
-Links come from data (buffer `preferences`) or from graded groups (transforms `pairs`, `labels`). Left out: a supervised
+Links come from data (buffer `preferences`) or from graded groups (transforms `pairs`, `labels`). `LINKED` columns of
+them are read where they are there: what a data set knows of each pair. Left out: a supervised
 term beside (that is `nll`), divergences other than reverse KL, per-token weights.
 """
 
@@ -31,6 +32,7 @@ from torch.nn import functional as F
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, PositiveNumber, check
 from shuhari.data import Info, Number, nearest
+from shuhari.kernel.columns import LINKED
 from shuhari.kernel.ratio import SampleLevel, log_ratio
 from shuhari.kernel.registry import register
 from shuhari.needs import Need
@@ -53,8 +55,16 @@ class Preference:
     sum over a row's decisions), `sequence` (their mean), `episode` (the sum over the rows of an episode, for samples of
     several turns that are several rows). reference_free: s is log pi alone, and no `reference` is asked. score: the
     method of the distributions that s is made of, in place of the log-probability.
+
+    Columns [P] of the links are read where they are there; where a pair has none (NaN), it counts as one without.
+    `margin`: what h is reduced by, beside the setting (a reward model's by how much better the chosen one is: Touvron
+    et al. 2023, "Llama 2", equation 2). `label` p in [0, 1]: how likely the chosen one is the better, so that the loss
+    is p loss(h) + (1 - p) loss(-h), cDPO pair by pair; label_smoothing then takes p to (1 - e) p + e (1 - p).
+    `weight`, 0 or more: the loss is their weighted mean over pairs.
+
     Info: `chosen` and `rejected` (the implicit rewards, beta s), `margin` (the one less the other), `accuracy` (the
-    share where it is above 0). KeyError without the links.
+    share where it is above 0, or of pairs with a label below 1/2 below it). KeyError without the links, ValueError
+    for a label or a weight out of range.
     """
 
     beta: PositiveNumber = 0.1
@@ -79,13 +89,20 @@ class Preference:
         return (live,) if self.reference_free else (live, Need((self.reference,), self.score))
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        beta, (index, _) = ctx.at(self.beta), read_links(batch, self.links)
+        beta, (index, columns) = ctx.at(self.beta), read_links(batch, self.links)
         better, worse = (beta * scores(batch, self.needs, self.level)[index]).unbind(1)
         h = better - worse - ctx.at(self.margin)
-        loss = FORMS[self.form](h, beta)
-        if self.label_smoothing:
-            loss = (1 - self.label_smoothing) * loss + self.label_smoothing * FORMS[self.form](-h, beta)
-        info = {"accuracy": (better > worse).float(), "margin": better - worse, "chosen": better, "rejected": worse}
+        if "margin" in columns:
+            h = h - columns["margin"].nan_to_num(0.0)
+        loss, right, e = FORMS[self.form](h, beta), better > worse, self.label_smoothing
+        if "label" in columns:
+            told = columns["label"].nan_to_num(1.0)
+            sure = (1 - e) * told + e * (1 - told)
+            loss = sure * loss + (1 - sure) * FORMS[self.form](-h, beta)
+            right = torch.where(told < 0.5, worse > better, right)
+        elif e:
+            loss = (1 - e) * loss + e * FORMS[self.form](-h, beta)
+        info = {"accuracy": right.float(), "margin": better - worse, "chosen": better, "rejected": worse}
         return loss, {k: v.detach() for k, v in info.items()}
 
 
@@ -135,13 +152,21 @@ class Kto:
 
 
 def read_links(batch: Batch, name: str) -> tuple[Tensor, dict[str, Tensor]]:
-    """The links [P, m] and their columns [P]; KeyError, with where links come from, where the batch has none."""
+    """The links [P, m] and their columns [P]; KeyError, with where links come from, where the batch has none, and
+    ValueError for a column out of its range (`LINKED`)."""
     if name not in batch.links:
         raise KeyError(
             f"no links {name!r} in the batch; {nearest(name, batch.links)}: they come from [transform.pairs] or "
             "[transform.labels] (graded groups), or from buffer.use = 'preferences' (data)"
         )
-    return batch.links[name]
+    index, columns = batch.links[name]
+    for column, (least, most) in LINKED.items():
+        x = columns.get(column)
+        if x is not None and bool(((x < least) | (x > most)).any()):
+            odd = x[(x < least) | (x > most)][0]
+            expected = f"expected a number in [{least:g}, {most:g}]" if most < torch.inf else "expected 0 or more"
+            raise ValueError(f"links {name!r}: a {column} is {float(odd):g}: {expected}")
+    return index, columns
 
 
 def scores(batch: Batch, needs: tuple[Need, ...], level: str) -> Tensor:

@@ -24,9 +24,9 @@ class Declares:
     that it has drawn. stamps: columns that it writes; None: it does not say, so that nothing is known of what is there
     behind it. Beside plain names (of a task: what its environments tell) there are `reward/<name>` (what is graded; a
     reward stamps nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`; names that only data
-    tell are said as `reward/*`, `weight/*`, `links/*`, and `*` for all others. couples: whether the loss of a row
-    depends on others (`batch`), links: the links that it is of. least_n: how many samples of a group it compares, so
-    what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there are.
+    tell are said as `reward/*`, `weight/*`, `links/*`, `info/*`, and `*` for all others. couples: whether the loss of a
+    row depends on others (`batch`), links: the links that it is of. least_n: how many samples of a group it compares,
+    so what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there are.
     """
 
     needs: tuple[Need, ...] = ()
@@ -55,7 +55,8 @@ def needs_of(component: Any) -> tuple[Need, ...]:
 def is_among(column: str, declared: Collection[str]) -> bool:
     """Whether a column is one of those declared, or one that a `*` among them stands for."""
     space, slash, _ = column.partition("/")
-    return column in declared or (f"{space}/*" if slash and space in SPACES else "*") in declared
+    among = (f"{space}/*" in declared) if slash else False
+    return column in declared or among or ("*" in declared and not (slash and space in SPACES))
 
 
 def _said(component: Any, name: str) -> Any:

@@ -29,6 +29,8 @@ from shuhari.data import (
 from shuhari.ports import Ctx, Source, Task, Window, ability
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 
+LARGEST = 3e38  # a column has numbers below it
+
 
 class Walk(Protocol):
     """Settings of an iteration: `draws` draws of `size` problems of `split`, from index `offset` on, in the order that
@@ -177,8 +179,8 @@ def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
 
 def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: Window | None = None) -> Trajectory:
     """The prompt, then `solution` and the end token: one row, without log-probabilities. In an environment the
-    turns of the solution are played, seen through `window`. ValueError where it is None, TypeError where it is not
-    text."""
+    turns of the solution are played, seen through `window`. Numbers of the problem's `info` are told as `info/<name>`.
+    ValueError where it is None, TypeError where it is not text."""
     whose = f"problem {problem.id!r} of {problem.task}"
     if solution is None:
         raise ValueError(f"{whose} has no solution and no answer: nothing to show")
@@ -187,12 +189,21 @@ def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: 
         if not turns:
             raise ValueError(f"{whose} has a solution without a turn: nothing to show")
         encoded = [_encode_closed(turn, whose, ctx, role) for turn in turns]
-        return ctx.wait(replay_turns(Playing(env, Request(problem), ctx, (role,), window), encoded))
+        played = ctx.wait(replay_turns(Playing(env, Request(problem), ctx, (role,), window), encoded))
+        return replace(played, info={**played.info, **read_numbers(problem)})
     action = _encode_closed("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
     context = ctx.encode(problem.prompt, role)
     if not is_tokens(context):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
-    return Trajectory(Request(problem), (Step.of(context, action, version=-1, role=role),))
+    step = Step.of(context, action, version=-1, role=role)
+    return Trajectory(Request(problem), (step,), info=read_numbers(problem))
+
+
+def read_numbers(problem: Problem) -> dict[str, float]:
+    """`info/<name>` -> each number of the problem's `info`, true and false as 1 and 0; without those that a column
+    (float32) cannot hold."""
+    numbers = ((n, x) for n, x in problem.info.items() if isinstance(x, bool | int | float | np.number))
+    return {f"info/{n}": float(x) for n, x in numbers if abs(x) < LARGEST}
 
 
 async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:

@@ -1,8 +1,9 @@
-"""Advantages of whole samples: the outcome of a row's path, centred and scaled over its group or the batch.
+"""Advantages of samples, or of their turns: an outcome or a column, centred and scaled over a group or another unit.
 
-Axes: `B` rows, `K` positions. Four settings give the family: centre x unit x scale x eps. Statistics are those of
-(group, role), over the ends of paths; ungraded and broken episodes do not count. In a tree the outcome of an inner row
-is the mean over its graded leaves, so the same formula is node-level credit. No critic: see `returns` for that.
+Axes: `B` rows, `K` positions, `U` what is compared: rows, or turns. Four settings give the family: centre x unit x
+scale x eps. Statistics are those of (group, role), over the ends of paths; ungraded and broken episodes do not count.
+In a tree the outcome of an inner row is the mean over its graded leaves, so the same formula is node-level credit. No
+critic: see `returns` for that.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, check
 from shuhari.kernel.pack import find_usable
-from shuhari.kernel.reduce import group_mean
+from shuhari.kernel.reduce import ends, mean_by, units
 from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.transforms.streams import find_carried, zero_ungraded
+from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded
+from shuhari.transforms.turns import Compared, add_rewards, find_rows, find_turns, number_turns
+
+UNITS = ("group", "batch", "state")  # another one is the name of a column
 
 
 @register("transform", "advantage")
@@ -29,10 +33,12 @@ class Advantage:
     """Stamps column `into` [B, K]: (outcome - centre) / scale on every decision of the row, 0 elsewhere.
 
     centre: `mean` (GRPO), `leave-one-out` (RLOO: the mean of the *others*, so n / (n - 1) times the distance to the
-    mean; Ahmadian et al. 2024, equation 10) or `none`, of the row's `unit`: `group` or `batch`. scale: the standard
-    deviation over the `group` (GRPO, Shao et al. 2024, section 4.1.2), over the `batch` of the centred numbers
-    (REINFORCE++ with a group baseline), over the batch of the outcomes as they are, `raw` (LitePPO, Liu et al. 2025,
-    arXiv 2508.08221), or `none` (Dr. GRPO), plus `eps`. ddof = 1 is the unbiased deviation, and with
+    mean; Ahmadian et al. 2024, equation 10) or `none`, of the row's `unit`. unit: `group`, `batch`, `state` (the next
+    steps of one state, rows with one parent in a tree: each of their values counts, the mean outcome of the answers
+    below it), or the name of a column of whole numbers, one a row, of which rows of one role share a number. scale: the
+    standard deviation over the `group` (GRPO, Shao et al. 2024, section 4.1.2), over the `unit`, over the `batch` of
+    the centred numbers (REINFORCE++ with a group baseline), over the batch of the outcomes as they are, `raw` (LitePPO,
+    Liu et al. 2025, arXiv 2508.08221), or `none` (Dr. GRPO), plus `eps`. ddof = 1 is the unbiased deviation, and with
     eps = 1e-4 what TRL computes; verl has ddof = 1 and 1e-6. A group of one has nothing to compare with: its advantage
     is 0 unless centre is `none`. With equal outcomes all centred advantages are 0 as well (the filter `mixed` drops
     such groups).
@@ -44,23 +50,32 @@ class Advantage:
     are turns of an episode. Every row that decides then counts in the statistics, inner ones of chains and trees too.
     ValueError where it differs within a row (`returns.level = "row"` gives one number a row).
 
+    level: `row`, one number a row; or `turn`, one a turn, also of episodes that are one row: of `column`, such as the
+    `return` of `returns.level = "segment"`, or what the reward (no column, or one of rewards) pays in the turn. Every
+    turn that the policy decided counts, where its row weighs something on `stream`. turns: at that level, whether all
+    turns of a unit are compared, `pooled`, or first ones with first ones, second with second, `by-number` (also over
+    the batch where that is the unit). ValueError for rows without turns (those of controllers).
+
     virtual: so many samples of outcome `best` count in the centre and the scale of every group, beside those that there
     are; they are not learnt from. With 1, a group that is all wrong has negative advantages (NGRPO: Nan et al. 2025,
     "NGRPO: Negative-enhanced Group Relative Policy Optimization"; its code has ddof = 1, eps = 1e-6). Statistics of the
     batch know none: ValueError.
 
-    Rows whose outcome is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
+    Rows whose outcome is NaN, or turns whose number is, get advantage 0 and weight 0 on `stream`, and the rows are
+    charged as `ungraded`. Rows without weight on `stream` count in a group of rows, and in no other unit.
     """
 
     centre: Literal["mean", "leave-one-out", "none"] = "mean"
-    unit: Literal["group", "batch"] = "group"
-    scale: Literal["group", "batch", "raw", "none"] = "group"
+    unit: str = "group"
+    scale: Literal["group", "unit", "batch", "raw", "none"] = "group"
     eps: AtLeast0 = 1e-4
     ddof: Count = 1
     reward: str = "reward"
     stream: str = "rl"
     exclude: str = ""
     column: str = ""
+    level: Literal["row", "turn"] = "row"
+    turns: Literal["pooled", "by-number"] = "pooled"
     virtual: Count = 0
     best: float = 1.0
     into: str = "advantage"
@@ -72,7 +87,11 @@ class Advantage:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.virtual and (self.unit != "group" or self.scale not in ("group", "none")):
+        if self.level == "turn" and self.unit == "state":
+            raise ValueError("advantage: unit is 'state', whose next steps are rows, and level 'turn': expected 'row'")
+        if self.level == "row" and self.turns != "pooled":
+            raise ValueError(f"advantage: turns = {self.turns!r} is of turns: expected level = 'turn'")
+        if self.virtual and (self.unit != "group" or self.scale not in ("group", "unit", "none")):
             raise ValueError(
                 "advantage: virtual samples are of a group: expected unit = 'group' and scale = 'group' or 'none', "
                 f"not {self.unit!r} and {self.scale!r}"
@@ -80,62 +99,106 @@ class Advantage:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (self.column or self.reward, f"weight/{self.stream}", *((self.exclude,) if self.exclude else ()))
+        unit = () if self.unit in UNITS else (self.unit,)
+        return (self.column or self.reward, f"weight/{self.stream}", *((self.exclude,) if self.exclude else ()), *unit)
 
     @property
     def least_n(self) -> int:
-        return 2 if self.unit == "group" and self.centre != "none" and not (self.virtual or self.column) else 1
+        if self.unit != "group" or self.centre == "none" or self.virtual:
+            return 1
+        many = self.column or self.level == "turn"  # one sample may have several numbers, which are compared
+        return 1 if many and self.turns == "pooled" else 2
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
-        outcome = self._column(batch) if self.column else batch.outcome(self.reward)
-        missing = outcome.isnan() & find_usable(batch)
-        r = outcome.masked_fill(~find_usable(batch), torch.nan)  # what a broken episode earned says nothing
-        excluded = batch[self.exclude] > 0 if self.exclude else torch.zeros_like(missing)
+        of = find_turns(batch) if self.level == "turn" else find_rows(batch)
+        number, usable = self._numbers(batch, of), find_usable(batch)[of.row]
+        missing = number.isnan() & usable
+        r = number.masked_fill(~usable, torch.nan)  # what a broken episode earned says nothing
+        excluded = (batch[self.exclude] > 0)[of.row] if self.exclude else torch.zeros_like(missing)
         counted = r.masked_fill(excluded, torch.nan)
-        if self.unit == "batch":
-            counted = counted.masked_fill(~find_carried(batch, self.stream), torch.nan)
-        mean, n = self._add_virtual(*self._mean(batch, counted, self.unit), self.best)
+        unit = self._index(batch, of, self.unit)
+        if self.level == "turn" or self.unit != "group":
+            counted = counted.masked_fill(~find_carried(batch, self.stream)[of.row], torch.nan)
+        counts = self._find_counting(batch, of)
+        mean, n = self._add_virtual(*_mean(counted, unit, counts), self.best)
         alone = self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1
-        if alone and int(self._mean(batch, torch.zeros_like(r), "group")[1].max()) == 1:  # not for want of grades
+        if alone and int(_mean(torch.zeros_like(r), unit, counts)[1].max()) == 1:  # not for want of grades
             raise ValueError(
-                f"advantage: centre = {self.centre!r} compares the samples of a group, and every group has one: "
-                "set rollout.n to 2 or more, or unit = 'batch'"
+                f"advantage: centre = {self.centre!r} compares the {of.name if of.name == 'turn' else 'sample'}s of a "
+                "group, and every group has one: set rollout.n to 2 or more, or unit = 'batch'"
             )
         a = r if self.centre == "none" else torch.where(n > 1, r - mean, 0.0 * r)
         if self.centre == "leave-one-out":
             a = torch.where(excluded, a, a * (n / (n - 1).clamp(min=1)))
         if self.scale != "none":
             spread = (a if self.scale == "batch" else r).masked_fill(excluded, torch.nan)
-            a = a / (self._deviation(batch, spread) + self.eps)
-        batch = zero_ungraded(batch, missing, ctx, self.stream)
-        return batch.put({self.into: a.nan_to_num(0.0)[:, None] * batch["mask"]})
+            a = a / (self._deviation(batch, of, spread, counts) + self.eps)
+        batch = self._zero_ungraded(batch, of, missing, ctx)
+        return batch.put({self.into: of.spread(a.nan_to_num(0.0))})
 
-    def _mean(self, batch: Batch, x: Tensor, unit: str) -> tuple[Tensor, Tensor]:
-        return group_mean(batch, x, unit, leaves=not self.column)
+    def _numbers(self, batch: Batch, of: Compared) -> Tensor:
+        """[U] what is compared; NaN where a row decides nothing of a column."""
+        if self.level == "turn":
+            name = self.column or self.reward
+            paid = name == self.reward or name.startswith("reward/")
+            return (add_rewards(batch, of, batch[name]) if paid else of.read(batch[name], name)).float()
+        if not self.column:
+            return batch.outcome(self.reward)
+        return of.read(batch[self.column], self.column).float().masked_fill(~batch.decides, torch.nan)
 
-    def _column(self, batch: Batch) -> Tensor:
-        """[B] the number of each row; NaN where it decides nothing."""
-        x, mask = batch[self.column], batch["mask"]
-        if x.dim() == 1:
-            return x.masked_fill(~batch.decides, torch.nan)
-        first = x.gather(1, mask.int().argmax(1)[:, None])
-        if bool(((x != first) & mask & ~(x.isnan() & first.isnan())).any()):
-            raise ValueError(f"advantage: column {self.column!r} differs within a row: expected one number a row")
-        return first[:, 0].masked_fill(~batch.decides, torch.nan)
+    def _index(self, batch: Batch, of: Compared, unit: str) -> Tensor:
+        """[U] the unit of each, numbered from 0; of a column, and by the number of the turn, of one role."""
+        if unit in UNITS:
+            index = units(batch, unit)[of.row]
+        else:
+            found = of.read_whole(batch[unit], unit)
+            index = _pair(found, batch["role"][of.row])
+        apart = self.turns == "by-number" and (unit != "batch" or self.unit == "batch")
+        return _pair(index, number_turns(batch, of)) if apart else index
 
-    def _deviation(self, batch: Batch, x: Tensor) -> Tensor:
-        """[B] the standard deviation of x [B] over the unit of `scale`; 1 - eps where there are too few to tell."""
-        unit = "group" if self.scale == "group" else "batch"
-        if unit == "batch":
-            x = x.masked_fill(~find_carried(batch, self.stream), torch.nan)
-        mean, real = self._mean(batch, x, unit)
+    def _find_counting(self, batch: Batch, of: Compared) -> Tensor:
+        """[U] bool: those that statistics are of: a path's last row, but where every row has a number of its own."""
+        if self.column or self.level == "turn":
+            return torch.ones(len(of.row), dtype=torch.bool)
+        return batch.decides if self.unit == "state" else ends(batch)
+
+    def _deviation(self, batch: Batch, of: Compared, x: Tensor, counts: Tensor) -> Tensor:
+        """[U] the standard deviation of x [U] over the unit of `scale`; 1 - eps where there are too few to tell."""
+        unit = {"group": "group", "unit": self.unit}.get(self.scale, "batch")
+        if self.level == "turn" or unit != "group":
+            x = x.masked_fill(~find_carried(batch, self.stream)[of.row], torch.nan)
+        index = self._index(batch, of, unit)
+        mean, real = _mean(x, index, counts)
         mean, n = self._add_virtual(mean, real, self.best)
-        variance, _ = self._add_virtual(self._mean(batch, (x - mean) ** 2, unit)[0], real, (self.best - mean) ** 2)
+        variance, _ = self._add_virtual(_mean((x - mean) ** 2, index, counts)[0], real, (self.best - mean) ** 2)
         deviation = (variance * n / (n - self.ddof)).sqrt()
         return torch.where(n > self.ddof, deviation, 1.0 - self.eps)
 
+    def _zero_ungraded(self, batch: Batch, of: Compared, missing: Tensor, ctx: Ctx) -> Batch:
+        """Weight 0 for what has no number; a row that loses a turn or itself is charged as `ungraded`, once."""
+        if self.level == "row":
+            return zero_ungraded(batch, missing, ctx, self.stream)
+        lost = of.spread(missing.float()) > 0
+        weight, carried = weights_on(batch, self.stream), lost.any(1) & find_carried(batch, self.stream)
+        if not bool(carried.any()):
+            return batch
+        ctx.charge("ungraded", int(carried.sum()))
+        return batch.put({f"weight/{self.stream}": weight.masked_fill(lost, 0.0)})
+
     def _add_virtual(self, mean: Tensor, n: Tensor, value: Tensor | float) -> tuple[Tensor, Tensor]:
-        """The mean [B] of n [B] numbers and as many of `value` as there are virtual samples, and how many these are."""
+        """The mean [U] of n [U] numbers and as many of `value` as there are virtual samples, and how many these are."""
         if not self.virtual:
             return mean, n
         return (mean * n + self.virtual * value) / (n + self.virtual), n + self.virtual
+
+
+def _mean(x: Tensor, index: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """([U] mean of x [U] over those of one `index` that count, [U] how many do); NaN does not count."""
+    mean, n = mean_by(x.masked_fill(~counts, torch.nan), index, int(index.max()) + 1 if len(index) else 0)
+    return mean[index], n[index]
+
+
+def _pair(a: Tensor, b: Tensor) -> Tensor:
+    """[U] the number of each pair of whole numbers, from 0."""
+    (_, i), (found, j) = (torch.unique(x, return_inverse=True) for x in (a, b))
+    return torch.unique(i * len(found) + j, return_inverse=True)[1]

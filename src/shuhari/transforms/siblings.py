@@ -50,7 +50,7 @@ class Apart:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         batch, value, counts = _find_values(batch, ctx, self.reward, self.stream)
-        state = find_states(batch)
+        state = units(batch, "state")
         n = int(state.max()) + 1 if len(state) else 0
         apart = spread_by(value[counts], state[counts], n) > self.least
         return zero_weight(batch, ~apart[state], self.stream)
@@ -86,7 +86,7 @@ class FirstPit:
         batch, value, counts = _find_values(batch, ctx, self.reward, self.stream)
         up = batch.local(batch["parent"])
         before = torch.where(up < 0, group_mean(batch, value)[0], value[up.clamp(min=0)])
-        state = find_states(batch)
+        state = units(batch, "state")
         rows = counts.nonzero()[:, 0]
         order = rows[value[rows].argsort(descending=True, stable=True)]
         best = torch.full((int(state.max()) + 1 if len(state) else 0,), -1)
@@ -98,13 +98,6 @@ class FirstPit:
         paired = torch.zeros(len(batch), dtype=torch.bool)
         paired[index.flatten()] = True
         return zero_weight(batch, ~paired, self.stream).link("pairs", index)
-
-
-def find_states(batch: Batch) -> Tensor:
-    """[B] the number of the state in which each row begins: alike for rows with one parent, and for those of a group
-    that have none."""
-    up, group = batch.local(batch["parent"]), units(batch, "group")
-    return torch.unique(torch.where(up < 0, -1 - group, up), return_inverse=True)[1]
 
 
 def _find_values(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[Batch, Tensor, Tensor]:

@@ -47,7 +47,7 @@ class Aside:
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        return (f"weight/{self.stream}",)
+        return f"weight/{self.stream}", "info/*"
 
     @property
     def reads(self) -> tuple[str, ...]:
