@@ -34,7 +34,7 @@ class Script:
     async def sample(self, role: str, seen: Any, sampling: Any, n: int = 1, *, key: Any) -> list[Trace]:
         text = self.said.pop(0)
         self.heard.append((role, TOKENS.decode(seen)))
-        return [Trace(np.asarray(TOKENS.encode(text)), np.float32([-1]), 0, {"text": text})]
+        return [Trace(np.asarray(TOKENS.encode(text)), np.array([-1.0], np.float32), 0, {"text": text})]
 
 
 def play(said: str) -> tuple[Any, list[tuple[str, str]]]:
@@ -53,7 +53,7 @@ def test_each_is_asked_at_his_turn_and_sees_what_he_may() -> None:
 
 def test_what_only_some_rounds_are_paid_is_0_in_the_others() -> None:
     """Found at once: 1 and .5; found after a lie: 1 and 0; never found: nothing is paid at all."""
-    groups, names = [[play(said)[0] for said in ("22", "31?<3", "3012")]], {}
+    groups, names = [[play(said)[0] for said in ("22", "31?<3", "3012")]], dict[str, set[str]]()
     note_names(names, groups[0])
     assert set(names) == {"found", "quick", "honest"}
     batch = pack(fill_unpaid(groups, names)[0])

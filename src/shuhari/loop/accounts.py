@@ -12,9 +12,8 @@ MESSAGES = 5  # of a step: the first of them
 
 
 class Accounts:
-    """The accounts of a run. `ledger`: name -> amount; `problems`: the first messages of this step; `failed`:
-    what is told of each failure first, and may raise it; `muted`: while what was spent already is asked for again, nothing is charged.
-    """
+    """The accounts of a run. `ledger`: name -> amount; `problems`: the first messages of this step; `failed`: is told
+    of each failure first, and may raise it; `muted`: nothing is charged, as what was spent is asked for again."""
 
     def __init__(self) -> None:
         self.ledger: dict[str, float] = {}
