@@ -6,7 +6,7 @@
 Runs of text, of control (a replay on disk), asynchronous ones and a study, a few seconds each (`tests/test_kill.py`).
 Kills: `shuhari train` is started as a user does, and ended by kill -9 at a random moment, again and again; then it runs
 to its end, which must be that of a run that was never killed, bit for bit. Damages and edits: of a run that was killed
-half-way, one file is changed at random, or one cell, or row, of its database. What looks into runs for `shuhari doctor`
+half-way, one file is changed at random, or one cell, or row, of its database. The command `shuhari doctor`
 tells it, or `shuhari train` refuses it, or the run ends as if nothing had been (in forks of one process, which saves
 imports). A table is printed; the exit code is 1 if a run ended otherwise, and nobody had said a word.
 """
@@ -14,6 +14,7 @@ imports). A table is printed; the exit code is 1 if a run ended otherwise, and n
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import random
 import shutil
@@ -25,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from shuhari.config.recipe import dump  # noqa: E402
+from shuhari.desk.cli import main as main_of_shuhari  # noqa: E402
 from shuhari.store import Run, inspect_run  # noqa: E402
 from shuhari.testing.compare import contents, differences  # noqa: E402
 from small_runs import recipe  # noqa: E402
@@ -267,13 +269,12 @@ def judge(lab: Lab, name: str, run: Path) -> tuple[str, list[str]]:
 
 
 def tell(place: Path) -> bool:
-    """Whether the doctor finds fault with a run, or finds none."""
-    from shuhari.store import StoreError
-
-    try:
-        return bool(inspect_run(place).faults)
-    except StoreError:
-        return True
+    """Whether `shuhari doctor` finds fault with a run, or finds none."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        try:
+            return bool(main_of_shuhari(["doctor", str(place)]))
+        except SystemExit as error:
+            return bool(error.code)
 
 
 def try_all(
