@@ -202,8 +202,8 @@ def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: 
 def read_numbers(problem: Problem) -> dict[str, float]:
     """`info/<name>` -> each number of the problem's `info`, true and false as 1 and 0; without those that a column
     (float32) cannot hold."""
-    numbers = ((n, x) for n, x in problem.info.items() if isinstance(x, bool | int | float | np.number))
-    return {f"info/{n}": float(x) for n, x in numbers if abs(x) < LARGEST}
+    numbers: dict[str, Any] = {n: x for n, x in problem.info.items() if isinstance(x, bool | int | float | np.number)}
+    return {f"info/{n}": float(x) for n, x in numbers.items() if abs(x) < LARGEST}
 
 
 async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
