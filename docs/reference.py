@@ -168,7 +168,10 @@ def shared_tables() -> Iterator[str]:
 
     places = {
         "Sampling": [("`[rollout.sampling]`", Sampling)],
-        "Parts and terms": [("`[part.<name>]`", Part), ("`[part.<name>.terms.<loss>]`, beside the loss's own", Term)],
+        "Parts and terms": [
+            ("`[part.<name>]`, whose optimiser moves the roles that it `trains`, and no others", Part),
+            ("`[part.<name>.terms.<loss>]`, beside the loss's own", Term),
+        ],
         "Evaluation": [("`[evaluate]`", Evaluation), ("`[evaluate.more.<name>]`", Further)],
         "Store": [("`[store]`", Checkpointing)],
         "Distributed": [("`[distributed]`", Distributed)],
@@ -176,7 +179,8 @@ def shared_tables() -> Iterator[str]:
     for heading, tables in places.items():
         yield from (f"### {heading}", "")
         for where, cls in tables:
-            yield from (f"{where}:", "", *settings_of(cls), "")
+            preset = {"trains": ["<name>"]} if cls is Part else None  # which a recipe need not say
+            yield from (f"{where}:", "", *settings_of(cls, preset), "")
 
 
 def settings_of(cls: Any, preset: Any = None) -> Iterator[str]:

@@ -112,8 +112,9 @@ class Sampling:
     """How a policy is sampled: temperature, truncation, length. A field that a model cannot honour is an error.
 
     `temperature` > 0, or a `Ramp` over the decision index; `greedy` takes the mode, and log-probabilities are then
-    those of the temperature given. `top` alternatives are reported per decision; `ban` holds for the first decision;
-    `epsilon` in [0, 1] mixes in a uniform action.
+    those of the temperature given. of each decision the `top` likeliest alternatives are told in the step's `info`:
+    `info["top"]` [K, top] are their ids, the likeliest first, `info["top_logp"]` [K, top] their log-probabilities
+    at these settings. `ban` holds for the first decision; `epsilon` in [0, 1] mixes in a uniform action.
     """
 
     temperature: Annotated[Number, bounds.Bounds(0, open="low", hint="for the mode set greedy = true")] = 1.0

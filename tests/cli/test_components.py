@@ -63,6 +63,14 @@ def test_an_infinity_is_said(shuhari: Any) -> None:
     assert "or inf" in line and line.split()[-1] == "inf"
 
 
+def test_what_a_docstring_points_to_is_printed(shuhari: Any) -> None:
+    """A table stands in the docstring of a module; what a component says is told with what its module says."""
+    assert "| SimPO " in shuhari("components", "objective", "preference").out
+    tables = [key for key in registry.entries() if "table of the module" in describe(*key)["doc"]]
+    assert ("objective", "preference") in tables and all("|--" in describe(*key)["module"] for key in tables)
+    assert not [key for key in registry.entries() if "table above" in describe(*key)["doc"]]
+
+
 def test_a_preset_is_the_default_of_its_name() -> None:
     decoupled = [next(s["default"] for s in describe("optimiser", n)["settings"] if s["name"] == "decoupled")
                  for n in ("adamw", "adam")]  # fmt: skip
@@ -104,7 +112,7 @@ def test_ones_own_by_its_file(shuhari: Any, tmp_path: Path) -> None:
     told = listed(shuhari("components", "transform", f"{tmp_path}/mine.py:Half", "--json"))
     assert [(s["name"], s["type"], s["required"]) for s in told["settings"]] == [
         ("share", "number", True), ("names", "list of text", False)]  # fmt: skip
-    assert told["doc"].startswith("Halves it.") and told["note"]
+    assert told["doc"].startswith("Halves it.") and told["note"] and not told["module"]
 
 
 def test_the_shell_completes_kinds() -> None:

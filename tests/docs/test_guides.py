@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import runpy
 from collections.abc import Callable
@@ -56,6 +57,17 @@ def test_from_verl(follow: Follow) -> None:
     Path("sums.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n', encoding="utf-8")
     told = CliRunner().invoke(app, ["train", "sums.toml", "--dry-run"])
     assert told.exit_code == 0 and "rewards.py:right" in told.output
+
+
+def test_several_roles(follow: Follow) -> None:
+    """The point where each role answers the other softly, by iteration; one part with both roles has the same bits."""
+    made = follow("several-roles")
+    p = q = 0.5
+    for _ in range(1000):
+        p += 0.05 * (1 / (1 + math.exp(4 * q - 1)) - p)
+        q += 0.05 * (1 / (1 + math.exp(1 - 4 * p)) - q)
+    assert made["rights"](made["apart"]) == pytest.approx((p, q), abs=0.05)
+    assert made["rights"](made["apart"]) == made["rights"](made["together"])
 
 
 def test_from_verifiers(follow: Follow) -> None:

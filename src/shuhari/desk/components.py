@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -68,9 +69,9 @@ def summarise(kind: str, name: str) -> dict[str, Any]:
 
 
 def describe(kind: str, name: str) -> dict[str, Any]:
-    """All that is known of a component before it is made: `doc`, `settings` (name, type, bounds, default, required) and
-    what it `declares` with its defaults (`note`: why not, where that hangs on settings that it needs). LookupError for
-    a kind or a component that there is not."""
+    """All that is known of a component before it is made: `doc`, what its `module` says, `settings` (name, type,
+    bounds, default, required) and what it `declares` with its defaults (`note`: why not, where that hangs on settings
+    that it needs). LookupError for a kind or a component that there is not."""
     from shuhari.data import nearest
     from shuhari.kernel import registry
 
@@ -87,10 +88,17 @@ def describe(kind: str, name: str) -> dict[str, Any]:
         "name": name,
         "class": f"{cls.__module__}.{cls.__qualname__}",
         "doc": inspect.getdoc(cls) or "",
+        "module": _read_module(cls),
         "settings": settings,
         "declares": declared,
         "note": note,
     }
+
+
+def _read_module(cls: type) -> str:
+    """The docstring of the module of a class; "" where it has none, or is no longer there."""
+    module = sys.modules.get(cls.__module__)
+    return inspect.cleandoc(module.__doc__ or "") if module else ""
 
 
 def describe_settings(cls: Any, preset: Mapping[str, Any] = MappingProxyType({})) -> list[dict[str, Any]]:

@@ -53,8 +53,10 @@ def _name_objective(term: Term) -> str:
 class Part:
     """What one optimiser owns: the roles it trains, its terms, and when it steps.
 
-    `minibatches` per epoch keep a `unit` whole (`row`, `group`, `episode`; auto: `group` where a term couples the
-    batch). The part acts on every `every`-th update, from update `after` on.
+    trains: the roles whose weights its optimiser moves, in a recipe by default the one that the part is called after.
+    No gradient reaches another, whatever the terms read. `minibatches` per epoch keep a `unit` whole (`row`, `group`,
+    `episode`; auto: `group` where a term couples the batch). The part acts on every `every`-th update, from
+    update `after` on.
     """
 
     trains: tuple[str, ...]

@@ -13,9 +13,9 @@ of h:
 | SLiC   | form = "hinge" (the paper's own: reference_free)                    | Zhao et al. 2023                    |
 | SimPO  | reference_free, level = "sequence", margin > 0                      | Meng et al. 2024                    |
 
-Links come from data (buffer `preferences`) or from graded groups (transforms `pairs`, `labels`). `LINKED` columns of
-them are read where they are there: what a data set knows of each pair. Left out: a supervised
-term beside (that is `nll`), divergences other than reverse KL, per-token weights.
+Links come from data (buffer `preferences`) or from graded groups (transforms `pairs`, `labels`). Columns of theirs
+(`LINKED`) are read where they are there: what a data set knows of each pair. Left out: a supervised term beside (that
+is `nll`), divergences other than reverse KL, robust DPO (its loss is not one of soft labels), per-token weights.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (h [P], beta) -> loss
 class Preference:
     """The loss of pairs, [P], over the `links` [P, 2] of (better, worse) rows: DPO by default.
 
-    beta > 0: of the KL to the reference that the optimum keeps, per nat. form: see the table above. label_smoothing in
-    [0, 0.5): the share of pairs that are labelled the wrong way round. margin: what h is reduced by. level: `row` (the
-    sum over a row's decisions), `sequence` (their mean), `episode` (the sum over the rows of an episode, for samples of
-    several turns that are several rows). reference_free: s is log pi alone, and no `reference` is asked. score: the
-    method of the distributions that s is made of, in place of the log-probability.
+    beta > 0: of the KL to the reference that the optimum keeps, per nat. form: by the table of the module.
+    label_smoothing in [0, 0.5): the share of pairs that are labelled the wrong way round. margin: what h is reduced by.
+    level: `row` (the sum over a row's decisions), `sequence` (their mean), `episode` (the sum over the rows of an
+    episode, for samples of several turns that are several rows). reference_free: s is log pi alone, and no `reference`
+    is asked. score: the method of the distributions that s is made of, in place of the log-probability.
 
     Columns [P] of the links are read where they are there; where a pair has none (NaN), it counts as one without.
     `margin`: what h is reduced by, beside the setting (a reward model's by how much better the chosen one is: Touvron

@@ -7,7 +7,7 @@ from collections.abc import Generator as Generator_
 from contextlib import AbstractContextManager as ContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from torch import Generator
+import torch
 
 from shuhari.batch import Batch
 from shuhari.data import Number, Payload, Request, Sampling, Trajectory
@@ -33,7 +33,7 @@ class Job(Protocol[Answer]):
 
 
 class Ctx(Protocol):
-    """The run, as components see it."""
+    """The run, as components see it. `rng` gives a `torch.Generator`: `torch.rand(n, generator=ctx.rng("name"))`."""
 
     step: int
     count: float  # where schedules stand: the step of the stage
@@ -50,7 +50,7 @@ class Ctx(Protocol):
     @property
     def models(self) -> Mapping[str, Model]: ...
     def phase(self, *name: object, root: bool = False) -> ContextManager[None]: ...  # within the one at hand, or `root`
-    def rng(self, *key: object) -> Generator: ...  # a named stream of this phase of the step; same key, same bits
+    def rng(self, *key: object) -> torch.Generator: ...  # a named stream of this phase of the step; same key, same bits
     def noise(self, batch: Batch, name: str) -> Noise: ...  # per row of the whole optimiser batch
     def at(self, number: Number) -> float: ...  # a schedule's value now
     def encode(self, prompt: Payload, role: str = "policy") -> Payload: ...  # text -> token ids; other payloads as is

@@ -68,6 +68,8 @@ def components(
         say(f"{key:<8} {', '.join(map(str, value)) if isinstance(value, list) else value}")
     if shown["note"]:
         say(shown["note"])
+    if shown["module"]:
+        say(f"\nIts module\n\n{shown['module']}")
 
 
 def _cut(text: str, limit: int = 110) -> str:
