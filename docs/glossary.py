@@ -88,7 +88,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "reward/mean": ("the mean of the trained reward over graded episodes", "as the reward"),
         "reward/std": ("the mean, over groups, of its standard deviation within a group", "as the reward"),
         "reward/score": ("the task's own measure, in [0, 1]", "score"),
-        "reward/<name>": ("the mean of one reward, weighed or not; `task` is what a Gymnasium environment pays", "as it"),
+        "reward/<name>": ("the mean of a reward, weighed or not; `task` is what Gymnasium pays", "as the reward"),
     },
     "Rollouts": {
         "rollout/episodes": ("episodes of the step; of lanes, all that have ended so far", "episodes"),
