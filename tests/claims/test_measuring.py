@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,10 +286,14 @@ steps = 0
 says = "a colder policy says its likeliest arm more often"
 budget = {steps = 0}
 settings.evaluate = {n = 8, samples = 8, more.cold.sampling.temperature = 0.01}
-check = [
-  {role = "headline", use = "gain", metric = "evaluate/cold.mean:final", other = "evaluate/mean:final", against = -1.0,
-   direction = "up", margin = 0.05},
-]
+[[claim.check]]
+role = "headline"
+use = "gain"
+metric = "evaluate/cold.mean:final"
+other = "evaluate/mean:final"
+against = -1.0
+direction = "up"
+margin = 0.05
 """
 
 
@@ -303,10 +306,9 @@ def test_arms_that_only_measure_are_compared_by_gains(tmp_path: Path, root: Path
     found = json.loads(json.dumps(measure(claim, root)))
     assert set(MADE) == {"method"} and found["verdict"] == "holds"  # a gain of more than -1, as all are
     assert 0 < found["headline"]["effect"] < 2
-    curve = 'metric = "evaluate/mean:final", against = 0.5, direction = "up"'
-    own = re.sub(r'use = "gain".*?direction = "up"', curve, GAIN, flags=re.DOTALL)
-    (tmp_path / "curve.toml").write_text(own)
-    with pytest.raises(RecipeError, match=r"claim.check.0: arms of 0 steps only measure, .* use = 'gain'"):
+    curve = '[[claim.check]]\nrole = "premise"\nmetric = "evaluate/mean:final"\nagainst = 0.5\ndirection = "up"\n'
+    (tmp_path / "curve.toml").write_text(GAIN + curve)
+    with pytest.raises(RecipeError, match=r"claim.check.1: arms of 0 steps only measure, .* use = 'gain'"):
         read(str(tmp_path / "curve.toml"))
     (tmp_path / "tokens.toml").write_text(GAIN.replace("{steps = 0}", "{tokens = 0}"))
     with pytest.raises(RecipeError, match=r"claim.budget.tokens: 0: expected a number of 1 or more"):
