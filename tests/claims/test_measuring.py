@@ -277,3 +277,39 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, told: str) -> No
     (tmp_path / "own.toml").write_text(RECIPE.replace(old, new, 1))
     with pytest.raises(RecipeError, match=told):
         read(str(tmp_path / "own.toml"))
+
+
+GAIN = """extends = "baselines/bandit"
+remove = ["part", "collect"]
+steps = 0
+[claim]
+says = "a colder policy says its likeliest arm more often"
+budget = {steps = 0}
+settings.evaluate = {n = 8, samples = 8, more.cold.sampling.temperature = 0.01}
+[[claim.check]]
+role = "headline"
+use = "gain"
+metric = "evaluate/cold.mean:final"
+other = "evaluate/mean:final"
+against = -1.0
+direction = "up"
+margin = 0.05
+"""
+
+
+def test_arms_that_only_measure_are_compared_by_gains(tmp_path: Path, root: Path) -> None:
+    """Each run is one row, at step 0, with nothing spent of the budget."""
+    (tmp_path / "gain.toml").write_text(GAIN)
+    claim = read(str(tmp_path / "gain.toml"))
+    assert claim.budget == ("steps", 0.0)
+    MADE.clear()
+    found = json.loads(json.dumps(measure(claim, root)))
+    assert set(MADE) == {"method"} and found["verdict"] == "holds"  # a gain of more than -1, as all are
+    assert 0 < found["headline"]["effect"] < 2
+    curve = '[[claim.check]]\nrole = "premise"\nmetric = "evaluate/mean:final"\nagainst = 0.5\ndirection = "up"\n'
+    (tmp_path / "curve.toml").write_text(GAIN + curve)
+    with pytest.raises(RecipeError, match=r"claim.check.1: arms of 0 steps only measure, .* use = 'gain'"):
+        read(str(tmp_path / "curve.toml"))
+    (tmp_path / "tokens.toml").write_text(GAIN.replace("{steps = 0}", "{tokens = 0}"))
+    with pytest.raises(RecipeError, match=r"claim.budget.tokens: 0: expected a number of 1 or more"):
+        read(str(tmp_path / "tokens.toml"))

@@ -111,6 +111,41 @@ def test_eval_of_an_earlier_step_and_another_split(shuhari, home: Path) -> None:
     assert done.code == 2 and "at least 4 samples" in " ".join(done.err.replace("│", " ").split())
 
 
+def test_eval_in_further_ways_says_which_setting_gave_them(shuhari, home: Path) -> None:
+    way = "evaluate.more.cold.sampling.temperature=0.1"
+    found = told(shuhari("eval", "s0", "--samples", 4, "--set", way, "--json"))
+    assert found["settings"] == {"evaluate.more.cold.sampling.temperature": 0.1} and found["cold.mean"]["n"] == 8
+    assert found["cold.mean"]["low"] <= found["cold.mean"]["value"] <= found["cold.mean"]["high"]
+    plain = told(shuhari("eval", "s0", "--samples", 4, "--json"))
+    assert {k: v for k, v in found.items() if "cold" not in k and k not in ("settings", "tokens")} == {
+        k: v for k, v in plain.items() if k != "settings"
+    }
+    done = shuhari("eval", "s0", "--set", way, "--set", "evaluate.samples=2")
+    assert "cold.pass@2" in done.out and "pass@4" not in done.out
+    assert "set: evaluate.more.cold.sampling.temperature = 0.1" in done.out
+    done = shuhari("eval", "s0", "--set", "part.policy.optimiser.lr=1")
+    assert done.code == 2 and "measured as it was trained: expected evaluate.<setting>" in done.err
+
+
+def test_a_run_that_only_measures_is_a_run(shuhari, home: Path) -> None:
+    Path("look.toml").write_text(
+        Path("runs/s0/recipe.toml").read_text().partition("[buffer]")[0].replace("steps = 4", "steps = 0")
+        + "[evaluate]\nn = 8\nmore.cold.sampling.temperature = 0.1\n"
+    )
+    done = shuhari("train", "look.toml", "--init", "s0", "--run", "runs/look")
+    assert done.code == 0 and "cold.greedy" in done.out and "the last stage only measures" in done.out, done
+    assert Run("runs/look").metrics()["evaluate/greedy"] == [Run("runs/s0").summary["after"]["greedy"]]
+    again = shuhari("train", "look.toml", "--init", "s0", "--run", "runs/look")
+    assert again.code == 0 and "is complete" in again.err
+    assert "all of it is as it was written" in shuhari("doctor", "look").out
+    assert "only measures" in shuhari("diagnose", "look").out
+    shown = shuhari("show", "look")
+    assert shown.code == 0 and "complete, step 0" in shown.out
+    assert shuhari("export", "look", "exported").code == 0 and Path("exported/config.json").is_file()
+    page = shuhari("board", "--json", "run?run=look")
+    assert page.code == 0, page.err
+
+
 def copy_runs(values: dict[str, list[float]], seeds: list[int]) -> list[str]:
     """Runs of an arm for each name, whose last reward is as given; the arms, as `compare` takes them."""
     arms = []

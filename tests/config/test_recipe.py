@@ -420,7 +420,8 @@ def test_every_recipe_of_the_package_resolves_and_survives_storing(name: str, tm
     [
         ("stepz = 3", r"stepz: no such key.*did you mean 'steps'"),
         ("[rolout]\nn = 3", r"rolout: no such key.*did you mean 'rollout'"),
-        ("steps = 0", r"steps: 0: expected a number of 1 or more"),
+        ("steps = -1", r"steps: -1: expected a number of 0 or more"),
+        ("decisions = 0", r"decisions: 0: expected a number of 1 or more"),
         ("steps = 2.5", r"steps: 2\.5: expected a whole number"),
         ("[[stage]]\nname = 'a'\ntokens = 0.5", r"stage\.a\.tokens: 0\.5: expected a whole number"),
         ("seconds = 0", r"seconds: 0: expected a number above 0"),
