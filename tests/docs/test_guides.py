@@ -70,6 +70,16 @@ def test_several_roles(follow: Follow) -> None:
     assert made["rights"](made["apart"]) == made["rights"](made["together"])
 
 
+def test_judges(follow: Follow) -> None:
+    """What is watched is reported and not trained on; both answers of an episode are decisions."""
+    run = follow("judges")["run"]
+    verdicts, surprises = (run.metrics[f"reward/{name}"][-2:] for name in ("verdict", "surprise"))
+    assert all(0 < x < 1 for x in verdicts) and all(x > 0 for x in surprises)
+    means, scores = run.metrics["reward/mean"][-2:], run.metrics["reward/score"][-2:]
+    assert means == pytest.approx([s + 0.5 * v for s, v in zip(scores, verdicts, strict=True)], abs=1e-6)
+    assert run.metrics["rollout/turns"][-1] == 2
+
+
 def test_from_verifiers(follow: Follow) -> None:
     made = follow("from-verifiers")
     assert {"before", "after"} <= made["run"].summary.keys()
