@@ -48,7 +48,7 @@ class World:
             for score in SCORES[int(r.problem.id)]:
                 step = Step.of(np.zeros(1, np.int32), np.ones(1, np.int32), np.zeros(1, np.float32))
                 group.append(Trajectory(r, (step,)).graded([None if score is None else {"score": score}]))
-        return add_reward(pack(group), context(weights={"score": 1.0}), silent=True)
+        return add_reward(pack(group), context(weights={"score": 1.0}))
 
 
 def shown(made: Picked, world: World) -> list[int]:

@@ -47,7 +47,7 @@ class World:
                 step = Step.of(np.zeros(1, np.int32), says, np.full(1, -n, np.float32))
                 grade = None if score is None else {"score": score}
                 group.append(Trajectory(r, (step,)).graded([grade]))
-        return add_reward(pack(group), context(weights={"score": 1.0}), silent=True)
+        return add_reward(pack(group), context(weights={"score": 1.0}))
 
 
 def drawn(made: Sampled, world: World) -> list[int]:

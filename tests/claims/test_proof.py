@@ -38,7 +38,7 @@ warm = "warm-up"
 budget = {steps = 40}
 settings = {evaluate = {every = 5, n = 8}}
 smoke = {budget = {steps = 20}}
-baseline = {stage.slow = false, stage.rl.part.policy.optimiser.lr = 0.02}
+baseline = {remove = ["stage.slow"], stage.rl.part.policy.optimiser.lr = 0.02}
 check = [
   {role = "headline", metric = "evaluate/greedy:area", direction = "up", margin = 0.1},
   {role = "because", metric = "reward/mean:last=5", direction = "up", against = "baseline"},

@@ -50,7 +50,7 @@ class Graded:
         step = Step.of(np.zeros(1, np.int32), np.ones(2, np.int32), np.zeros(2, np.float32))
         grades = [None if self.score[r.problem.id] is None else {"score": self.score[r.problem.id]} for r in requests]
         group = [Trajectory(r, (step,)).graded([g]) for r, g in zip(requests, grades, strict=True)]
-        return add_reward(pack(group), context(weights={"score": 1.0}), silent=True)
+        return add_reward(pack(group), context(weights={"score": 1.0}))
 
 
 curriculum: Curriculum = Unsolved(Asked("a"))

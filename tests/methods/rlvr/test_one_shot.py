@@ -49,7 +49,7 @@ class Graded:
             assert r.n == len(self.scores[r.problem.id])
             for x in self.scores[r.problem.id]:
                 group.append(Trajectory(r, (step,)).graded([None if x is None else {"score": x}]))
-        return add_reward(pack(group), context(weights={"score": 1.0}), silent=True)
+        return add_reward(pack(group), context(weights={"score": 1.0}))
 
 
 curriculum: Curriculum = Few(Asked("a"))
