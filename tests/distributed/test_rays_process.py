@@ -51,6 +51,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection
     """The run's end of a process that serves in a thread here, with its files in `ray`."""
     monkeypatch.setattr(rays, "Rays", FullYard)
     monkeypatch.setattr(logging.getLogger("shuhari"), "handlers", [])
+    monkeypatch.chdir(Path.cwd())  # the process goes to its own folder, which is removed: back in the end
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "log").touch()
     here, there = Pipe()
