@@ -22,7 +22,6 @@ from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
     OF_STAGE,
-    PLACE,
     REMOVE,
     SCALARS,
     SINGLE,
@@ -35,7 +34,6 @@ from shuhari.config.overlay import (
     lay,
     list_removed,
     look_up,
-    name_stages,
     nest,
     order_entries,
     read_settings,
@@ -43,6 +41,7 @@ from shuhari.config.overlay import (
     walk_leaves,
 )
 from shuhari.config.repeats import expand_repeats
+from shuhari.config.staged import read_stages
 from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
@@ -196,11 +195,7 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
         own = {k: v for k, v in table.items() if k != "extends" and (last or k not in OWN)}
         places: dict[str, str] = {}
         if "stage" in own:
-            if isinstance(own["stage"], list):  # a list of stages is whole; [stage.<name>] changes one
-                lay(tree, {REMOVE: ["stage"]}, name, sources)
-            stages = name_stages(own["stage"], name)
-            places = {n: stage[PLACE] for n, stage in stages.items() if PLACE in stage}
-            own["stage"] = {n: {k: v for k, v in stage.items() if k != PLACE} for n, stage in stages.items()}
+            own["stage"], places = read_stages(own, name, tree.get("stage", EMPTY))
         _lay(tree, own, name, sources)
         if places:
             tree["stage"] = order_entries(tree["stage"], places, "stage", "stage")
