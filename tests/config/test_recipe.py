@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -261,6 +262,25 @@ def test_settings_from_python_are_dotted_or_nested(write) -> None:
     assert r.tree["models"]["critic"]["at"] == [1, 2]
     with pytest.raises(RecipeError, match=r"rollout\.n: None"):
         load(path, settings={"rollout.n": None})
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("part.policy.terms.loss.dual", r"0\.0 is the default of 'dual' in 'clip', and no file sets it: .*--set"),
+        ("rollout.sampling.top_p", r"1\.0 is the default of 'top_p' in 'sampling'"),
+        ("store.keep", r"2 is the default of 'keep' in 'store'"),
+        ("part.policy.epoch", ".*there is no 'epoch' here; known: minibatches"),
+    ],
+)
+def test_what_stands_at_its_default_is_not_there_to_be_removed(write, key: str, told: str) -> None:
+    with pytest.raises(RecipeError, match=rf"^{re.escape(key)}: {told}"):
+        load("baselines/grpo", remove=[key])
+    over = 'extends = "baselines/grpo"\n'
+    with pytest.raises(RecipeError, match=told):
+        load(write("whole.toml", f'{over}remove = ["{key}"]'))
+    with pytest.raises(RecipeError, match=rf"^stage 'rl', {re.escape(key)}: {told}"):
+        load(write("stage.toml", f'{over}stage.rl.remove = ["{key}"]'))
 
 
 # ---------------------------------------------------------------- stages

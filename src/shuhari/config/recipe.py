@@ -42,6 +42,7 @@ from shuhari.config.overlay import (
 )
 from shuhari.config.repeats import expand_repeats
 from shuhari.config.staged import read_stages
+from shuhari.config.standing import tell_standing
 from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
@@ -95,7 +96,8 @@ class Recipe:
             try:
                 out[name] = resolve(self.tree, name)
             except RecipeError as error:
-                raise RecipeError(f"stage {name!r}, {error.where}", error.problem) from None
+                told = tell_standing(error, lambda: [{k: v for k, v in self.tree.items() if k != "stage"}])
+                raise RecipeError(f"stage {name!r}, {told.where}", told.problem) from None
         return out
 
     @cached_property
@@ -262,7 +264,10 @@ def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> 
     laid, before = "laid" in tree, copy_tree(tree)
     if over.get(REMOVE):
         gone = {REMOVE: over[REMOVE]}
-        lay(tree, spread_removal(tree, gone) if laid else gone, origin, sources)
+        try:
+            lay(tree, spread_removal(tree, gone) if laid else gone, origin, sources)
+        except RecipeError as error:
+            raise tell_standing(error, lambda: Recipe("", before).stages) from None
         _settle(tree, before, sources)
     if rest := {k: v for k, v in over.items() if k != REMOVE}:
         lay(tree, spread(tree, rest) if laid else rest, origin, sources)
