@@ -40,7 +40,6 @@ from shuhari.config.overlay import (
     merge_overlays,
     walk_leaves,
 )
-from shuhari.config.staged import HOW, NEW, name_stages
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel.kinds import LOSS
 from shuhari.kernel.registry import declared
@@ -66,13 +65,13 @@ class Change:
 
     @classmethod
     def of(cls, name: str, chain: Sequence[Mapping[str, Any]]) -> Change:
-        """Of a method's table and of those that it extends, youngest first. RecipeError for what no method may say."""
+        """Of a method's table and of those that it extends, youngest first, with the stages that they bring by name.
+        RecipeError for what no method may say."""
         if not all("on" in one for one in chain):
             raise RecipeError("extends", f"a recipe without `on`, extended by the method {name}: expected a method")
-        named = _name_stages(name, chain)
         table = merge_overlays(
-            {k: v for k, v in one.items() if k not in OWN or one is named[-1] or k in ("needs", "stage")}
-            for one in named
+            {k: v for k, v in one.items() if k not in OWN or one is chain[0] or k in ("needs", "stage")}
+            for one in reversed(chain)
         )
         for key in table:
             if key in (*BUDGETS, "task", "study", "threads", "seed", "micro_batch", "learner", "store"):
@@ -90,23 +89,6 @@ class Change:
                 raise RecipeError(f"needs.{key}", f"no such need of a method; {nearest(key, NEEDS)}")
         own = {k: v for k, v in table.items() if k in (*SECTIONS, REMOVE)}
         return cls(name, on, own, {**derive_needs(own), **needs}, table.get("stage", {}))
-
-
-def _name_stages(method: str, chain: Sequence[Mapping[str, Any]]) -> list[Tree]:
-    """The tables of a method and of those that it extends, oldest first, with the stages that they bring by name, in
-    the place of what TOML has. RecipeError for a change of a stage that none of the older ones brings."""
-    out, there = list[Tree](), list[str]()
-    for one in reversed(chain):
-        said = one.get("stage", {})
-        for name in said if isinstance(said, dict) else ():
-            if name not in there and not (isinstance(said[name], dict) and said[name].get(NEW) is True):
-                message = f"the method {method} brings no such stage, and changes all of a base that sample: {HOW}"
-                raise RecipeError(f"stage.{format_path((name,))}", message)
-        named = name_stages(said, method, there)
-        gone = [path for path in list_removed(one) if path[0] == "stage"]
-        there = [n for n in there if ("stage",) not in gone and ("stage", n) not in gone] + list(named)
-        out.append({**one, **({"stage": named} if named else {})})
-    return out
 
 
 @dataclass(frozen=True)

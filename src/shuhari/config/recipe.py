@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path as File
-from typing import Annotated, Any
+from typing import Any
 
-from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, Steps, bare, wrong
 from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
@@ -41,7 +40,8 @@ from shuhari.config.overlay import (
     walk_leaves,
 )
 from shuhari.config.repeats import expand_repeats
-from shuhari.config.staged import read_stages
+from shuhari.config.scalars import KINDS, read_scalar
+from shuhari.config.staged import name_all, read_stages
 from shuhari.config.standing import tell_standing
 from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
@@ -50,14 +50,6 @@ __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_difference
            "list_names", "load", "read_method", "restore_names", "spreads"]  # fmt: skip
 
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
-_SCALARS: dict[str, Any] = {
-    **dict.fromkeys(("name", "summary", "alone", "block"), str),
-    **{"seed": Seed, "threads": Processes, "micro_batch": Count},
-    **dict.fromkeys(BUDGETS, Budget),
-    "seconds": Positive,
-    "format": Annotated[int, Bounds(1, FORMAT)],
-    **{"repeat": Length, "steps": Steps},
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +173,7 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
         raise RecipeError("", "'' names no recipe: expected family/method, a .toml file, or a run's folder")
     if "on" in chain[0][1]:
         name, table = chain[0]
-        change = Change.of(str(table.get("name", name)), [one for _, one in chain])
+        change = _read_change(chain)
         base, more, _ = _read_recipe(change.on)
         if more:
             raise RecipeError("on", f"{change.on!r} in {name} is a method: expected a base, such as {more[0].on!r}")
@@ -211,7 +203,12 @@ def read_method(reference: str) -> Change:
     if "on" not in chain[0][1]:
         why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, a method's base")
         raise RecipeError("", f"{chain[0][0]} is a recipe of its own, and cannot be laid over another: {why}")
-    return Change.of(str(chain[0][1].get("name", chain[0][0])), [one for _, one in chain])
+    return _read_change(chain)
+
+
+def _read_change(chain: Sequence[tuple[str, Tree]]) -> Change:
+    name = str(chain[0][1].get("name", chain[0][0]))
+    return Change.of(name, name_all(name, [one for _, one in chain]))
 
 
 def _add_own(recipe: Recipe, own: Tree) -> Recipe:
@@ -330,8 +327,8 @@ def _check(tree: Tree, where: str = "") -> None:
         if key not in known:
             message = explain_unknown(key, tree, known if where else [*known, "extends", REMOVE])
             raise RecipeError(at, f"no such key in a recipe; {message}")
-        if key in _SCALARS:
-            tree[key] = _read_scalar(_SCALARS[key], value, at)
+        if key in KINDS:
+            tree[key] = read_scalar(key, value, at)
         if key in (*SINGLE, *NAMED) and not isinstance(value, dict):
             raise RecipeError(at, f"{value!r}: expected a table")
         if key in NAMED and isinstance(value, dict):
@@ -342,13 +339,3 @@ def _check(tree: Tree, where: str = "") -> None:
         _check(over, f"stage.{format_path((name,))}.")
     if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):
         raise RecipeError("task.use", "a task is chosen by `name`")
-
-
-def _read_scalar(hint: Any, value: Any, at: str) -> Any:
-    kinds, expected = {str: (str, "a text"), int: (int, "a whole number"), float: (int | float, "a number")}[bare(hint)]
-    value = int(value) if kinds is int and isinstance(value, float) and value.is_integer() else value
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise RecipeError(at, f"{value!r}: expected {expected}")
-    if misfit := wrong(hint, value):
-        raise RecipeError(at, f"{value!r}: {misfit}")
-    return value

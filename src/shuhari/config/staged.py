@@ -8,7 +8,7 @@ Left out: how one stage's table lies over another (`overlay`), and over the sect
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -52,6 +52,23 @@ def read_stages(own: Mapping[str, Any], recipe: str, below: Mapping[str, Any]) -
             message = f"{before!r}: nothing below {recipe} has stages, so those that it says are all"
             raise RecipeError(f"stage.{format_path((name,))}.{PLACE}", f"{message}; {nearest(str(before), stages)}")
     return {n: {k: v for k, v in stage.items() if k != PLACE} for n, stage in stages.items()}, places
+
+
+def name_all(method: str, chain: Sequence[Mapping[str, Any]]) -> list[Tree]:
+    """The tables of a method and of those that it extends, youngest first, with the stages that they bring by name, in
+    the place of what TOML has. RecipeError for a change of a stage that none of the older ones brings."""
+    out, there = list[Tree](), list[str]()
+    for one in reversed(chain):
+        said = one.get("stage", {})
+        for name in said if isinstance(said, dict) else ():
+            if name not in there and not (isinstance(said[name], dict) and said[name].get(NEW) is True):
+                message = f"the method {method} brings no such stage, and changes all of a base that sample: {HOW}"
+                raise RecipeError(f"stage.{format_path((name,))}", message)
+        named = name_stages(said, method, there)
+        gone = [path for path in list_removed(one) if path[0] == "stage"]
+        there = [n for n in there if ("stage",) not in gone and ("stage", n) not in gone] + list(named)
+        out.append({**one, **({"stage": named} if named else {})})
+    return out[::-1]
 
 
 def _list_tables(stages: Any, there: Collection[str]) -> list[tuple[str, Any]]:
