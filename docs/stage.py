@@ -23,6 +23,7 @@ methods = import_module("methods")  # beside this file
 MARK = "  - Methods:\n"
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+OF_METHOD = re.compile(r"\]\(((?:\.\./)?)src/shuhari/methods/(\w+)/(\w+)/README\.md")  # a link to its page
 WRITTEN_OUT = re.compile(r"^<!-- (::: [\w.]+) -->$", re.MULTILINE)
 
 
@@ -47,7 +48,8 @@ def gather(root: Path, starts: Iterable[Path]) -> dict[Path, Path]:
             target = (page.parent / link).resolve()
             if not target.is_file() or root not in target.parents:
                 raise SystemExit(f"{found[page]} links to {link}: expected a file of the repository")
-            waiting.append(target)
+            if not OF_METHOD.match(f"]({link}"):  # its page is made of it
+                waiting.append(target)
     return found
 
 
@@ -58,7 +60,8 @@ def main(folder: Path) -> None:
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".md":
-            target.write_text(WRITTEN_OUT.sub(r"\1", file.read_text(encoding="utf-8")), encoding="utf-8")
+            text = OF_METHOD.sub(r"](\1methods/\2/\3.md", file.read_text(encoding="utf-8"))
+            target.write_text(WRITTEN_OUT.sub(r"\1", text), encoding="utf-8")
         else:
             shutil.copyfile(file, target)
     write_methods(folder)

@@ -178,6 +178,12 @@ def picture() -> str:
     return draw(kept())
 
 
+def link_method(name: str) -> str:
+    """The name of a recipe, as a link to the page of a method; `stage.py` has it lead to that of the site."""
+    page = f"src/shuhari/methods/{name}/README.md"
+    return f"[`{name}`](../{page})" if (PAGES.parent / page).is_file() else f"`{name}`"
+
+
 def papers() -> Iterator[str]:
     """Every paper that a recipe cites, by recipe."""
     from shuhari.config.library import list_names
@@ -196,7 +202,7 @@ def papers() -> Iterator[str]:
         kept = read_result(name)
         judged = describe_verdict(kept) if kept else "not measured" if "claim" in tree else "-"
         changes = paper.get("changes", tree.get("summary", ""))
-        yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, judged)
+        yield row(link_method(name), title, str(paper.get("year", "-")), changes, judged)
 
 
 PLACES = {  # a key of a method's recipe -> what of a run it changes
@@ -231,7 +237,7 @@ def troubles() -> Iterator[str]:
             places = dict.fromkeys(place for key, place in PLACES.items() if key in keys)
             where = ", ".join(places) if "on" in own else "a whole recipe"
             judged = describe_verdict(kept) if kept else "not measured"
-            yield row(f"`{m.name}`", where or "settings", own["paper"]["changes"], judged)
+            yield row(link_method(m.name), where or "settings", own["paper"]["changes"], judged)
         yield ""
 
 

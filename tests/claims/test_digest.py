@@ -42,7 +42,7 @@ def test_a_setting_at_its_default_is_none_wherever_it_stands(tmp_path: Path) -> 
 
 def test_order_counts_where_it_acts_and_names_where_they_are_told(tmp_path: Path) -> None:
     def of(collect: str, terms: str = "clip = {}, entropy = {weight = 0.1}") -> str:
-        head = 'extends = "baselines/grpo_chain"\nremove = ["collect"]\n[[stage]]\nname = "rl"\n'
+        head = 'extends = "baselines/grpo_chain"\nremove = ["collect", "stage"]\n[[stage]]\nname = "rl"\n'
         return compute_digest(written(tmp_path, f"{head}collect = {{{collect}}}\npart.policy.terms = {{{terms}}}"))
 
     one = of("drop_uniform_groups = {}, advantage = {}")

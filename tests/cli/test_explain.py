@@ -28,8 +28,12 @@ def test_a_method_is_its_one_loss_and_the_rest_is_as_in_its_base() -> None:
     assert found.base == "beds/trie/twins4" and not found.run and not found.gone
     warm, rl = found.stages
     assert not warm.changes and not any(sections(warm).values())
-    assert by_key(rl).keys() == {"part.policy.terms.loss.use"}  # reduce is the base's
-    (loss,) = rl.changes
+    loss, low, high = rl.changes  # reduce is the base's
+    assert (low.key, high.key) == ("part.policy.terms.loss.low", "part.policy.terms.loss.high")
+    for bound in (low, high):
+        assert (bound.value, bound.note, bound.base) == (1.0, "the default of clip_cov", 0.2)
+        assert bound.base_note == "of baselines/grpo" and bound.origin == "with rlvr/clip_cov"
+    assert loss.key == "part.policy.terms.loss.use"
     assert (loss.value, loss.base, loss.origin) == ("clip_cov", "clip", "with rlvr/clip_cov")
     assert loss.says == take_sentence(ClipCov.__doc__ or "")
     assert [name for name, changed in sections(rl).items() if changed] == ["terms"]
@@ -87,7 +91,9 @@ def test_two_methods_over_a_recipe_as_json(shuhari) -> None:
     assert [line["section"] for line in rl["loop"] if line["changed"]] == ["curriculum", "rollout", "terms"]
     assert [method["arxiv"] for method in found["methods"]] == ["2505.22617", "2507.04632"]
     shown = shuhari("explain", *asked).out
-    assert all(key in shown for key in changed) and shown.count("shuhari train my_recipe.toml --with ") == 2
+    assert all(key in shown for key in changed)
+    assert f"to use   shuhari train {' '.join(asked)}\n" in shown and shown.count("to use") == 1
+    assert "to use   shuhari train my_recipe.toml --with rlvr/kl_cov\n" in shuhari("explain", "rlvr/kl_cov").out
 
 
 def test_stages_that_say_the_same_are_told_apart_and_repeated_ones_once(tmp_path: Path) -> None:
@@ -109,6 +115,98 @@ def test_a_study_that_trains_nothing_has_no_loop(tmp_path: Path) -> None:
 def test_a_mistake_is_told_as_train_tells_it(shuhari, argv: tuple[str, ...]) -> None:
     told, trained = shuhari("explain", *argv), shuhari("train", *argv, "--dry-run")
     assert told.code == trained.code == 2 and told.err == trained.err and not told.out
+
+
+MINE = """steps = 5
+task.name = "arithmetic"
+models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2}
+rollout = {n = 4, sampling.max_new = 6}
+buffer.size = 2
+collect.advantage = {}
+collect.overlong = {use = "overlong", length = 6, cache = 2}
+part.policy.optimiser.lr = 1e-3
+part.policy.terms.loss = {use = "clip", high = 0.28, dual = 3.0}
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.toml").write_text(MINE)
+    return str(tmp_path / "mine.toml")
+
+
+def test_what_becomes_of_the_settings_of_a_component_in_whose_place_another_stands(mine: str) -> None:
+    """`high` is said, and so goes; `low` is said by nobody (0.2 and 1.0 by default); clip_cov has no `dual`."""
+    (stage,) = explain(mine, methods=["rlvr/clip_cov"]).stages
+    changed = by_key(stage)
+    loss = "part.policy.terms.loss"
+    low, high, dual = (changed[f"{loss}.{name}"] for name in ("low", "high", "dual"))
+    assert (low.value, low.note, low.base, low.base_note) == (1.0, "the default of clip_cov", 0.2, "the default")
+    assert (high.value, high.note, high.base, high.base_note) == (1.0, "the default of clip_cov", 0.28, "of mine")
+    assert (dual.kind, dual.base, dual.base_note) == ("removed", 3.0, "of mine")
+    assert {one.origin for one in (low, high, dual)} == {"with rlvr/clip_cov"}
+    reduce = by_key(explain(mine, [f"{loss}.reduce=row"], ["rlvr/clip_cov"]).stages[0])[f"{loss}.reduce"]
+    assert (reduce.value, reduce.base, reduce.base_note) == ("row", "decision", "the default")
+
+
+def test_of_a_component_that_is_wrapped_nothing_goes(mine: str) -> None:
+    (stage,) = explain(mine, ["curriculum={use='sequential', seed=3}"], ["curriculum/mopps"]).stages
+    assert not [c.key for c in stage.changes if c.key.startswith("curriculum") and c.kind == "removed"]
+
+
+def test_whose_a_value_is(mine: str, tmp_path: Path, shuhari) -> None:
+    shown = shuhari("explain", mine, "--with", "rlvr/clip_cov", "--set", "part.policy.terms.loss.reduce=row").out
+    assert 'part.policy.terms.loss.reduce = "row"  (base: "decision", the default)' in shown
+    assert "part.policy.terms.loss.high = 1.0, the default of clip_cov  (base: 0.28, of mine)" in shown
+    assert "without part.policy.terms.loss.dual (3.0, of mine)" in shown
+    (tmp_path / "more.toml").write_text('extends = "mine.toml"\n[[stage]]\nname = "main"\n[[stage]]\nsteps = 7\n')
+    assert "steps = 7  (base: 5, at its top)" in shuhari("explain", tmp_path / "more.toml").out
+
+
+@pytest.mark.parametrize(
+    ("methods", "sets", "remove", "who"),
+    [
+        (["rlvr/clip_cov"], [], ["collect.overlong"], "--remove"),
+        (["rlvr/clip_cov"], ["remove=['collect.overlong']"], [], "--remove"),
+        (["rlvr/kl_cov", "own.toml"], ["collect.advantage.scale=none"], [], "with own"),
+    ],
+)
+def test_who_took_something_out(
+    mine: str, tmp_path: Path, methods: list[str], sets: list[str], remove: list[str], who: str
+) -> None:
+    (tmp_path / "own.toml").write_text('on = "baselines/grpo"\nremove = ["collect.overlong"]\n')
+    laid = [str(tmp_path / name) if name.endswith(".toml") else name for name in methods]
+    gone = by_key(explain(mine, sets, laid, remove).stages[0])["collect.overlong"]
+    assert (gone.kind, gone.origin) == ("removed", who)
+
+
+def test_a_default_that_comes_back_is_told_with_who_brings_it(mine: str) -> None:
+    changed = by_key(explain(mine, methods=["rlvr/kl_cov"], remove=["rollout.sampling.max_new"]).stages[0])
+    found = changed["rollout.sampling.max_new"]
+    assert found.note == "the default" and (found.base, found.origin) == (6, "--remove")
+
+
+def test_what_train_would_refuse_is_told_behind_the_text(shuhari, mine: str) -> None:
+    asked = (mine, "--with", "rlvr/clip_cov", "--remove", "collect.advantage")
+    told, trained = shuhari("explain", *asked), shuhari("train", *asked, "--dry-run")
+    refused = " ".join(told.out[told.out.index("would be refused: ") :].split())
+    assert told.code == trained.code == 2 and "to use" not in told.out
+    assert refused == "would be refused: " + trained.err.removeprefix("error: ").strip()
+    assert "the transforms 'advantage', 'gae' and" in refused
+    as_json = shuhari("explain", *asked, "--json")
+    assert as_json.code == 2 and f"would be refused: {json.loads(as_json.out)['refused']}" == refused
+
+
+def test_a_method_of_which_nothing_is_left_is_named(shuhari, mine: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('on = "baselines/grpo"\ncollect.drop_uniform_groups = {before = "advantage"}\n')
+    asked = (mine, "--with", str(tmp_path / "own.toml"))
+    assert not explain(mine, methods=asked[2:]).notes
+    (note,) = explain(mine, methods=asked[2:], remove=["collect.drop_uniform_groups"]).notes
+    assert note.startswith("nothing of own is left")
+    told = shuhari("train", *asked, "--remove", "collect.drop_uniform_groups", "--dry-run")
+    assert told.code == 0 and "nothing of own is left" in told.err
+    (tmp_path / "less.toml").write_text('on = "baselines/grpo"\nremove = ["collect.overlong"]\n')
+    assert not explain(mine, methods=[str(tmp_path / "less.toml")]).notes  # it only takes out
 
 
 @dataclass

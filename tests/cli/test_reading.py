@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
+from shuhari.config.files import find_file
 from shuhari.config.library import TROUBLES
 from shuhari.config.recipe import list_names, load
 from shuhari.desk.api import read_trained
@@ -303,11 +304,14 @@ def test_methods_by_trouble(shuhari) -> None:
 
 
 def test_every_method_names_its_troubles() -> None:
-    """So that `--for` finds it; in a paper's recipe that is laid over others, or has a claim."""
+    """So that `--for` finds it: each that has a folder, and each paper's recipe that has a claim."""
     for name in list_names():
-        tree = load(name).tree
-        if "claim" in tree and "paper" in tree:
-            helps = tree["paper"].get("helps", [])
+        file, tree = find_file(name), load(name).tree
+        folder = file is not None and file.name == "recipe.toml"
+        if folder or ("claim" in tree and "paper" in tree):
+            paper = tree.get("paper", {})
+            assert {"title", "year"} <= paper.keys(), f"{name}: [paper] has {', '.join(paper) or 'nothing'}"
+            helps = paper.get("helps", [])
             assert helps and set(helps) <= set(TROUBLES), f"{name}: paper.helps = {helps}, of {list(TROUBLES)}"
 
 

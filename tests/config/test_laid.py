@@ -278,6 +278,21 @@ def test_what_is_removed_must_be_what_some_base_could_have(text: str, told: str,
     load(write(PLAIN), methods=[method(write, 'remove = ["collect.adv", "collect.drop_uniform_groups"]')])
 
 
+def test_a_method_keeps_the_stages_of_the_one_that_it_extends(write: Any) -> None:
+    text = '[[stage]]\nname = "{}"\nsteps = {}\nbuffer = {{use = "demos", size = 8}}\n'
+    above = method(write, text.format("cold", 2), "above")
+    head = f'extends = "{above}"\n'
+    both = method(write, head + text.format("cool", 3), "both")
+    assert [(s["name"], s["steps"]) for s in load(write(PLAIN), methods=[both]).stages] == [
+        ("cold", 2), ("cool", 3), ("main", 5)]  # fmt: skip
+    changed = method(write, f"{head}[stage.cold]\nsteps = 4", "changed")
+    assert [(s["name"], s["steps"]) for s in load(write(PLAIN), methods=[changed]).stages] == [("cold", 4), ("main", 5)]
+    with pytest.raises(RecipeError, match=r"stage\.cold: \[\[stage\]\] in again is a new stage, and there is"):
+        load(write(PLAIN), methods=[method(write, head + text.format("cold", 3), "again")])
+    removed = method(write, f'{head}remove = ["stage.cold"]', "removed")
+    assert [s["name"] for s in load(write(PLAIN), methods=[removed]).stages] == ["main"]
+
+
 def test_methods_extend_methods(write: Any) -> None:
     above = method(write, 'part.policy.terms.loss = {use = "clip", high = 0.4}\nneeds.groups = 3', "above")
     text = f'extends = "{above}"\non = "baselines/grpo"\npart.policy.terms.loss = {{use = "kl_cov"}}\nrollout.n = 3'
@@ -296,8 +311,9 @@ MISTAKES = [
     ("collect.mixd.stream = 'x'", "collect.mixd: one sets stream of 'mixd', which baselines/grpo_chain has not"),
     ("models.x = {like = 'polcy', use = 'causal'}", "models.x.like: 'polcy': no such role .* did you mean 'policy'"),
     ("stage = 3", r"stage: 3 in one: expected \[\[stage\]\] tables"),
-    ("[stage.rl]\nsteps = 3", "stage.rl: one brings a stage 'rl', and there is one: a method changes"),
-    ("[stage.cold]\nbefore = 'rll'\nsteps = 3", r"stage\.cold\.before: 'rll' is no other stage; did you mean 'rl'"),
+    ("[[stage]]\nname = 'rl'\nsteps = 3", "stage.rl: one brings a stage 'rl', and there is one: a method changes"),
+    ("[stage.rl]\nsteps = 3", r"stage\.rl: the method one brings no such stage, .* is written \[\[stage\]\]"),
+    ("[[stage]]\nname = 'cold'\nbefore = 'rll'\nsteps = 3", r"cold\.before: 'rll' is no other stage; did you mean"),
 ]
 
 

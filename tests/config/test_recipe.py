@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -263,6 +264,25 @@ def test_settings_from_python_are_dotted_or_nested(write) -> None:
         load(path, settings={"rollout.n": None})
 
 
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("part.policy.terms.loss.dual", r"0\.0 is the default of 'dual' in 'clip', and no file sets it: .*--set"),
+        ("rollout.sampling.top_p", r"1\.0 is the default of 'top_p' in 'sampling'"),
+        ("store.keep", r"2 is the default of 'keep' in 'store'"),
+        ("part.policy.epoch", ".*there is no 'epoch' here; known: minibatches"),
+    ],
+)
+def test_what_stands_at_its_default_is_not_there_to_be_removed(write, key: str, told: str) -> None:
+    with pytest.raises(RecipeError, match=rf"^{re.escape(key)}: {told}"):
+        load("baselines/grpo", remove=[key])
+    over = 'extends = "baselines/grpo"\n'
+    with pytest.raises(RecipeError, match=told):
+        load(write("whole.toml", f'{over}remove = ["{key}"]'))
+    with pytest.raises(RecipeError, match=rf"^stage 'rl', {re.escape(key)}: {told}"):
+        load(write("stage.toml", f'{over}stage.rl.remove = ["{key}"]'))
+
+
 # ---------------------------------------------------------------- stages
 
 STAGED = """
@@ -293,21 +313,19 @@ def test_stages_lie_over_the_recipe_each_on_its_own(write) -> None:
     assert list(warm["part"]["policy"]["terms"]) == ["kl", "nll"]
 
 
-def test_a_child_changes_one_stage_by_name_or_replaces_them_all(write) -> None:
+def test_a_child_changes_one_stage_by_name_or_removes_them_all(write) -> None:
     write("staged.toml", STAGED)
     one = load(write("one.toml", 'extends = "staged.toml"\n[stage.warm]\ntokens = 5'))
     assert [s["name"] for s in one.stages] == ["warm", "rl"] and one.stages[0]["tokens"] == 5
     assert one.sources["stage", "warm", "tokens"] == "one"
     assert one.stages[0]["collect"] == {}
-    every = load(write("all.toml", 'extends = "staged.toml"\n[[stage]]\nname = "only"'))
-    assert [s["name"] for s in every.stages] == ["only"]
     none = load(write("none.toml", 'extends = "staged.toml"\nremove = ["stage"]'))
     assert [s["name"] for s in none.stages] == ["main"]
 
 
 def test_a_new_stage_stands_at_the_end_or_before_another(write) -> None:
     write("staged.toml", STAGED)
-    child = 'extends = "staged.toml"\n[stage.more]\nsteps = 2\n'
+    child = 'extends = "staged.toml"\n[[stage]]\nname = "more"\nsteps = 2\n'
     assert [s["name"] for s in load(write("a.toml", child)).stages] == ["warm", "rl", "more"]
     first = load(write("b.toml", f'{child}before = "rl"'))
     assert [s["name"] for s in first.stages] == ["warm", "more", "rl"] and "before" not in first.tree["stage"]["more"]

@@ -14,7 +14,7 @@ from shuhari import bounds
 from shuhari.bounds import Bounds
 from shuhari.config.distributed import Distributed
 from shuhari.config.evaluation import Evaluation
-from shuhari.config.recipe import _SCALARS
+from shuhari.config.scalars import KINDS
 from shuhari.config.stage import Checkpointing
 from shuhari.data import Sampling
 from shuhari.desk.cli import main
@@ -40,7 +40,7 @@ def list_whole_numbers(hint: Any, found: Bounds | None = None) -> Iterator[Bound
 def test_every_whole_number_of_a_recipe_is_bounded() -> None:
     classes = {c for c in registry.entries().values() if is_dataclass(c) and c.__module__.startswith("shuhari.")}
     hints = {f"{c.__name__}.{f.name}": bounds.hints(c)[f.name] for c in (*classes, *PLAIN) for f in fields(c) if f.init}
-    hints |= _SCALARS
+    hints |= KINDS
     numbers = {name: [*list_whole_numbers(hint)] for name, hint in hints.items()}
     assert sum(map(len, numbers.values())) > 250  # or the walk sees none
     ends = {name: [math.inf if b is None else min(b.high, b.most) for b in found] for name, found in numbers.items()}

@@ -46,6 +46,21 @@ def test_a_link_to_nothing_is_refused(stage: ModuleType, tmp_path: Path) -> None
     assert {*stage.gather(tmp_path, [tmp_path / "a.md"])} == {tmp_path / "a.md", tmp_path / "b.md"}
 
 
+def test_the_name_of_a_method_leads_to_its_page(stage: ModuleType, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    linked = re.findall(r"^\| \[`(\S+)`\]\((\S+)\)", text, re.MULTILINE)
+    methods = {f"{p.parent.parent.name}/{p.parent.name}" for p in (ROOT / "src/shuhari/methods").glob("*/*/README.md")}
+    assert {name for name, _ in linked} == methods and not re.search(r"^\| `(?!baselines/)", text, re.MULTILINE)
+    assert all((ROOT / "docs" / link).resolve().is_file() for _, link in linked)  # in the repository
+    stage.main(tmp_path / "pages")
+    built = tmp_path / "pages" / "docs" / "papers.md"
+    there = re.findall(r"^\| \[`(\S+)`\]\((\S+)\)", built.read_text(encoding="utf-8"), re.MULTILINE)
+    for name, link in there:
+        assert (built.parent / link).resolve() == tmp_path / "pages" / "methods" / f"{name}.md"
+        assert (built.parent / link).is_file()
+    assert len(there) == len(linked)
+
+
 def test_what_the_site_writes_out_is_hidden_elsewhere(stage: ModuleType) -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert "<!-- ::: shuhari.train -->" in page and not re.search("^:::", page, re.MULTILINE)

@@ -101,7 +101,8 @@ def test_a_column_that_nothing_writes_yet_is_not_taken_for_the_right_word() -> N
     shared: dict[str, Any] = {}
     with pytest.raises(RecipeError) as caught:
         check_stages([build_stage(table, shared) for table in recipe.stages])
-    assert "did you mean 'advantage'? (which nothing before it writes either)" in str(caught.value)
+    told = "did you mean 'advantage'? (which nothing before it writes either: the transforms 'advantage', "
+    assert told in str(caught.value)
     assert "stamps = ('advantge',)" not in str(caught.value)
 
 

@@ -38,7 +38,6 @@ from shuhari.config.overlay import (
     list_removed,
     look_up,
     merge_overlays,
-    name_stages,
     walk_leaves,
 )
 from shuhari.data import EMPTY, nearest
@@ -66,11 +65,13 @@ class Change:
 
     @classmethod
     def of(cls, name: str, chain: Sequence[Mapping[str, Any]]) -> Change:
-        """Of a method's table and of those that it extends, youngest first. RecipeError for what no method may say."""
+        """Of a method's table and of those that it extends, youngest first, with the stages that they bring by name.
+        RecipeError for what no method may say."""
         if not all("on" in one for one in chain):
             raise RecipeError("extends", f"a recipe without `on`, extended by the method {name}: expected a method")
         table = merge_overlays(
-            {k: v for k, v in one.items() if k not in OWN or one is chain[0] or k == "needs"} for one in reversed(chain)
+            {k: v for k, v in one.items() if k not in OWN or one is chain[0] or k in ("needs", "stage")}
+            for one in reversed(chain)
         )
         for key in table:
             if key in (*BUDGETS, "task", "study", "threads", "seed", "micro_batch", "learner", "store"):
@@ -86,9 +87,8 @@ class Change:
         for key in needs if isinstance(needs, Mapping) else ["needs"]:
             if key not in NEEDS:
                 raise RecipeError(f"needs.{key}", f"no such need of a method; {nearest(key, NEEDS)}")
-        stages = name_stages(table.get("stage", {}), name)
         own = {k: v for k, v in table.items() if k in (*SECTIONS, REMOVE)}
-        return cls(name, on, own, {**derive_needs(own), **needs}, stages)
+        return cls(name, on, own, {**derive_needs(own), **needs}, table.get("stage", {}))
 
 
 @dataclass(frozen=True)

@@ -308,23 +308,6 @@ def parse_value(text: str) -> Any:
     return table["value"] if len(table) == 1 else text.strip()
 
 
-def name_stages(stages: Any, recipe: str) -> Tree:
-    """name -> table of [[stage]] (by number where they have no name), or of [stage.<name>]. RecipeError if they are
-    none."""
-    tables = list(stages.items()) if isinstance(stages, dict) else [
-        (str(stage.get("name", i + 1)) if isinstance(stage, dict) else "", stage)
-        for i, stage in enumerate(stages if isinstance(stages, list) else [stages])
-    ]  # fmt: skip
-    out: Tree = {}
-    for name, stage in tables:
-        if not isinstance(stage, dict):
-            raise RecipeError("stage", f"{stage!r} in {recipe}: expected [[stage]] tables")
-        if name in out:
-            raise RecipeError("stage", f"two stages of {recipe} are called {name!r}: names are unique")
-        out[name] = {k: v for k, v in stage.items() if k != "name"}
-    return out
-
-
 def order_entries(entries: Mapping[str, Any], places: Mapping[str, Any], where: str, what: str = "entry") -> Tree:
     """The entries of the table at `where` in their order, those of `places` (name -> before which other) moved there.
     RecipeError for a place that is none."""

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path as File
-from typing import Annotated, Any
+from typing import Any
 
-from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, Steps, bare, wrong
 from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
@@ -22,7 +21,6 @@ from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
     OF_STAGE,
-    PLACE,
     REMOVE,
     SCALARS,
     SINGLE,
@@ -35,7 +33,6 @@ from shuhari.config.overlay import (
     lay,
     list_removed,
     look_up,
-    name_stages,
     nest,
     order_entries,
     read_settings,
@@ -43,6 +40,9 @@ from shuhari.config.overlay import (
     walk_leaves,
 )
 from shuhari.config.repeats import expand_repeats
+from shuhari.config.scalars import KINDS, read_scalar
+from shuhari.config.staged import name_all, read_stages
+from shuhari.config.standing import tell_standing
 from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
@@ -50,14 +50,6 @@ __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_difference
            "list_names", "load", "read_method", "restore_names", "spreads"]  # fmt: skip
 
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
-_SCALARS: dict[str, Any] = {
-    **dict.fromkeys(("name", "summary", "alone", "block"), str),
-    **{"seed": Seed, "threads": Processes, "micro_batch": Count},
-    **dict.fromkeys(BUDGETS, Budget),
-    "seconds": Positive,
-    "format": Annotated[int, Bounds(1, FORMAT)],
-    **{"repeat": Length, "steps": Steps},
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +88,8 @@ class Recipe:
             try:
                 out[name] = resolve(self.tree, name)
             except RecipeError as error:
-                raise RecipeError(f"stage {name!r}, {error.where}", error.problem) from None
+                told = tell_standing(error, lambda: [{k: v for k, v in self.tree.items() if k != "stage"}])
+                raise RecipeError(f"stage {name!r}, {told.where}", told.problem) from None
         return out
 
     @cached_property
@@ -180,7 +173,7 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
         raise RecipeError("", "'' names no recipe: expected family/method, a .toml file, or a run's folder")
     if "on" in chain[0][1]:
         name, table = chain[0]
-        change = Change.of(str(table.get("name", name)), [one for _, one in chain])
+        change = _read_change(chain)
         base, more, _ = _read_recipe(change.on)
         if more:
             raise RecipeError("on", f"{change.on!r} in {name} is a method: expected a base, such as {more[0].on!r}")
@@ -196,11 +189,7 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
         own = {k: v for k, v in table.items() if k != "extends" and (last or k not in OWN)}
         places: dict[str, str] = {}
         if "stage" in own:
-            if isinstance(own["stage"], list):  # a list of stages is whole; [stage.<name>] changes one
-                lay(tree, {REMOVE: ["stage"]}, name, sources)
-            stages = name_stages(own["stage"], name)
-            places = {n: stage[PLACE] for n, stage in stages.items() if PLACE in stage}
-            own["stage"] = {n: {k: v for k, v in stage.items() if k != PLACE} for n, stage in stages.items()}
+            own["stage"], places = read_stages(own, name, tree.get("stage", EMPTY))
         _lay(tree, own, name, sources)
         if places:
             tree["stage"] = order_entries(tree["stage"], places, "stage", "stage")
@@ -214,7 +203,12 @@ def read_method(reference: str) -> Change:
     if "on" not in chain[0][1]:
         why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, a method's base")
         raise RecipeError("", f"{chain[0][0]} is a recipe of its own, and cannot be laid over another: {why}")
-    return Change.of(str(chain[0][1].get("name", chain[0][0])), [one for _, one in chain])
+    return _read_change(chain)
+
+
+def _read_change(chain: Sequence[tuple[str, Tree]]) -> Change:
+    name = str(chain[0][1].get("name", chain[0][0]))
+    return Change.of(name, name_all(name, [one for _, one in chain]))
 
 
 def _add_own(recipe: Recipe, own: Tree) -> Recipe:
@@ -267,7 +261,10 @@ def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> 
     laid, before = "laid" in tree, copy_tree(tree)
     if over.get(REMOVE):
         gone = {REMOVE: over[REMOVE]}
-        lay(tree, spread_removal(tree, gone) if laid else gone, origin, sources)
+        try:
+            lay(tree, spread_removal(tree, gone) if laid else gone, origin, sources)
+        except RecipeError as error:
+            raise tell_standing(error, lambda: Recipe("", before).stages) from None
         _settle(tree, before, sources)
     if rest := {k: v for k, v in over.items() if k != REMOVE}:
         lay(tree, spread(tree, rest) if laid else rest, origin, sources)
@@ -330,8 +327,8 @@ def _check(tree: Tree, where: str = "") -> None:
         if key not in known:
             message = explain_unknown(key, tree, known if where else [*known, "extends", REMOVE])
             raise RecipeError(at, f"no such key in a recipe; {message}")
-        if key in _SCALARS:
-            tree[key] = _read_scalar(_SCALARS[key], value, at)
+        if key in KINDS:
+            tree[key] = read_scalar(key, value, at)
         if key in (*SINGLE, *NAMED) and not isinstance(value, dict):
             raise RecipeError(at, f"{value!r}: expected a table")
         if key in NAMED and isinstance(value, dict):
@@ -342,13 +339,3 @@ def _check(tree: Tree, where: str = "") -> None:
         _check(over, f"stage.{format_path((name,))}.")
     if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):
         raise RecipeError("task.use", "a task is chosen by `name`")
-
-
-def _read_scalar(hint: Any, value: Any, at: str) -> Any:
-    kinds, expected = {str: (str, "a text"), int: (int, "a whole number"), float: (int | float, "a number")}[bare(hint)]
-    value = int(value) if kinds is int and isinstance(value, float) and value.is_integer() else value
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise RecipeError(at, f"{value!r}: expected {expected}")
-    if misfit := wrong(hint, value):
-        raise RecipeError(at, f"{value!r}: {misfit}")
-    return value

@@ -195,22 +195,45 @@ class Columns:
             message, near = MISSED[space].format(rest), nearest(rest, names)
         else:
             message, near = f"nothing before it writes a column {name!r}", nearest(name, known)
-            if not near.startswith("did you") and (later := nearest(name, _list_written())).startswith("did you"):
-                near = f"{later} (which nothing before it writes either)"
+            near = near if near.startswith("did you") else _name_writers(name) or near
         own = f"; a component of your own that writes it says so: stamps = ({name!r},)"
         if space == "reward" and self.tells:
             own = f"; where the environment's `info` has it: task.tells.{rest}=reward"
         elif space == "reward" and names:
             own = f"; to go by what is graded here: {format_path(place)}={'reward/' if whole else ''}{min(names)}"
-        return RecipeError(
-            format_path(place), f"{message} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
-        )
+        rest = "" if near.startswith(("did you", "the transform")) else own
+        return RecipeError(format_path(place), f"{message} in stage {stage!r}; {near}{rest}")
 
 
-def _list_written() -> set[str]:
-    """The columns that registered components say they write, whatever their settings."""
-    said = [vars(cls).get("stamps") for cls in registry.entries().values()]
-    return {name for names in said if isinstance(names, tuple) for name in names if "*" not in name}
+def _name_writers(name: str) -> str:
+    """Which registered transforms write a column by default, or the one that is nearest to its name; "" if none do."""
+    written = _list_written()
+    near = nearest(name, written)
+    column = name if name in written else near.split("'")[1] if near.startswith("did you") else ""
+    if not column:
+        return ""
+    *more, last = written[column][:3]
+    who = f"the transforms {', '.join(more)} and {last} write" if more else f"the transform {last} writes"
+    return f"{who} it" if name == column else f"{near} (which nothing before it writes either: {who} it)"
+
+
+def _list_written() -> dict[str, list[str]]:
+    """Columns -> the registered transforms that write them by default: of that name, then the library's, then the
+    methods'."""
+
+    def rank(name: str) -> tuple[bool, str]:
+        return not registry.find("transform", name).__module__.startswith("shuhari.transforms."), name
+
+    written: dict[str, list[str]] = {}
+    for name in sorted(registry.names("transform"), key=rank):
+        try:
+            stamps = declares(registry.find("transform", name)(**registry.preset("transform", name))).stamps or ()
+        except (TypeError, ValueError):  # it has settings without a default
+            continue
+        for column in stamps:
+            if "*" not in column:
+                written.setdefault(column, []).append(repr(name))
+    return {column: sorted(names, key=lambda one: one != repr(column)) for column, names in written.items()}
 
 
 def graded_columns(task: Task, rollout: Any, rewards: Mapping[str, Reward]) -> Columns:

@@ -143,7 +143,7 @@ def list_values(
     what is changed before the rest. `defaults`: stage -> dotted key -> value. A stage that is repeated as it is stands
     here once."""
     from shuhari.config.overlay import BUDGETS, SCALARS, WHOLE
-    from shuhari.desk.explaining import find_origin
+    from shuhari.desk.origins import find_origin
 
     of_run = {*SCALARS, *WHOLE, "claim"} - {*BUDGETS, "micro_batch"}
     shared = next(iter(defaults.values()), EMPTY)

@@ -28,7 +28,8 @@ def explain(
 ) -> None:
     """Tell what a method changes of its base, or a recipe of the one that it extends, and the algorithm in words.
 
-    A star marks what is changed. `train --dry-run` has every value.
+    A star marks what is changed. `train --dry-run` has every value. What it would refuse is told at the end; the exit
+    status is 2 then.
 
     Example: shuhari explain rlvr/clip_cov
     """
@@ -37,9 +38,11 @@ def explain(
     found = read(recipe, sets or [], methods or [], remove or [])
     if json:
         print_json(_to_plain(found))
-        return
-    for line in _write(found):
-        say(line)
+    else:
+        for line in _write(found):
+            say(line)
+    if found.refused:
+        raise typer.Exit(2)
 
 
 def _to_plain(found: Explanation) -> dict[str, object]:
@@ -66,6 +69,12 @@ def _write(found: Explanation) -> Iterator[str]:
     for method in found.methods:
         yield ""
         yield from _write_method(method)
+    if found.base and not found.refused:
+        yield f"{'' if found.methods else chr(10)}to use   {found.command}"
+    for note in found.notes:
+        yield _wrap("note     ", note, 9)
+    if found.refused:
+        yield _wrap("", f"would be refused: {found.refused}", 9)
 
 
 def _write_stage(stage: Stage, base: str) -> Iterator[str]:
@@ -86,14 +95,19 @@ def _write_changes(changes: Sequence[Change]) -> Iterator[str]:
 
     for one in changes:
         if one.kind == "removed":
-            known = f" ({format_value(one.base)})" if one.base not in (None, one.path[-1]) else ""
+            value = "" if one.base is None else format_value(one.base)
+            known = f" ({_annotate(value, one.base_note)})" if one.base not in (None, one.path[-1]) else ""
             text = f"without {one.key}{known}"
         elif one.kind == "kept":
             text = f"{one.key} = what the base has in its place ({one.value})"
         else:
-            text = f"{one.key} = {format_value(one.value)}"
-            text += "" if one.base is None else f"  (base: {format_value(one.base)})"
+            text = f"{one.key} = {_annotate(format_value(one.value), one.note)}"
+            text += "" if one.base is None else f"  (base: {_annotate(format_value(one.base), one.base_note)})"
         yield _wrap("  ", f"{text}{f'  {one.says}' if one.says else ''}  [{one.origin}]", 6)
+
+
+def _annotate(value: str, note: str) -> str:
+    return f"{value}, {note}" if note else value
 
 
 def _write_line(line: Line) -> str:
@@ -112,7 +126,6 @@ def _write_method(method: Method) -> Iterator[str]:
         yield _wrap("paper    ", f"{method.title}{f', arXiv {method.arxiv}' if method.arxiv else ''}", 9)
     if method.page:
         yield f"page     {method.page}"
-    yield f"to use   shuhari train my_recipe.toml --with {method.name}"
 
 
 def _wrap(head: str, text: str, indent: int) -> str:

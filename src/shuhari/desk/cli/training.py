@@ -53,16 +53,19 @@ def train(
 
     Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """
-    from shuhari.config.recipe import load
+    from shuhari.config.recipe import find_usual_base, load
     from shuhari.desk.cli.dry import list_nested
+    from shuhari.desk.origins import list_undone
 
     found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [], remove or [])
+    laid = [*([recipe] if find_usual_base(recipe) else []), *(methods or [])]
+    odd = [*list_nested(found), *list_undone(found, laid)]
     if dry_run:
         from shuhari.config.schedules import list_misfits
         from shuhari.desk.cli.dry import dry_run as show_plan
 
         show_plan(found)
-        for problem in [*list_misfits(found), *list_nested(found)]:
+        for problem in [*list_misfits(found), *odd]:
             note(problem)
         return
     path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _make_path(found, init))
@@ -74,7 +77,7 @@ def train(
         note(f"{path} is complete: nothing to do ({changed or 'another folder starts anew: --run'})")
         show_closing(path)
         return
-    for problem in list_nested(found):
+    for problem in odd:
         note(problem)
     command = _make_command(recipe, run, seed, methods or [], sets or [], remove or [], init)
     command += " --profile" if profile else ""

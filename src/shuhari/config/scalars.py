@@ -1,0 +1,30 @@
+"""The keys of a recipe and of a stage that are no tables, and what each asks for. No torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from shuhari.bounds import Bounds, Budget, Count, Length, Positive, Processes, Seed, Steps, bare, wrong
+from shuhari.config.library import FORMAT
+from shuhari.config.overlay import BUDGETS, RecipeError
+
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("name", "summary", "alone", "block"), str),
+    **{"seed": Seed, "threads": Processes, "micro_batch": Count},
+    **dict.fromkeys(BUDGETS, Budget),
+    "seconds": Positive,
+    "format": Annotated[int, Bounds(1, FORMAT)],
+    **{"repeat": Length, "steps": Steps},
+}
+
+
+def read_scalar(key: str, value: Any, at: str) -> Any:
+    """A value as its key asks for it, 1e6 as a whole number where one is. RecipeError at the place `at`."""
+    hint = KINDS[key]
+    kinds, expected = {str: (str, "a text"), int: (int, "a whole number"), float: (int | float, "a number")}[bare(hint)]
+    value = int(value) if kinds is int and isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise RecipeError(at, f"{value!r}: expected {expected}")
+    if misfit := wrong(hint, value):
+        raise RecipeError(at, f"{value!r}: {misfit}")
+    return value
