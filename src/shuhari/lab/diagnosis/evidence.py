@@ -57,8 +57,13 @@ class Evidence:
     def trains_score(self) -> bool:
         """Whether the task's own score weighs in the trained reward."""
         reward = self.table.get("reward") or EMPTY
-        trained = list_trained(reward)
-        return "score" in trained or not (trained or reward.get("weights"))
+        return "score" in (list_trained(reward) or (() if reward.get("weights") else ("score",)))
+
+    @property
+    def trained(self) -> list[str]:
+        """The names that weigh in the trained reward; `score` and `task`, if the recipe says nothing of it."""
+        reward = self.table.get("reward") or EMPTY
+        return list_trained(reward) or ([] if reward.get("weights") else ["score", "task"])
 
     @property
     def writes_text(self) -> bool:

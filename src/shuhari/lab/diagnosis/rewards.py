@@ -22,8 +22,7 @@ LOOK = "look at the samples and what each was given: shuhari show RUN --rollouts
 
 def is_unsolved(e: Evidence) -> bool:
     """where the problems are not nearly all solved, and the reward does not rise"""
-    score = recent(e, "reward/score")
-    if score >= SOLVED:
+    if e.trains_score and recent(e, "reward/score") >= SOLVED:
         return False
     x = e.finite("reward/mean")
     if len(x) < 8:
@@ -34,7 +33,7 @@ def is_unsolved(e: Evidence) -> bool:
 
 def is_weighed(e: Evidence) -> bool:
     """where a reward is trained"""
-    return any(name != "reward/std" and name != "reward/mean" for name in e.find("reward/*"))
+    return any(f"reward/{name}" in e.find("reward/*") for name in e.trained)
 
 
 def is_long_enough(e: Evidence) -> bool:
@@ -42,11 +41,17 @@ def is_long_enough(e: Evidence) -> bool:
     return len(e) >= 5 or float(e.finite("rollout/episodes").sum()) >= 100
 
 
+def trains_score(e: Evidence) -> bool:
+    """where the task's score is trained"""
+    return e.trains_score
+
+
 def solves_nothing(e: Evidence) -> bool:
-    """after 5 steps or 100 episodes, where no group ever had two rewards, or had them by others than the task's score,
-    which is trained and was 0 all along"""
-    nothing = e.trains_score and highest(e, "reward/score") == 0
-    return is_long_enough(e) and (nothing or lowest(e, "rollout/alike") == 1.0)
+    """after 5 steps or 100 episodes, where the task's score is trained, and was 0 all along, or no group ever had two
+    rewards"""
+    if not (e.trains_score and is_long_enough(e)):
+        return False
+    return highest(e, "reward/score") == 0 or lowest(e, "rollout/alike") == 1.0
 
 
 def has_ended_often(e: Evidence) -> bool:
@@ -85,6 +90,7 @@ RULES = (
         (-inf, 0.99),
         "the first step solves (nearly) all problems, so nothing is left to learn",
         "harder problems, or a shorter warm-up",
+        when=trains_score,
         at_once=True,
         covers=("no-group-differs", "groups-alike", "reward-constant"),
     ),
