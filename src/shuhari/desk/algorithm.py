@@ -66,11 +66,20 @@ def describe_loop(stage: Components, table: Mapping[str, Any], changed: Sequence
         lines["collect"] = [tell(("collect", name)) for name in stage.collect]
     learners = list(walk_learners(stage.learners))
     lines["buffer"] = [tell((*at, "buffer"), _tell_size(learner.buffer)) for at, learner in learners]
-    lines["transforms"] = [tell((*at, "transform", name)) for at, learner in learners for name in learner.transforms]
-    parts = [((*at, "part", key), part) for at, x in learners for key, part in ability(x, "parts").items()]
+    lines["transforms"] = [
+        tell((*at, "transform", name))
+        for at, learner in learners
+        for name in learner.transforms
+    ]
+    parts = [
+        ((*at, "part", key), part)
+        for at, x in learners
+        for key, part in ability(x, "parts").items()
+    ]
     lines["terms"] = [
         tell((*at, "terms", name), f"reduce = {term.reduce}, weight {_format(term.weight)}")
-        for at, part in parts for name, term in part.terms.items()
+        for at, part in parts
+        for name, term in part.terms.items()
     ]  # fmt: skip
     lines["optimiser"] = [
         tell((*at, "optimiser"), f"trains {', '.join(part.trains)}; {_count(part.minibatches * part.epochs)} a batch")

@@ -42,8 +42,15 @@ class Trained:
     @property
     def metrics(self) -> dict[str, list[Any]]:
         """name -> values by step, None where a step did not report it; `step` among them."""
-        names = list(dict.fromkeys(n for r in self.reports for n in r))
-        return {n: [r.get(n) for r in self.reports] for n in names}
+        names = list(dict.fromkeys(
+            n
+            for r in self.reports
+            for n in r
+        ))
+        return {
+            n: [r.get(n) for r in self.reports]
+            for n in names
+        }
 
     def extend(self, progress: Callable[[Info], None] | bool | None = None, **budget: float) -> Trained:
         """Go on with a complete run under a larger budget of its last stage, such as `extend(steps=200)`; the run as it
@@ -205,7 +212,10 @@ def read_trained(path: str | Path) -> Trained:
 
     run = Run(path)
     columns = run.metrics()
-    reports = [{k: v[i] for k, v in columns.items() if v[i] is not None} for i in range(len(columns["step"]))]
+    reports = [
+        {k: v[i] for k, v in columns.items() if v[i] is not None}
+        for i in range(len(columns["step"]))
+    ]
     return Trained(Path(path), reports, run.summary or EMPTY)
 
 

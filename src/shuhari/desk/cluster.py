@@ -36,7 +36,15 @@ def report_cluster(address: str = "") -> dict[str, Any]:
         here, nodes = describe_here(), [_ask(world.ray, node) for node in world.ray.nodes() if node["Alive"]]
     finally:
         world.close()
-    return {"here": here, "nodes": nodes, "differ": [line for node in nodes for line in compare(here, node)]}
+    return {
+        "here": here,
+        "nodes": nodes,
+        "differ": [
+            line
+            for node in nodes
+            for line in compare(here, node)
+        ],
+    }
 
 
 def _ask(ray: Any, node: Mapping[str, Any]) -> dict[str, Any]:

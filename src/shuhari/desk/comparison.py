@@ -53,7 +53,10 @@ def read_finals(
         twice = next((a for (a, _), (b, _) in pairwise(rows) if a == b), None)
         if twice is not None:
             raise ComparisonError(f"{name}: two runs have seed {twice}: expected a different seed of each run")
-        found[name] = [value for _, value in rows], [seed for seed, _ in rows]
+        found[name] = (
+            [value for _, value in rows],
+            [seed for seed, _ in rows],
+        )
     return found
 
 
@@ -120,7 +123,11 @@ def check_same_task(paths: Sequence[Path]) -> None:
 
 def find_axis(columns: Mapping[str, Sequence[Columns]], paths: Sequence[Path]) -> str:
     """What all runs spent of the budget that they have alike; `step` where they have different ones."""
-    tables = [table for arm in columns.values() for table in arm]
+    tables = [
+        table
+        for arm in columns.values()
+        for table in arm
+    ]
     found = {find_unit(Run(path).recipe, table) for path, table in zip(paths, tables, strict=True)}
     return found.pop() if len(found) == 1 else "step"
 
@@ -128,8 +135,14 @@ def find_axis(columns: Mapping[str, Sequence[Columns]], paths: Sequence[Path]) -
 def name_arms(arms: Mapping[str, Sequence[Path]]) -> dict[str, str]:
     """A short name of each arm: of its recipe where the others have another; else what the names of its runs begin
     with; else itself."""
-    recipes = {arm: {str(Run(path).recipe.get("name", "")) for path in paths} for arm, paths in arms.items()}
-    starts = {arm: _find_start([path.name for path in paths]) for arm, paths in arms.items()}
+    recipes = {
+        arm: {str(Run(path).recipe.get("name", "")) for path in paths}
+        for arm, paths in arms.items()
+    }
+    starts = {
+        arm: _find_start([path.name for path in paths])
+        for arm, paths in arms.items()
+    }
     for found in ({arm: next(iter(r)) if len(r) == 1 else "" for arm, r in recipes.items()}, starts):
         if all(found.values()) and len({*found.values()}) == len(arms):
             return found
@@ -139,13 +152,31 @@ def name_arms(arms: Mapping[str, Sequence[Path]]) -> dict[str, str]:
 def find_differences(recipes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
     """Setting -> arm -> its values there, each once, of the settings that are not the same everywhere; None: not set.
     Without seeds and titles."""
-    leaves = {arm: [_list_settings(recipe) for recipe in some] for arm, some in recipes.items()}
-    names = dict.fromkeys(name for some in leaves.values() for one in some for name in one)
+    leaves = {
+        arm: [_list_settings(recipe) for recipe in some]
+        for arm, some in recipes.items()
+    }
+    names = dict.fromkeys(
+        name
+        for some in leaves.values()
+        for one in some
+        for name in one
+    )
     out = {}
     for name in names:
-        found = {arm: list(dict.fromkeys(one.get(name) for one in some)) for arm, some in leaves.items()}
-        if len({value for values in found.values() for value in values}) > 1:
-            out[name] = {arm: [None if v is None else json.loads(v) for v in values] for arm, values in found.items()}
+        found = {
+            arm: list(dict.fromkeys(one.get(name) for one in some))
+            for arm, some in leaves.items()
+        }
+        if len({
+            value
+            for values in found.values()
+            for value in values
+        }) > 1:
+            out[name] = {
+                arm: [None if v is None else json.loads(v) for v in values]
+                for arm, values in found.items()
+            }
     return out
 
 

@@ -38,12 +38,21 @@ def describe_setting(cls: Any, name: str) -> str:
         return ""
     word = rf"`?\b{re.escape(name)}\b`?"
     beside = rf"(?:`?\w+`?, )*{word}(?:, `?\w+`?)*"
-    clauses = [clause for sentence in _STOP.split(text) for clause in _split(sentence, "; ")]
+    clauses = [
+        clause
+        for sentence in _STOP.split(text)
+        for clause in _split(sentence, "; ")
+    ]
     for begins in (rf"{beside}(?: [<>=][^:]*?)?: (.+)", rf"({beside} (?:[<>]|= |in \[).*)"):
         for clause in clauses:
             if found := re.match(begins, clause):
                 return found[1].rstrip(".")
-    pieces = [piece for clause in clauses for part in _split(clause, ": ") for piece in _split(part, ", ")]
+    pieces = [
+        piece
+        for clause in clauses
+        for part in _split(clause, ": ")
+        for piece in _split(part, ", ")
+    ]
     named = next((piece.rstrip(".") for piece in pieces if f"`{name}`" in piece), "")
     return "" if named.startswith(("whose", "which", "of which")) else named  # what is half a sentence
 

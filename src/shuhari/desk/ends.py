@@ -20,7 +20,10 @@ ENDS = ("chance", "before", "after")
 
 def read_ends(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """`chance`, `before` and `after` of a summary: name of a held-out score -> its value, of those that are numbers."""
-    return {end: {k: float(x) for k, x in (summary.get(end) or {}).items() if _is_known(x)} for end in ENDS}
+    return {
+        end: {k: float(x) for k, x in (summary.get(end) or {}).items() if _is_known(x)}
+        for end in ENDS
+    }
 
 
 def tabulate_ends(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
@@ -28,7 +31,11 @@ def tabulate_ends(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tup
     that have no number. A number that is not known is None. No rows where nothing was measured."""
     ends = read_ends(summary)
     names = list(dict.fromkeys([*ends["before"], *ends["after"]]))
-    shown = [end for end in ENDS if any(name in ends[end] for name in names)]
+    shown = [
+        end
+        for end in ENDS
+        if any(name in ends[end] for name in names)
+    ]
     both = any(name in ends["before"] and name in ends["after"] for name in names)
     rows = []
     for name in names:

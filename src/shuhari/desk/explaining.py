@@ -104,9 +104,19 @@ def _write_command(
     """What trains the recipe; of a method alone, what lays it over another."""
     if method and not (sets or methods or remove):
         return f"shuhari train my_recipe.toml --with {shlex.quote(reference)}"
-    given = [*(("--with", name) for name in methods), *(("--set", text) for text in sets),
+    given = [*(("--with", name) for name in methods),
+             *(("--set", text) for text in sets),
              *(("--remove", key) for key in remove)]  # fmt: skip
-    return shlex.join(["shuhari", "train", reference, *(word for pair in given for word in pair)])
+    return shlex.join([
+        "shuhari",
+        "train",
+        reference,
+        *(
+            word
+            for pair in given
+            for word in pair
+        ),
+    ])
 
 
 def _find_refusal(recipe: Recipe) -> str:
@@ -145,7 +155,10 @@ def _explain_run(recipe: Recipe, base: Recipe | None) -> tuple[list[Change], boo
     trains = study is None or trains_runs(study)
     places: dict[Path, tuple[Any, ...]] = {} if study is None else {("study",): (study,)}
     keys = WHOLE if trains else ("seed", "study")
-    old, new = ({k: r.tree[k] for k in keys if k in r.tree} if r else {} for r in (base, recipe))
+    old, new = (
+        {k: r.tree[k] for k in keys if k in r.tree} if r else {}
+        for r in (base, recipe)
+    )
     return list(Differ(recipe, base, "", places, {}, {}).walk(old, new)), trains
 
 

@@ -80,7 +80,11 @@ def export(
         raise ValueError(f"shard is {shard!r}: expected a size, such as 500MB or 2GB")
     target = Path(directory)
     _check_target(target, path, force)
-    roles = {r for stage in recipes.load(path).stages for r in stage.get("models", {})}
+    roles = {
+        r
+        for stage in recipes.load(path).stages
+        for r in stage.get("models", {})
+    }
     if role not in roles:
         raise ValueError(f"{path} has no role {role!r}; {nearest(role, roles)}")
     models, task = open_models(path, step)

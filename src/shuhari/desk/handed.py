@@ -73,9 +73,19 @@ def without_functions(recipe: Recipe) -> Iterator[None]:
     """While inside, functions of rewards and tools that are not found here stand for nothing: a policy is loaded
     without them."""
     tables = [recipe.tree, *recipe.tree.get("stage", {}).values()]
-    used = {str(t["use"]) for s in tables for t in s.get("reward", {}).values() if isinstance(t, dict) and "use" in t}
+    used = {
+        str(t["use"])
+        for s in tables
+        for t in s.get("reward", {}).values()
+        if isinstance(t, dict) and "use" in t
+    }
     worlds = [s.get("rollout", {}).get("environments", {}) for s in tables]
-    called = {str(name) for w in worlds if isinstance(w, dict) and w.get("use") == "tools" for name in w["tools"]}
+    called = {
+        str(name)
+        for w in worlds
+        if isinstance(w, dict) and w.get("use") == "tools"
+        for name in w["tools"]
+    }
     lost = []
     for name in (*used, *called):
         try:

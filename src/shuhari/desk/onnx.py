@@ -102,7 +102,10 @@ def _example(space: Any, rows: int = 3, seed: int = 0) -> dict[str, Tensor]:
     drawn = [parse_observations(space.sample(), space)[0] for _ in range(rows)]
     if not isinstance(drawn[0], dict):
         return {OBSERVATION: torch.cat(drawn)}
-    seen = {k: torch.cat([x[k] for x in drawn]) for k in drawn[0]}
+    seen = {
+        k: torch.cat([x[k] for x in drawn])
+        for k in drawn[0]
+    }
     return {f"{PART}{k}": torch.ones_like(x) if k == MASK else x for k, x in seen.items()}
 
 

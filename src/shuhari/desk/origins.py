@@ -27,7 +27,13 @@ def find_remover(recipe: Recipe, stage: str, at: Path, removals: Removals) -> st
     file."""
     overlays = _list_overlays(recipe, stage)
     for key, who in removals:
-        if any(_is_within(place, key) for place in (at, *((*overlay, *at) for overlay in overlays))):
+        if any(
+            _is_within(place, key)
+            for place in (
+                at,
+                *((*overlay, *at) for overlay in overlays),
+            )
+        ):
             return who
     for overlay in overlays:
         for n in range(len(at), 0, -1):
@@ -50,7 +56,11 @@ def list_removals(
         name = str(table.get("name", name))
         stages = name_stages(table.get("stage", {}), name)
         out += [(path, name) for path in list_removed({REMOVE: table.get(REMOVE, [])})]
-        out += [(("stage", key, *path), name) for key, stage in stages.items() for path in list_removed(stage)]
+        out += [
+            (("stage", key, *path), name)
+            for key, stage in stages.items()
+            for path in list_removed(stage)
+        ]
     return out
 
 

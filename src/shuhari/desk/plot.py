@@ -72,7 +72,10 @@ def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Arra
     if metric not in columns:
         raise KeyError(f"no metric {metric!r}; {nearest(metric, [*columns, *words])}")
     pairs = [(s, v) for s, v in zip(columns["step"], columns[metric], strict=True) if isinstance(v, int | float)]
-    x, y = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs], np.float64)
+    x, y = (
+        np.array([p[0] for p in pairs]),
+        np.array([p[1] for p in pairs], np.float64),
+    )
     return x, y
 
 
@@ -143,7 +146,10 @@ def plot_comparison(
 def average_curves(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     """([points], [runs, points]) of curves (x, y) on the x that any of them has and all have reached, with straight
     lines between their values; empty where there are none such."""
-    low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    low, high = (
+        max(x[0] for x, _ in curves),
+        min(x[-1] for x, _ in curves),
+    )
     at = np.unique(np.concatenate([x for x, _ in curves]))
     at = at[(at >= low) & (at <= high)]
     return at, np.array([np.interp(at, *curve) for curve in curves])
@@ -188,7 +194,11 @@ def compute_band(
     if not runs:
         return None
     ends = [max(r["x"]) for r in runs]
-    x = np.linspace(max(min(r["x"]) for r in runs), min(e for e in ends if e > 0.9 * max(ends)), 60)
+    x = np.linspace(
+        max(min(r["x"]) for r in runs),
+        min(e for e in ends if e > 0.9 * max(ends)),
+        60,
+    )
     y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64), right=np.nan) for r in runs])
     low = high = np.full(len(x), np.nan)
     with warnings.catch_warnings():  # of draws whose runs have all ended: NaN, as is right

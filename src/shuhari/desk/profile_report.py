@@ -94,11 +94,20 @@ class Cost:
         if not hasattr(base, "config"):
             return None
         config = base.config.get_text_config()
-        embedded = {id(p) for m in base.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+        embedded = {
+            id(p)
+            for m in base.modules()
+            if isinstance(m, nn.Embedding)
+            for p in m.parameters()
+        }
         found = [p for p in base.parameters() if id(p) not in embedded]
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         heads = config.num_hidden_layers * config.num_attention_heads
-        return cls(sum(p.numel() for p in found), sum(p.numel() for p in found if p.requires_grad), heads * width)
+        return cls(
+            sum(p.numel() for p in found),
+            sum(p.numel() for p in found if p.requires_grad),
+            heads * width,
+        )
 
     def flops(self, kind: str, work: Work) -> float:
         """`trained`: 2 a parameter and token forwards, 2 backwards, 2 more where the parameter takes a gradient, which
@@ -196,7 +205,11 @@ def _innermost(path: str) -> str:
 
 def _place(models: Mapping[str, Any]) -> tuple[torch.device, torch.dtype]:
     """Where, and in which type, the largest parameter is computed with."""
-    found = [(p, m.module) for m in models.values() for p in m.module.parameters()]
+    found = [
+        (p, m.module)
+        for m in models.values()
+        for p in m.module.parameters()
+    ]
     if not found:
         return torch.device("cpu"), torch.float32
     largest, module = max(found, key=lambda x: x[0].numel())

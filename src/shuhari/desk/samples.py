@@ -96,7 +96,10 @@ def _fill_masks(path: Path, opened: Any) -> list[tuple[str, list[list[str]]]]:
         masks = [ids.count(policy.blank) for ids in answers]
         # behind the last step the answer may be scored, which begins with masks alone again
         steps = next((k for k in range(1, len(masks)) if masks[k] >= masks[k - 1]), len(masks))
-        said = [[_write(policy, x) for x in ids] for ids in answers[:steps]]
+        said = [
+            [_write(policy, x) for x in ids]
+            for ids in answers[:steps]
+        ]
         end = [_write(policy, x) for x in trace.action.tolist()]
         out.append((str(problem.prompt), [*said, end + ["·"] * (policy.length - len(end))]))
     return out
@@ -186,12 +189,19 @@ def _draw_paths(ax: Any, seen: Sequence[Watched]) -> None:
     scene = seen[0].scene
     place = flatten if scene is None or scene.place is None else scene.place
     if scene is not None:
-        boxes = ((scene.whole, "white"), *((b, "0.6") for b in scene.walls), *((b, "#c8e6c9") for b in scene.goals))
+        boxes = (
+            (scene.whole, "white"),
+            *((b, "0.6") for b in scene.walls),
+            *((b, "#c8e6c9") for b in scene.goals),
+        )
         for (x, y, wide, high), colour in boxes:
             ax.add_patch(_box(x, y, colour, wide, high))
         for x, y, radius in scene.hazards:
             ax.add_patch(_circle(x, y, radius))
-    paths = [np.stack([np.asarray(place(x), np.float64) for x in episode.observations]) for episode in seen]
+    paths = [
+        np.stack([np.asarray(place(x), np.float64) for x in episode.observations])
+        for episode in seen
+    ]
     names = ("observation 1", "observation 2") if scene is None else scene.names
     title = f"{len(seen)} episodes, from ring to dot"
     if paths[0].shape[1] == 1:

@@ -55,7 +55,11 @@ def find_ranges(numbers: Sequence[Mapping[str, Array]]) -> dict[str, dict[str, A
     in kind; origin: what stands out least (0, a ratio of 1, the largest log-probability, else the smallest number);
     middle: the median distance from it of the numbers that lie elsewhere, 0 where none does."""
     out = {}
-    for name in sorted({name for columns in numbers for name in columns}):
+    for name in sorted({
+        name
+        for columns in numbers
+        for name in columns
+    }):
         values = np.concatenate([columns[name] for columns in numbers if name in columns])
         values = values[np.isfinite(values)]
         low, high = float(values.min()), float(values.max())
@@ -111,7 +115,11 @@ def unroll(step: Step, numbers: Mapping[str, Array], entries: int = 8) -> dict[s
 
 def _flatten(value: Any) -> list[float | None]:
     if isinstance(value, Mapping):
-        return [x for part in value.values() for x in _flatten(part)]
+        return [
+            x
+            for part in value.values()
+            for x in _flatten(part)
+        ]
     if isinstance(value, str | bytes) or value is None:
         return []
     row = np.asarray(value, np.float64).reshape(-1)

@@ -78,7 +78,10 @@ def make_pages(runs: Catalogue) -> ASGIApp:
     async def change(request: Request) -> Response:
         found = _find(CHANGES, request.path_params["name"])
         given = await bodies.read(request, read_object)
-        query = {k: [str(x) for x in v] if isinstance(v, list) else [str(v)] for k, v in given.items()}
+        query = {
+            k: [str(x) for x in v] if isinstance(v, list) else [str(v)]
+            for k, v in given.items()
+        }
         return await _answer(found, runs, read_query(found, query), request)
 
     async def metrics(request: Request) -> Response:

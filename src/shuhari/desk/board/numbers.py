@@ -52,7 +52,10 @@ class Steps:
         ends = [*(begin for _, begin in self.stages[1:]), len(self.step)][: len(self.stages)]  # none before step 1
         for (name, begin), end in zip(self.stages, ends, strict=True):
             out["stage"] += [name] * (end - begin)
-        return out | {n: [None if x != x else x for x in self.columns[n].tolist()] for n in names}
+        return out | {
+            n: [None if x != x else x for x in self.columns[n].tolist()]
+            for n in names
+        }
 
 
 @dataclass

@@ -48,15 +48,31 @@ def methods(
     wanted = [word.lower() for word in words or ()]
     found = [(m, _describe_verdict(m)) for m in listed() if trouble is None or trouble in m.helps]
     texts = {m.name: f"{m.name} {m.summary} {v or ''}".lower() for m, v in found}
-    found = [(m, v) for m, v in found if all(w in texts[m.name] for w in wanted)]
+    found = [
+        (m, v)
+        for m, v in found
+        if all(w in texts[m.name] for w in wanted)
+    ]
     if json:
         print_json([asdict(m) for m, _ in found])
     if not found:
         which = f" of those against {trouble}" if trouble else ""
-        known = {part for m in listed() for part in (m.name, *m.name.split("/"))}
-        unknown = [word for word in wanted if not any(word in text for text in texts.values())]
+        known = {
+            part
+            for m in listed()
+            for part in (m.name, *m.name.split("/"))
+        }
+        unknown = [
+            word
+            for word in wanted
+            if not any(word in text for text in texts.values())
+        ]
         near = [guess for word in unknown if (guess := nearest(word, known)).startswith("did you mean")]
-        near += [f"--for {t!r} goes by that trouble" for word in unknown for t in _find_troubles(word, TROUBLES)[0][:1]]
+        near += [
+            f"--for {t!r} goes by that trouble"
+            for word in unknown
+            for t in _find_troubles(word, TROUBLES)[0][:1]
+        ]
         what = f"no recipe{which} has {' and '.join(wanted) or 'anything'} in its name, summary or verdict"
         note("; ".join([what, *near]))
         raise typer.Exit(NOTHING)
@@ -75,7 +91,10 @@ def methods(
 def _find_troubles(text: str, troubles: Mapping[str, str]) -> tuple[list[str], bool]:
     """The troubles that most words of a text stand in, or else are misspelt of; and whether they stand there."""
     for exact in (True, False):
-        found = {t: sum(_stands(word, f"{t} {sign}", exact) for word in text.split()) for t, sign in troubles.items()}
+        found = {
+            t: sum(_stands(word, f"{t} {sign}", exact) for word in text.split())
+            for t, sign in troubles.items()
+        }
         if best := max(found.values(), default=0):
             return [t for t, n in found.items() if n == best], exact
     return [], False
@@ -162,9 +181,23 @@ def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None
         say(f"actions:      {spaces[1]}")
         if (limit := _find_limit(task)) is not None:
             say(f"an episode has at most {limit} steps")
-    more = sorted({k for p in shown for k in p["info"]})
-    shown_by_default = [k for k in ("id", "prompt", "answer", "solution") if any(p[k] is not None for p in shown)]
-    rows = [(*(_shorten(p[k]) for k in shown_by_default), *(_shorten(p["info"].get(k)) for k in more)) for p in shown]
+    more = sorted({
+        k
+        for p in shown
+        for k in p["info"]
+    })
+    shown_by_default = [
+        k
+        for k in ("id", "prompt", "answer", "solution")
+        if any(p[k] is not None for p in shown)
+    ]
+    rows = [
+        (
+            *(_shorten(p[k]) for k in shown_by_default),
+            *(_shorten(p["info"].get(k)) for k in more),
+        )
+        for p in shown
+    ]
     if shown_by_default != ["id"] or more:  # an episode of an environment is no more than its seed
         print_table((*shown_by_default, *more), rows)
     own = {k: v for k in inspect.signature(type(task)).parameters if _is_plain(v := getattr(task, k, None))}

@@ -80,7 +80,11 @@ def _list_all(kind: str = "") -> list[tuple[str, str]]:
     """(kind, name) of each component, of one kind or of all."""
     from shuhari.kernel import registry
 
-    return [(k, n) for k in ([kind] if kind else registry.KINDS) for n in registry.names(k)]
+    return [
+        (k, n)
+        for k in ([kind] if kind else registry.KINDS)
+        for n in registry.names(k)
+    ]
 
 
 def _find_of_any_kind(text: str) -> tuple[str, str]:

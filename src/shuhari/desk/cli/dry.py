@@ -188,4 +188,8 @@ def _list_rows(table: Mapping[str, Any], find: Callable[[Path], str], defaults: 
         if not any(p[: len(path)] == path for p in own):
             rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
             rows.append((f"{key} = {format_value(value)}", DEFAULT))
-    return [row for rows in sections.values() for row in rows]
+    return [
+        row
+        for rows in sections.values()
+        for row in rows
+    ]

@@ -62,7 +62,10 @@ def runs(
                                  param_hint=words[0])  # fmt: skip
     if not found:
         of = f" with {' '.join([*(words or ()), status]).strip()}" if words or status else ""
-        near = [_guess(word, [r.name for r in list_runs(root)]) for word in words or ()]
+        near = [
+            _guess(word, [r.name for r in list_runs(root)])
+            for word in words or ()
+        ]
         yet = "" if of else " yet: `shuhari train baselines/quickstart` makes one"
         note("; ".join([f"no run{of} is in {root}/{yet}", *filter(None, near)]))
         if words:

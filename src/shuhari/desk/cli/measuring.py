@@ -106,14 +106,22 @@ def _estimate(measured: Measured, outcomes: Outcomes, used: Evaluation) -> dict[
     from shuhari.kernel import stats
 
     found: dict[str, Estimate] = {}
-    parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
+    parts = {
+        task: part
+        for task, part in outcomes.parts().items()
+        if any(x == x for x in part.greedy)
+    }
     # a task of which nothing could be graded has no line
     for task, part in {"": outcomes, **parts}.items():
         own = {"greedy": stats.interval(part.greedy)}
         if part.sampled is not None:
             ks = stats.powers(used.samples) if _tells_solved(measured, part) else ()
             own |= stats.scores(part.sampled, used.k or ks, used.solved)
-        own |= {f"greedy.{n}": stats.interval(x) for n, x in part.rewards.items() if any(v == v for v in x)}
+        own |= {
+            f"greedy.{n}": stats.interval(x)
+            for n, x in part.rewards.items()
+            if any(v == v for v in x)
+        }
         if "distinct" in part.facts:
             own["distinct"] = stats.interval(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
@@ -190,14 +198,24 @@ def compare(
     from shuhari.desk.plot import KINDS, name_metric, plot_comparison
     from shuhari.store import metrics
 
-    arms = {arm: [_resolve(name) for name in _split(arm)] for arm in given}
+    arms = {
+        arm: [_resolve(name) for name in _split(arm)]
+        for arm in given
+    }
     if (kind := png.suffix.lower()) not in ("", *KINDS):
         raise typer.BadParameter(f"{png.name} ends with {kind}: expected {' or '.join(KINDS)}", param_hint="--png")
     if len(arms) < 2:
         raise typer.BadParameter("compare needs two different arms; seeds of one arm are joined by commas")
     with _explain():
-        check_same_task([path for paths in arms.values() for path in paths])
-    columns = {arm: [metrics(path) for path in paths] for arm, paths in arms.items()}
+        check_same_task([
+            path
+            for paths in arms.values()
+            for path in paths
+        ])
+    columns = {
+        arm: [metrics(path) for path in paths]
+        for arm, paths in arms.items()
+    }
     single = all(len(paths) == 1 for paths in arms.values())
     single = single and (metric in (GREEDY, "held-out") or metric.startswith(f"{GREEDY}."))
     measure, equal = "", False
@@ -213,7 +231,17 @@ def compare(
     drawn: Path | None = png
     before = png.with_suffix(png.suffix or ".png").exists()
     named = {label: columns[arm] for arm, label in name_arms(arms).items()}
-    word, over = name_metric(metric), find_axis(columns, [p for paths in arms.values() for p in paths])
+    word, over = (
+        name_metric(metric),
+        find_axis(
+            columns,
+            [
+                p
+                for paths in arms.values()
+                for p in paths
+            ],
+        ),
+    )
     try:
         plot_comparison(named, metric, png, word, over)
     except (KeyError, OSError) as error:
@@ -244,7 +272,12 @@ def _list_untold(arms: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
     from shuhari.desk.ends import list_trained
     from shuhari.store import Run
 
-    trained = dict.fromkeys(n for paths in arms.values() for p in paths for n in list_trained(Run(p).recipe))
+    trained = dict.fromkeys(
+        n
+        for paths in arms.values()
+        for p in paths
+        for n in list_trained(Run(p).recipe)
+    )
     return [] if measure in (*trained, "reward") else list(trained)
 
 

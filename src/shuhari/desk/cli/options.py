@@ -25,7 +25,14 @@ def check_together(ctx: typer.Context, reads: Mapping[str, str]) -> None:
     for one, other in combinations(asked, 2):
         if one.split()[0] not in listed[other] and other.split()[0] not in listed[one]:
             raise typer.BadParameter(f"{one} and {other} exclude each other: give one of them")
-    mode = next((m for m in asked if all(n == m or n.split()[0] in listed[m] for n in asked)), "")
+    mode = next(
+        (
+            m
+            for m in asked
+            if all(n == m or n.split()[0] in listed[m] for n in asked)
+        ),
+        "",
+    )
     for option in given:
         if option in listed[mode] or option in [m.split()[0] for m in asked]:
             continue

@@ -124,7 +124,10 @@ def _prepare(run: str, lengths: str, sets: Sequence[str]) -> tuple[Measured, Set
         raise typer.BadParameter(str(error)) from None
     given = _read_sets(sets)
     factor = given.pop("wait", 1.0)
-    own, work = ({k: given.pop(k) for k in names if k in given} for names in (OF_SETTING, OF_WORK))
+    own, work = (
+        {k: given.pop(k) for k in names if k in given}
+        for names in (OF_SETTING, OF_WORK)
+    )
     try:
         setting, hardware = replace(measured.setting, **own), replace(measured.hardware, **given)
         answers = replace(answers, waits=tuple(w * factor for w in answers.waits), **work)
@@ -239,7 +242,10 @@ def _to_json(
         "hardware": asdict(hardware),
         "answers": {"written": work.written, "trained": work.tokens, "n": work.size},
         "plans": [_plan_json(p) for p in plans],
-        "scale": [{**{k: v for k, v in vars(s).items() if k != "plan"}, **_plan_json(s.plan)} for s in scales],
+        "scale": [
+            {**{k: v for k, v in vars(s).items() if k != "plan"}, **_plan_json(s.plan)}
+            for s in scales
+        ],
     }
 
 

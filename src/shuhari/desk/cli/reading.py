@@ -132,7 +132,12 @@ def _tabulate(
     every, last = max(1, -(-len(steps) // LINES)), len(steps) - 1
     losses = [n for n in columns if "/loss/" in n and not n.startswith("evaluate/")]
     trained = [m for label, m in shown.items() if label != "held-out"]
-    bare = set(stages) - {stages[i] for i in range(last + 1) for m in trained if columns[m][i] is not None}
+    bare = set(stages) - {
+        stages[i]
+        for i in range(last + 1)
+        for m in trained
+        if columns[m][i] is not None
+    }
     rows, before = [], -1
     for i in range(last % every, last + 1, every):
         span = [j for j in range(i, before, -1) if stages[j] == stages[i]]
@@ -142,9 +147,14 @@ def _tabulate(
             values["loss"] = next((x for x in found if x is not None), None)
         rows.append((steps[i], stages[i], values))
         before = i
-    labels = [k for k in rows[0][2] if any(values[k] is not None for _, _, values in rows)]
+    labels = [
+        k
+        for k in rows[0][2]
+        if any(values[k] is not None for _, _, values in rows)
+    ]
     return ("step", "stage", *labels), [  # blank: held out is measured now and then, and not all of it in each stage
-        (step, stage, *("" if v[k] is None else v[k] for k in labels)) for step, stage, v in rows
+        (step, stage, *("" if v[k] is None else v[k] for k in labels))
+        for step, stage, v in rows
     ]
 
 

@@ -156,15 +156,28 @@ def _say_updates(found: Mapping[str, Any]) -> None:
         say(f"with {key} = {make_printable(str(value), SHORT)}")
     sides = [_list_numbers(found[side]) for side in ("configured", "changed") if found[side] is not None]
     heads = ("", "as configured", *["with the settings"][: len(sides) - 1], "the run reported")
-    names = dict.fromkeys(name for side in sides for name in side)
-    print_table(heads, [(n, *(side.get(n) for side in sides), found["reported"].get(n)) for n in names])
+    names = dict.fromkeys(
+        name
+        for side in sides
+        for name in side
+    )
+    print_table(
+        heads,
+        [
+            (n, *(side.get(n) for side in sides), found["reported"].get(n))
+            for n in names
+        ],
+    )
     for part, cosine in found["cosine"].items():
         how = " and ".join(f"{format_number(cosine[k])} {of}" for k, of in COSINES.items())
         say(f"cosine of both updates, {part}: {how}")
     for group in _sort_groups(found["groups"])[:GROUPS]:
         say(f"group {make_printable(group['group'], SHORT)}: reward, advantage{'' if len(sides) == 1 else ' | then'}")
         for episode in group["episodes"][:EPISODES]:
-            pairs = (" | ".join(format_number(x) for x in episode[k]) for k in ("reward", "advantage"))
+            pairs = (
+                " | ".join(format_number(x) for x in episode[k])
+                for k in ("reward", "advantage")
+            )
             say(f"  {',  '.join(pairs)}  {_quote(episode['text'])}")
     for text in found["notes"]:
         note(make_printable(text, 500))

@@ -85,8 +85,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     from rich import box
     from rich.table import Table
 
-    cells = [[format_number(cell) for cell in row] for row in rows]
-    used = [i for i in range(len(columns)) if not cells or any(row[i] not in ("", "-") for row in cells)]
+    cells = [
+        [format_number(cell) for cell in row]
+        for row in rows
+    ]
+    used = [
+        i
+        for i in range(len(columns))
+        if not cells or any(row[i] not in ("", "-") for row in cells)
+    ]
     console = make_console()
     if not console.is_terminal:
         console.width = 100_000

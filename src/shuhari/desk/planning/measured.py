@@ -141,12 +141,20 @@ def _speeds(profile: Mapping[str, Any], answers: float, tokens: float, notes: li
 
 
 def _groups(run: Any, steps: Sequence[int], notes: list[str]) -> tuple[Group, ...]:
-    kept = [g for step in steps for g in run.rollouts(step)]
+    kept = [
+        g
+        for step in steps
+        for g in run.rollouts(step)
+    ]
     random = [g for g in kept if g.get("why") in ("all", "random")]
     if len(random) < FEW and kept:
         notes.append(f"{len(random)} groups were kept at random, so that of the best and the worst count too")
         random = kept
-    found = tuple(group for g in random if (group := tuple(a for t in g["trajectories"] if (a := _answer(t)))))
+    found = tuple(
+        group
+        for g in random
+        if (group := tuple(a for t in g["trajectories"] if (a := _answer(t))))
+    )
     if not found:
         raise PlanError(f"{run.path} keeps no rollouts: expected some (store.rollouts, store.groups)")
     return found

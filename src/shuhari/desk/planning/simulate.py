@@ -175,7 +175,11 @@ class Simulation:
         self.want = 0
         self._spend("waiting", self.now - self._waited)
         self._taken += chosen
-        tokens: float = sum(count_tokens(a) for t in chosen for a in t.group)
+        tokens: float = sum(
+            count_tokens(a)
+            for t in chosen
+            for a in t.group
+        )
         share = 1 / self.s.stream
         devices, tokens = round(self.s.training * self.s.scale), tokens * self.s.scale
         seconds = self.hw.learn(tokens, devices) - (1 - share) * self.hw.update
@@ -209,7 +213,11 @@ class Simulation:
             self._wait(rest if self.portion == self.s.stream - 1 else self.s.groups // self.s.stream)
             self._look()
             return
-        self.tokens.append(sum(count_tokens(a) for t in self._taken for a in t.group))
+        self.tokens.append(sum(
+            count_tokens(a)
+            for t in self._taken
+            for a in t.group
+        ))
         self.answers.append(sum(len(t.group) for t in self._taken))
         self.behind.append([self.version - t.version for t in self._taken])
         if self.s.mode == "async":

@@ -39,7 +39,11 @@ class Workload:
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.groups or not all(a and a[0].new > 0 for g in self.groups for a in g):
+        if not self.groups or not all(
+            a and a[0].new > 0
+            for g in self.groups
+            for a in g
+        ):
             raise ValueError("a workload needs groups of answers, each with a turn that writes at least one token")
 
     @property
@@ -50,12 +54,20 @@ class Workload:
     @property
     def tokens(self) -> float:
         """Mean tokens of an answer that training reads: its last context and what follows."""
-        return float(np.mean([count_tokens(self._scaled(a)) for g in self.groups for a in g]))
+        return float(np.mean([
+            count_tokens(self._scaled(a))
+            for g in self.groups
+            for a in g
+        ]))
 
     @property
     def written(self) -> float:
         """Mean tokens that an answer writes."""
-        return float(np.mean([sum(t.new for t in self._scaled(a)) for g in self.groups for a in g]))
+        return float(np.mean([
+            sum(t.new for t in self._scaled(a))
+            for g in self.groups
+            for a in g
+        ]))
 
     def stream(self, seed: int = 0) -> Iterator[Group]:
         """Groups without end."""
@@ -106,15 +118,27 @@ def lognormal(
         else:
             high = at
     lengths = np.clip(np.rint(np.exp(low + sigma * normal)), 1, limit).astype(int)
-    return Workload(tuple(tuple((Turn(read, int(x)),) for x in row) for row in lengths))
+    return Workload(tuple(
+        tuple((Turn(read, int(x)),) for x in row)
+        for row in lengths
+    ))
 
 
 def of_lengths(groups: Sequence[Sequence[int]], read: int = 0) -> Workload:
     """Answers of one turn, of these lengths."""
-    return Workload(tuple(tuple((Turn(read, x),) for x in g) for g in groups))
+    return Workload(tuple(
+        tuple((Turn(read, x),) for x in g)
+        for g in groups
+    ))
 
 
 def without_waits(workload: Workload) -> Workload:
     """The same where every tool answers at once."""
-    groups = tuple(tuple(tuple(t._replace(wait=0.0) for t in a) for a in g) for g in workload.groups)
+    groups = tuple(
+        tuple(
+            tuple(t._replace(wait=0.0) for t in a)
+            for a in g
+        )
+        for g in workload.groups
+    )
     return replace(workload, groups=groups, waits=())

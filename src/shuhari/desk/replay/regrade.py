@@ -113,7 +113,10 @@ def regrade(
                 whole = whole and all(g.get("why") == "all" for g in kept)
                 groups += _grade(kept, step, old, new, asked, ctx)
                 told(step)
-                weights = {n: {k: ctx.at(w) for k, w in s.weights.items()} for n, s in (("old", old), ("new", new))}
+                weights = {
+                    n: {k: ctx.at(w) for k, w in s.weights.items()}
+                    for n, s in (("old", old), ("new", new))
+                }
             failed, problems = int(ctx.ledger.get(FAILED, 0)), list(ctx.problems)
     facts = {"run": str(path), "steps": steps, "whole": whole, "graders": used, "weights": weights}
     return {**facts, **summarise(groups, limit), "failed": failed, "problems": problems}
@@ -124,10 +127,22 @@ FAILED = "regrade/failed_graders"  # in the ledger of the run, as it is charged 
 
 def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any]:
     """What changes from the old grades of some groups to the new: see `regrade`."""
-    names = dict.fromkeys(n for g in groups for n in (*g.old, *g.new, *sorted(g.asked)) if n != TRAINED)
+    names = dict.fromkeys(
+        n
+        for g in groups
+        for n in (*g.old, *g.new, *sorted(g.asked))
+        if n != TRAINED
+    )
     signs = [(_find_signs(g.old[TRAINED]), _find_signs(g.new[TRAINED])) for g in groups]
-    both = [(a[k], b[k]) for a, b in signs for k in [~np.isnan(a) & ~np.isnan(b)]]
-    a, b = (np.concatenate([pair[i] for pair in both] or [np.zeros(0)]) for i in (0, 1))
+    both = [
+        (a[k], b[k])
+        for a, b in signs
+        for k in [~np.isnan(a) & ~np.isnan(b)]
+    ]
+    a, b = (
+        np.concatenate([pair[i] for pair in both] or [np.zeros(0)])
+        for i in (0, 1)
+    )
     mixed = [(_is_mixed(g.old[TRAINED]), _is_mixed(g.new[TRAINED])) for g in groups]
     graded = [(not np.isnan(g.old[TRAINED]).all(), not np.isnan(g.new[TRAINED]).all()) for g in groups]
     place_of = [{"step": g.step, "group": g.key} for g in groups]
@@ -143,7 +158,10 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
             "gained": int(((a == 0) & (b != 0)).sum()),
             "lost": int(((a != 0) & (b == 0)).sum()),
         },
-        "mixed": {"old": sum(m for m, _ in mixed), "new": sum(m for _, m in mixed)},
+        "mixed": {
+            "old": sum(m for m, _ in mixed),
+            "new": sum(m for _, m in mixed),
+        },
         "to_mixed": [p for p, (m, now) in zip(place_of, mixed, strict=True) if now and not m],
         "to_alike": [p for p, (m, now), g in zip(place_of, mixed, graded, strict=True) if m and not now and g[1]],
         "to_ungraded": [p for p, (had, has) in zip(place_of, graded, strict=True) if had and not has],
@@ -192,16 +210,27 @@ def _grade(
     kept: Sequence[Mapping[str, Any]], step: int, old: Components, new: Components, asked: Sequence[str], ctx: Context
 ) -> list[RegradedGroup]:
     """The groups that were kept of a step, graded anew by `asked`."""
-    names = {n for name in asked for stage in (old, new) if name in stage.rewards
+    names = {n for name in asked
+             for stage in (old, new) if name in stage.rewards
              for n in _list_names(name, stage.rewards[name])}  # fmt: skip
-    bare = [[_strip(t, names, asked) for t in group["trajectories"]] for group in kept]
+    bare = [
+        [_strip(t, names, asked) for t in group["trajectories"]]
+        for group in kept
+    ]
     with ctx.phase("regrade", step), ctx.charging_to("regrade"):
         graded = ctx.wait(run_together(grade_group(group, ctx) for group in bare)) if asked else bare
-    weights = [{name: ctx.at(w) for name, w in stage.weights.items()} for stage in (old, new)]
+    weights = [
+        {name: ctx.at(w) for name, w in stage.weights.items()}
+        for stage in (old, new)
+    ]
     out = []
     for group, now in zip(kept, graded, strict=True):
         was = group["trajectories"]
-        texts = [describe_steps([t.steps[i] for i in p]) for t in was for p in t.paths()]
+        texts = [
+            describe_steps([t.steps[i] for i in p])
+            for t in was
+            for p in t.paths()
+        ]
         before, after = (_read_grades(ts, w) for ts, w in zip((was, now), weights, strict=True))
         out.append(RegradedGroup(step, str(group["group"]), texts, before, after, frozenset(names)))
     return out
@@ -215,7 +244,10 @@ def _list_names(name: str, reward: Any) -> set[str]:
 
 def _strip(t: Trajectory, names: set[str], asked: Sequence[str]) -> Trajectory:
     """Without the grades of those who are to be asked; the task has given its own."""
-    steps = tuple(copy_with(s, reward={k: v for k, v in s.reward.items() if k not in names}) for s in t.steps)
+    steps = tuple(
+        copy_with(s, reward={k: v for k, v in s.reward.items() if k not in names})
+        for s in t.steps
+    )
     by = {"": (), **{k: v for k, v in t.graded_by.items() if k not in asked}}
     return copy_with(t, steps=steps, graded_by=by)
 
@@ -223,10 +255,29 @@ def _strip(t: Trajectory, names: set[str], asked: Sequence[str]) -> Trajectory:
 def _read_grades(group: Iterable[Trajectory], weights: Mapping[str, float]) -> dict[str, Array]:
     """Reward name -> [E], the trained one among them; NaN where ungraded."""
     group = list(group)
-    paths = [[t.steps[i] for i in path] for t in group for path in t.paths()]
-    names = dict.fromkeys(n for t in group for s in t.steps for n in s.reward)
-    out = {name: np.array([sum_reward(steps, name) for steps in paths]) for name in names}
-    return {**out, TRAINED: np.array([x for t in group for x in find_outcomes(t, weights)])}
+    paths = [
+        [t.steps[i] for i in path]
+        for t in group
+        for path in t.paths()
+    ]
+    names = dict.fromkeys(
+        n
+        for t in group
+        for s in t.steps
+        for n in s.reward
+    )
+    out = {
+        name: np.array([sum_reward(steps, name) for steps in paths])
+        for name in names
+    }
+    return {
+        **out,
+        TRAINED: np.array([
+            x
+            for t in group
+            for x in find_outcomes(t, weights)
+        ]),
+    }
 
 
 # ---------------------------------------------------------------- comparing
@@ -236,10 +287,17 @@ def _compare(groups: Sequence[RegradedGroup], name: str) -> dict[str, Any]:
     """A reward before and after."""
     pairs = [(g.old.get(name), g.new.get(name), len(g.texts)) for g in groups]
     old, new = (
-        np.concatenate([np.full(n, np.nan) if x is None else x for *both, n in pairs for x in [both[i]]])
+        np.concatenate([
+            np.full(n, np.nan) if x is None else x
+            for *both, n in pairs
+            for x in [both[i]]
+        ])
         for i in (0, 1)
     )
-    given = [any(pair[i] is not None for pair in pairs) for i in (0, 1)]
+    given = [
+        any(pair[i] is not None for pair in pairs)
+        for i in (0, 1)
+    ]
     was, now = ~np.isnan(old), ~np.isnan(new)
     return {
         "old": _describe(old) if given[0] else None,

@@ -132,6 +132,10 @@ def _tell_why(stored: Stored, stage: str) -> str:
         stages = []
     if stages and all(is_vector(s.rollout) for s in stages):
         return "environments are stepped in lanes, which form no groups; episodes do (rollout.use = 'episode')"
-    if stages and not any(learner.buffer.wanted() for s in stages for learner in s.learners.values()):
+    if stages and not any(
+        learner.buffer.wanted()
+        for s in stages
+        for learner in s.learners.values()
+    ):
         return "what learns there learns from recorded data, and nothing is sampled"
     return "[store] rollouts says how many groups of a step are kept, and [store] groups = ['all'] keeps every one"

@@ -111,7 +111,11 @@ def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *,
     exact: buffers hold what they held then. ValueError where they do not, and a learner draws from them."""
     ctx, stage = run.ctx, run.stage
     groups = [list(g["trajectories"]) for g in kept]
-    base = pack([t for group in groups for t in group])
+    base = pack([
+        t
+        for group in groups
+        for t in group
+    ])
     before, left = _score(base, ctx), list(groups)
     recorders = {at: _record(part) for at, part in _list_parts(stage)}
     while left and (want := run.wanted()):
@@ -130,7 +134,8 @@ def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *,
             if "advantage" in batch:
                 advantages.append(batch["advantage"][batch["mask"]])
             run.tell(learner.update(batch, ctx))
-    credit = [[_mean(s["advantage"] for s in steps if "advantage" in s) for steps in decisions(g, ctx.seen)]
+    credit = [[_mean(s["advantage"] for s in steps if "advantage" in s)
+               for steps in decisions(g, ctx.seen)]
               for g in groups]  # fmt: skip
     weights = {name: ctx.at(weight) for name, weight in ctx.weights.items()}
     return UpdateResult(
@@ -139,7 +144,10 @@ def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *,
         _compare(base, before, _score(base, ctx)),
         {at: w.gradient for at, w in recorders.items() if w.before},
         {at: w.moved() for at, w in recorders.items() if w.before},
-        [[_mean([np.array(find_outcomes(t, weights))]) for t in group] for group in groups],
+        [
+            [_mean([np.array(find_outcomes(t, weights))]) for t in group]
+            for group in groups
+        ],
         credit,
         len(left),
     )

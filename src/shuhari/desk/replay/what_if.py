@@ -114,7 +114,10 @@ def _check_taken(key: str) -> None:
 
 
 def _describe_batch(kept: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> dict[str, Any]:
-    episodes = [sum(len(t.paths()) for t in g["trajectories"]) for g in kept]
+    episodes = [
+        sum(len(t.paths()) for t in g["trajectories"])
+        for g in kept
+    ]
     whole, rounds = all(g.get("why") == "all" for g in kept), round(report.get("rollout/rounds", 1))
     all_of_them = report.get("rollout/episodes", 0) * rounds
     of = len(kept) if whole else round(all_of_them * len(kept) / sum(episodes)) if all_of_them else None

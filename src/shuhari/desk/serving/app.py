@@ -148,7 +148,10 @@ class Service:
 
     async def _echo(self, ask: Ask, contexts: Sequence[Array]) -> list[list[Piece]]:
         """The prompts as they are read, with their log-probabilities where those are asked for."""
-        scored: Sequence[Sequence[Said]] = [[Said(int(i), None) for i in c[1:]] for c in contexts]
+        scored: Sequence[Sequence[Said]] = [
+            [Said(int(i), None) for i in c[1:]]
+            for c in contexts
+        ]
         if ask.top is not None:
             scored = await self.worker.score(contexts, ask.top)
         out = []

@@ -96,7 +96,10 @@ def _measure_number(card: Any, metric: str) -> dict[str, Any]:
 
     def read(arm: str, place: int) -> float:
         curves = card.arms.get(arm, {}).get("curves", {}).get(metric, ())
-        ends = [[y for y in c["y"] if y is not None] for c in curves]
+        ends = [
+            [y for y in c["y"] if y is not None]
+            for c in curves
+        ]
         return fmean(y[place] for y in ends if y) if any(ends) else math.nan
 
     out = {"start": read("baseline", 0), "end": read("baseline", -1), "control": read("control", -1),

@@ -42,7 +42,11 @@ def list_claims(
     rows = [_tell(m.name, found.get(m.name), known) for m in results.list_claimed()]
     chosen = [r for r in rows if family in ("", r["family"]) and verdict in ("", r["verdict"])]
     wanted = words.lower().split()
-    chosen = [r for r in chosen if all(word in _get_text(r) for word in wanted)]
+    chosen = [
+        r
+        for r in chosen
+        if all(word in _get_text(r) for word in wanted)
+    ]
     chosen.sort(key=lambda r: r["method"])
     chosen.sort(key=lambda r: _get_key(r, order), reverse=down)
     if order in ("effect", "year", "seeds"):
@@ -119,7 +123,10 @@ def _tell_result(result: Mapping[str, Any], known: bool) -> dict[str, Any]:
     freshness = stale or (None if not known else age if is_older(result["hashes"]) else "up to date")
     return {
         **{key: result[key] for key in kept if key in result},
-        "checks": [{k: v for k, v in check.items() if k != "range"} for check in result["checks"]],
+        "checks": [
+            {k: v for k, v in check.items() if k != "range"}
+            for check in result["checks"]
+        ],
         "told": [ruled(check) for check in result["checks"]],
         "effect_text": headline(result),
         "detectable": detectable(result),
@@ -154,7 +161,12 @@ def _read_curves(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _list_elsewhere(method: str) -> list[dict[str, Any]]:
     """What was measured of a method on other beds: the same claim (`scale`), or any comparison (`explore`)."""
-    found = [(r, kind) for kind in ("scale", "explore") for r in results.read_elsewhere(kind) if r["method"] == method]
+    found = [
+        (r, kind)
+        for kind in ("scale", "explore")
+        for r in results.read_elsewhere(kind)
+        if r["method"] == method
+    ]
     return [{"bed": r["bed"], "kind": kind, "verdict": r["verdict"], **_measure(r)} for r, kind in found]
 
 

@@ -38,13 +38,22 @@ def compare_runs(runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str =
     budget's unit)."""
     arms, columns, names, over, axes = _read_arms(runs, arm, metric, x)
     try:
-        comparison.check_same_task([path for paths in arms.values() for path in paths])
+        comparison.check_same_task([
+            path
+            for paths in arms.values()
+            for path in paths
+        ])
         finals = comparison.read_finals(arms, columns, metric)
     except comparison.ComparisonError as error:
         raise Refused(str(error)) from None
     found = comparison.compare_with_first(finals, LEAST)
     labels = comparison.name_arms(arms)
-    every = [v for values, _ in finals.values() for v in values if v == v]
+    every = [
+        v
+        for values, _ in finals.values()
+        for v in values
+        if v == v
+    ]
     at = _spread_thresholds(every)
     caveats = comparison.list_caveats(found, single=False)
     if all(len(paths) == 1 for paths in arms.values()) and metric.startswith(GREEDY) and len(arms) > 1:
@@ -63,7 +72,10 @@ def compare_runs(runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str =
             "profile": stats.profile_performance(values, at) if known else None,
             "curve": _make_curve(columns[name], metric, over),
         })  # fmt: skip
-    recipes = {name: [Run(path).recipe for path in paths] for name, paths in arms.items()}
+    recipes = {
+        name: [Run(path).recipe for path in paths]
+        for name, paths in arms.items()
+    }
     differs = [{"setting": key, "values": [_show(values[name]) for name in arms]}
                for key, values in comparison.find_differences(recipes).items()]  # fmt: skip
     return {"metric": metric, "x": over, "axes": axes, "metrics": names, "arms": told, "thresholds": at,
@@ -95,23 +107,60 @@ def _read_arms(
     runs: Catalogue, arm: Sequence[str], metric: str, x: str
 ) -> tuple[Arms, dict[str, list[Columns]], list[str], str, list[str]]:
     """(paths of each arm, their columns, the metrics that there are, the axis, the axes that all runs have)."""
-    named = {text: [name for name in text.split(",") if name] for text in arm}
+    named = {
+        text: [name for name in text.split(",") if name]
+        for text in arm
+    }
     named = {text: names for text, names in named.items() if names}
     if not named or len(named) > ARMS:
         raise Refused(f"{len(named)} arms: expected 1 to {ARMS}, each of runs joined by commas", "arm")
     if (many := sum(map(len, named.values()))) > RUNS:
         raise Refused(f"{many} runs: expected at most {RUNS}", "arm")
     arms = {text: _find(runs, names) for text, names in named.items()}
-    found = {text: [_read(path, metric) for path in paths] for text, paths in arms.items()}
-    columns = {text: [one for one, _ in some] for text, some in found.items()}
-    lists = [names for some in found.values() for _, names in some]
-    axes = [*PLAIN, *(n for n in lists[0] if n.startswith("spent/") and all(n in names for names in lists))]
-    over = x or comparison.find_axis(columns, [path for paths in arms.values() for path in paths])
+    found = {
+        text: [_read(path, metric) for path in paths]
+        for text, paths in arms.items()
+    }
+    columns = {
+        text: [one for one, _ in some]
+        for text, some in found.items()
+    }
+    lists = [
+        names
+        for some in found.values()
+        for _, names in some
+    ]
+    axes = [
+        *PLAIN,
+        *(
+            n
+            for n in lists[0]
+            if n.startswith("spent/") and all(n in names for names in lists)
+        ),
+    ]
+    over = x or comparison.find_axis(
+        columns,
+        [
+            path
+            for paths in arms.values()
+            for path in paths
+        ],
+    )
     if over not in axes:
         if x:
             raise Refused(f"not all runs have {x[:TEXT]!r}; {nearest(x[:TEXT], axes)}", "x")
         over = "step"
-    return arms, columns, sorted({n for names in lists for n in names}), over, axes
+    return (
+        arms,
+        columns,
+        sorted({
+            n
+            for names in lists
+            for n in names
+        }),
+        over,
+        axes,
+    )
 
 
 def _find(runs: Catalogue, names: Sequence[str]) -> list[Path]:

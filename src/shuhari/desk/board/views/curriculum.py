@@ -69,7 +69,14 @@ def list_problems(
         chosen &= np.fromiter((t == task for t, _ in asked.names), bool, len(chosen))
     if wanted := words.lower().split():
         named = (f"{t}/{p}".lower() for t, p in asked.names)
-        chosen &= np.fromiter((all(word in name for word in wanted) for name in named), bool, len(chosen))
+        chosen &= np.fromiter(
+            (
+                all(word in name for word in wanted)
+                for name in named
+            ),
+            bool,
+            len(chosen),
+        )
     at = np.flatnonzero(chosen)
     if order in ("problem", "task"):
         first = order == "problem"
@@ -137,14 +144,27 @@ def _query(run: Run, query: str) -> list[tuple[Any, ...]]:
     with run._open() as db:
         there = db.execute("select 1 from sqlite_master where name = 'problems'").fetchone()
         rows = db.execute(query).fetchall() if there else []
-    odd = next((r for r in rows for x in r if not isinstance(x, int | str)), None)
+    odd = next(
+        (
+            r
+            for r in rows
+            for x in r
+            if not isinstance(x, int | str)
+        ),
+        None,
+    )
     if odd is not None:
         raise StoreError(f"{run.path}: a count of problems is damaged ({odd!r:.80})")
     return rows
 
 
 def _describe_tasks(asked: Asked) -> list[dict[str, Any]]:
-    number = {task: i for i, task in enumerate(dict.fromkeys(t for t, _ in asked.names))}
+    number = {
+        task: i
+        for i, task in enumerate(
+            dict.fromkeys(t for t, _ in asked.names)
+        )
+    }
     at, n = np.fromiter((number[t] for t, _ in asked.names), int, len(asked.names)), len(number)
 
     def add(values: Array) -> list[int]:
@@ -152,7 +172,10 @@ def _describe_tasks(asked: Asked) -> list[dict[str, Any]]:
 
     columns = {"problems": add(np.ones(len(at))), "asked": add(asked.asked), "solved": add(asked.solved),
                "never": add(asked.choose("never")), "always": add(asked.choose("always"))}  # fmt: skip
-    return [{"task": task[:CUT], **{k: v[i] for k, v in columns.items()}} for task, i in number.items()][:500]
+    return [
+        {"task": task[:CUT], **{k: v[i] for k, v in columns.items()}}
+        for task, i in number.items()
+    ][:500]
 
 
 def _tell(run: Run, asked: Asked, chosen: Sequence[int]) -> list[dict[str, Any]]:

@@ -63,7 +63,11 @@ def tell_curves(
         raise Refused(f"{len(names)} names: expected at most {NAMED}", "names")
     fresh = after < 0 or version != steps.version or not steps.whole
     charts = choose_charts(steps)
-    wanted = names or list(dict.fromkeys(n for c in charts for n in c["names"]))
+    wanted = names or list(dict.fromkeys(
+        n
+        for c in charts
+        for n in c["names"]
+    ))
     begin = 0 if fresh else int(np.searchsorted(steps.step, after, side="right"))
     place, curves = find_axis(steps, x, "evaluate/"), {}
     for name in wanted:
@@ -130,7 +134,12 @@ def choose_charts(steps: Steps) -> list[dict[str, Any]]:
     there = [*(n for n in steps.columns if "@" not in n or "pass@" in n), *([SECONDS] if len(steps.step) > 1 else [])]
     out = []
     for title, patterns in CHARTS:
-        found = [n for p in patterns for n in there if fnmatchcase(n, p) and _is_held_out(p) == _is_held_out(n)]
+        found = [
+            n
+            for p in patterns
+            for n in there
+            if fnmatchcase(n, p) and _is_held_out(p) == _is_held_out(n)
+        ]
         if found:
             out.append({"title": title, "names": list(dict.fromkeys(found))[:LINES]})
     own: dict[str, list[str]] = {}

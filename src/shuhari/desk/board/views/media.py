@@ -94,7 +94,11 @@ def play_episode(runs: Catalogue, run: str, step: Step = None, episode: Episode 
     def make() -> dict[str, Any]:
         (seen,), _ = film_or_watch(path, step, first=episode)
         told: dict[str, Any] = {"observation": seen.observations, "action": seen.actions}
-        for name in sorted({name for paid in seen.rewards for name in paid}):
+        for name in sorted({
+            name
+            for paid in seen.rewards
+            for name in paid
+        }):
             told[f"reward {name}"] = [paid.get(name, 0.0) for paid in seen.rewards]
         return {"problem": make_printable(seen.problem.id, 200), "step": seen.step, "status": str(seen.status),
                 "rewards": dict(seen.total), "track": follow(told, POINTS), "frames": _pack(seen.frames)}  # fmt: skip

@@ -40,8 +40,8 @@ def tell_metrics(runs: Catalogue) -> Picture:
             labels = {"run": run.name, "recipe": run.recipe, "task": run.task, **more}
             text = ",".join(f'{k}="{escape(v)}"' for k, v in labels.items())
             lines[name].append(f"{name}{{{text}}} {number}")
-    out = [line for name, found in lines.items() if found for line in
-           (f"# HELP {name} {FAMILIES[name]}", f"# TYPE {name} gauge", *found)]  # fmt: skip
+    out = [line for name, found in lines.items() if found
+           for line in (f"# HELP {name} {FAMILIES[name]}", f"# TYPE {name} gauge", *found)]  # fmt: skip
     return Picture(("\n".join(out) + "\n").encode("utf-8", "backslashreplace"), KIND)
 
 

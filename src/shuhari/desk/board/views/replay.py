@@ -65,7 +65,10 @@ def _find_again(stored: Run, steps: Sequence[int]) -> list[int]:
     there, fresh = [c["step"] for c in stored.checkpoints()], not stored.get("init")
     with stored._open() as db:
         spans = db.execute("select min(step), max(step) from steps group by stage").fetchall()
-    firsts = {step: max((low for low, high in spans if low <= step <= high), default=step) for step in steps}
+    firsts = {
+        step: max((low for low, high in spans if low <= step <= high), default=step)
+        for step in steps
+    }
     return [step for step, first in firsts.items() if choose_start(there, first, step, fresh) is not None]
 
 
@@ -77,7 +80,10 @@ def _write(value: Any) -> str:
 def list_graders(runs: Catalogue) -> list[dict[str, Any]]:
     """The registered rewards: {name, doc, settings: [{name, type, bounds, default, required}]}."""
     found = [describe("reward", name) for name in registry.names("reward") if name != "function"]
-    return [{key: one[key] for key in ("name", "doc", "settings")} for one in found]
+    return [
+        {key: one[key] for key in ("name", "doc", "settings")}
+        for one in found
+    ]
 
 
 async def regrade(
@@ -113,7 +119,12 @@ async def what_if(runs: Catalogue, run: str, step: Step, settings: Sequence[str]
     path = await asyncio.to_thread(_prepare, runs, run, settings)
     found = await DESK.run(["what-if", *_as_words(settings), f"{path}@{step}"], f"what-if of {run}, step {step},")
     groups = sorted(found["groups"], key=lambda g: all(len({*e["advantage"]}) == 1 for e in g["episodes"]))
-    pairs = [e["advantage"] for g in groups for e in g["episodes"] if len(e["advantage"]) == 2]
+    pairs = [
+        e["advantage"]
+        for g in groups
+        for e in g["episodes"]
+        if len(e["advantage"]) == 2
+    ]
     cut = [{**g, "step": step, "episodes": g["episodes"][:EPISODES], "of": len(g["episodes"])} for g in groups[:GROUPS]]
     await asyncio.to_thread(_add_ids, path, cut)
     whole = {"groups": len(groups), "episodes": sum(len(g["episodes"]) for g in groups)}

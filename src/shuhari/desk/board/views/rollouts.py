@@ -102,7 +102,11 @@ def open_group(runs: Catalogue, run: str, id: Id) -> dict[str, Any]:
             "prompt": [{"role": role, **cut(text)} for role, text in _list_turns(problem.prompt)],
             "answer": cut(_list_turns(problem.answer)[0][1]) if problem.answer is not None else None,
         },
-        "numbers": find_ranges([columns for own in numbers for columns in own]),
+        "numbers": find_ranges([
+            columns
+            for own in numbers
+            for columns in own
+        ]),
         "samples": len(trajectories),
         "episodes": episodes,
     }
@@ -157,11 +161,20 @@ def cut(text: str, most: int = CUT, offset: int = 0) -> dict[str, Any]:
 
 def _tell(group: Mapping[str, Any], i: int, numbers: Sequence[Mapping[str, Array]], most: int) -> dict[str, Any]:
     t: Trajectory = group["trajectories"][i]
-    names = dict.fromkeys(name for step in t.steps for name in step.reward)
+    names = dict.fromkeys(
+        name
+        for step in t.steps
+        for name in step.reward
+    )
     rewards, weights = {name: sum_reward(t.steps, name) for name in names}, group.get("weights")
     played = [s for s in t.steps if not is_tokens(s.context)]
     infos = [t.info, *(s.info for s in t.steps)]
-    facts = {k: v for info in infos for k, v in info.items() if isinstance(v, bool | int | float) and k != "ended"}
+    facts = {
+        k: v
+        for info in infos
+        for k, v in info.items()
+        if isinstance(v, bool | int | float) and k != "ended"
+    }
     advantages = [c["advantage"] for c in numbers if "advantage" in c]
     out = {
         "status": str(t.status),
@@ -200,7 +213,10 @@ def _tell_tokens(
     if texts is None:
         return {"pieces": None, "total": len(step.mask), "mask": [], "numbers": {}}
     here = slice(offset, offset + limit)
-    shown = {name: [float(f"{v:.5g}") for v in x[here].tolist()] for name, x in numbers.items()}
+    shown = {
+        name: [float(f"{v:.5g}") for v in x[here].tolist()]
+        for name, x in numbers.items()
+    }
     return {"pieces": [make_printable(text) for text in texts[here]], "total": len(texts),
             "mask": step.mask[here].astype(int).tolist(), "numbers": shown}  # fmt: skip
 
@@ -208,10 +224,18 @@ def _tell_tokens(
 def _track(t: Trajectory, numbers: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
     """An episode of a controller as curves; `chains`: of each moment, if any, how its decision was denoised."""
     acts = [(s, c) for s, c in zip(t.steps, numbers, strict=True) if s.action is not None]
-    names = sorted({name for _, columns in acts for name in columns})
+    names = sorted({
+        name
+        for _, columns in acts
+        for name in columns
+    })
     told: dict[str, list[Any]] = {"observation": [s.context for s in t.steps if not is_tokens(s.context)]}
     told["action"] = [s.action for s, _ in acts]
-    for name in sorted({name for s, _ in acts for name in s.reward}):
+    for name in sorted({
+        name
+        for s, _ in acts
+        for name in s.reward
+    }):
         told[f"reward {name}"] = [float(np.sum(s.reward.get(name, 0.0))) for s, _ in acts]
     for name in names:
         told[name] = [float(np.nanmean(c[name])) if name in c else None for _, c in acts]
