@@ -214,7 +214,10 @@ class Gated:
             which = (logits + gumbel).argmax(-1)  # of number 1: the experts draw with number 0
             drawn = [model.sample(contexts, sampling, noise=noise) for model in self.others.models]
             action = _pick([t.action for t in drawn], which)
-            info = {k: _pick([t.info[k] for t in drawn], which) for k in drawn[0].info}
+            info = {
+                k: _pick([t.info[k] for t in drawn], which)
+                for k in drawn[0].info
+            }
             taken = [t.taken for t in drawn if t.taken is not None]
             heat = torch.full((len(which), 1), float(sampling.temperatures(1)[0]))
             rows = unknown_rows(contexts, self._does).put({**info, "action": action, "temperature": heat})

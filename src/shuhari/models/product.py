@@ -170,7 +170,10 @@ class Product:
         mask = batch["mask"].flatten()
         places = mask.nonzero().squeeze(1)
         parts, first = [d.at(places) for d in dists], dists[0]
-        sizes, heads = [p.hidden.shape[-1] for p in parts], [p.head for p in parts]
+        sizes, heads = (
+            [p.hidden.shape[-1] for p in parts],
+            [p.head for p in parts],
+        )
         joint: Any = self.module
         return TokenDist(
             hidden=torch.cat([p.hidden for p in parts], -1),

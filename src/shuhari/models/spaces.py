@@ -186,7 +186,11 @@ class Inputs(nn.Module):
         self.moments = Moments(size) if normalise and size else None
         self.convolutions = nn.ModuleList(Convolution(parts[k].shape, orthogonal) for k in self._images)
         self._convolve: list[Any] = list(self.convolutions)
-        self.size = size + sum(c[0] for c in self._codes.values() if c) + sum(c.size for c in self._convolve)
+        self.size = (
+            size
+            + sum(c[0] for c in self._codes.values() if c)
+            + sum(c.size for c in self._convolve)
+        )
         self._plain = size > 0 and not self.keys and self.moments is None
         self._pending: Parts | None = None
 

@@ -25,7 +25,10 @@ def list_tasks() -> list[dict[str, Any]]:
 def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]:
     """The first n problems of a task: `id`, `prompt`, `answer`, `solution`, `info`."""
     names = ("id", "prompt", "answer", "solution", "info")
-    return [{name: getattr(p, name) for name in names} for p in read_first(task.problems(split), n)]
+    return [
+        {name: getattr(p, name) for name in names}
+        for p in read_first(task.problems(split), n)
+    ]
 
 
 def _describe(name: str) -> dict[str, Any]:

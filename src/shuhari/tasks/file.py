@@ -76,7 +76,11 @@ class File:
     @property
     def ungraded(self) -> bool:
         """Whether no row has an answer, so that the task grades nothing."""
-        return all(p.answer is None for rows in self._splits.values() for p in rows)
+        return all(
+            p.answer is None
+            for rows in self._splits.values()
+            for p in rows
+        )
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -109,7 +113,11 @@ class File:
         return None
 
     def _texts(self) -> Iterator[str]:
-        for problem in (p for rows in self._splits.values() for p in rows):
+        for problem in (
+            p
+            for rows in self._splits.values()
+            for p in rows
+        ):
             more = problem.answer, problem.solution, problem.info.get("chosen"), problem.info.get("rejected")
             yield from (*list_texts(problem.prompt), *(str(t) for t in more if t is not None))
 

@@ -97,7 +97,11 @@ class Ladder:
             if not level.of or any(len(row) != len(self.facts) or not any(row) for row in level.of):
                 expected = f"rows of {len(self.facts)} numbers, of facts of each kind, not all 0"
                 raise ValueError(f"ladder: level {name!r} is of {level.of}: expected {expected}")
-            if any(n and not there for row in level.of for n, there in zip(row, self.facts, strict=True)):
+            if any(
+                n and not there
+                for row in level.of
+                for n, there in zip(row, self.facts, strict=True)
+            ):
                 raise ValueError(f"ladder: level {name!r} is of {level.of}: there are {self.facts} facts of each kind")
         for what, shares in {"levels": _shares(self.levels), "domains": _shares(self.domains)}.items():
             if not any(shares.values()):
@@ -136,13 +140,20 @@ class Ladder:
     @cached_property
     def _letters(self) -> str:
         used = sorted({domain.alphabet for domain in self.domains.values()})
-        return "".join(x for i in used for x in ALPHABETS[i]) + "".join(d.mark for d in self.domains.values())
+        return "".join(
+            x
+            for i in used
+            for x in ALPHABETS[i]
+        ) + "".join(d.mark for d in self.domains.values())
 
     @cached_property
     def _kinds(self) -> tuple[tuple[int, ...], ...]:
         """The facts of each kind, numbers in 0..63."""
         order = iter(sorted(range(FACTS), key=lambda fact: code("ladder", self.codes, fact)))
-        return tuple(tuple(next(order) for _ in range(n)) for n in self.facts)
+        return tuple(
+            tuple(next(order) for _ in range(n))
+            for n in self.facts
+        )
 
     def _answer(self, fact: int, domain: str) -> int:
         """The number of the letter that answers a fact."""
@@ -155,10 +166,21 @@ class Ladder:
     @cached_property
     def _test(self) -> Listed:
         """The levels of each domain in turn, as long as there are more of them."""
-        cells = [(domain, level) for domain in self.domains for level in self.levels]
+        cells = [
+            (domain, level)
+            for domain in self.domains
+            for level in self.levels
+        ]
         size = max(self.test_size // len(cells), 1)
         found = [draw_distinct(partial(self._item, "test", *cell), size).problems for cell in cells]
-        return Listed([p for row in zip_longest(*found) for p in row if p is not None][: self.test_size])
+        return Listed(
+            [
+                p
+                for row in zip_longest(*found)
+                for p in row
+                if p is not None
+            ][: self.test_size]
+        )
 
     def _train(self, index: int) -> Problem:
         stream = Stream("ladder", self.seed, index)
@@ -187,7 +209,11 @@ class Ladder:
     def _facts(self, level: str, stream: Stream) -> Iterator[tuple[int, int]]:
         """(fact, its kind) of one problem, in any order."""
         rows = self.levels[level].of
-        kinds = [kind for kind, n in enumerate(rows[stream.below(len(rows))]) for _ in range(n)]
+        kinds = [
+            kind
+            for kind, n in enumerate(rows[stream.below(len(rows))])
+            for _ in range(n)
+        ]
         while kinds:
             kind = kinds.pop(stream.below(len(kinds)))
             yield self._kinds[kind][stream.below(len(self._kinds[kind]))], kind

@@ -86,18 +86,45 @@ def _plan(file: Any, most: int) -> list[tuple[list[str], int]]:
     for lists of texts of which each is written by what differs from the one before: a row may be of any size."""
     meta = file.metadata
     texts = [i for i in range(meta.num_columns) if file.schema.column(i).physical_type == "BYTE_ARRAY"]
-    chunks = {i: [meta.row_group(g).column(i) for g in range(meta.num_row_groups)] for i in texts}
+    chunks = {
+        i: [meta.row_group(g).column(i) for g in range(meta.num_row_groups)]
+        for i in texts
+    }
     lists = [i for i in texts if file.schema.column(i).max_repetition_level]
-    written = {i: {e for c in chunks[i] for e in c.encodings} for i in texts}
+    written = {
+        i: {
+            e
+            for c in chunks[i]
+            for e in c.encodings
+        }
+        for i in texts
+    }
     if bad := next((i for i in lists if "DELTA_BYTE_ARRAY" in written[i]), None):
         raise OSError(f"{file.schema.column(bad).path} is a list of texts in the encoding DELTA_BYTE_ARRAY: expected "
                       "PLAIN, or dictionaries")  # fmt: skip
-    largest = max((c.total_uncompressed_size for i in texts for c in chunks[i]), default=0)
+    largest = max(
+        (
+            c.total_uncompressed_size
+            for i in texts
+            for c in chunks[i]
+        ),
+        default=0,
+    )
     few = max(1, min(FEW, most // max(largest, 1)))
-    changes = {i for i in texts if any(e.startswith("DELTA") for e in written[i])}
-    first, flat = ([i for i in some if i not in changes] for some in (texts, sorted({*texts} - {*lists})))
+    changes = {
+        i
+        for i in texts
+        if any(e.startswith("DELTA") for e in written[i])
+    }
+    first, flat = (
+        [i for i in some if i not in changes]
+        for some in (texts, sorted({*texts} - {*lists}))
+    )
     plans = [(first, few if changes else GROUP), (flat, few)]
-    return [([file.schema.column(i).path for i in shared], rows) for shared, rows in plans]
+    return [
+        ([file.schema.column(i).path for i in shared], rows)
+        for shared, rows in plans
+    ]
 
 
 def _check_said(file: Any, called: str, most: int) -> None:

@@ -74,7 +74,12 @@ def read(path: Path, called: str, mapped: Callable[[Any], Any] = lambda raw: raw
     for row in rows:
         if graded and row.answer is None and row.solution is None and "chosen" not in row.info:
             raise ValueError(f"{called}, {row.place}: no 'answer', which {graded} has; {nearest('answer', row.info)}")
-    none = dict.fromkeys(n for row in rows for n in row.info if n not in ("chosen", "rejected"))
+    none = dict.fromkeys(
+        n
+        for row in rows
+        for n in row.info
+        if n not in ("chosen", "rejected")
+    )
     return [r if none.keys() <= r.info.keys() else replace(r, info=FrozenDict({**none, **r.info})) for r in rows]
 
 

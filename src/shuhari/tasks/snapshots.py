@@ -87,7 +87,10 @@ def snapshot(env: Env) -> dict[str, Payload]:
     recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
     if recorder is not None and not recorder.simulates:
         return {"replay": recorder.record()}
-    layers = tuple({k: p for k, v in vars(e).items() if (p := _to_plain(v)) is not _NO} for e in _list_layers(env))
+    layers = tuple(
+        {k: p for k, v in vars(e).items() if (p := _to_plain(v)) is not _NO}
+        for e in _list_layers(env)
+    )
     generator = env.unwrapped._np_random
     state = "" if generator is None else json.dumps(generator.bit_generator.state)
     physics = {} if recorder is None else {"physics": _physics_state(env)}
@@ -177,7 +180,12 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
         seen = _wander(env, seen)
         recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
         recorded, known = recorder is not None and not recorder.simulates, SIMULATOR if recorder is not None else ()
-        kept = [v for e in _list_layers(env) for k, v in vars(e).items() if k not in known]
+        kept = [
+            v
+            for e in _list_layers(env)
+            for k, v in vars(e).items()
+            if k not in known
+        ]
         lost = any(map(_is_opaque, kept)) or _list_containers(env) != before
         if not recorded and lost:
             return False
@@ -236,7 +244,12 @@ def _list_layers(env: Env) -> Iterator[Any]:
 
 def _list_containers(env: Env) -> list[str]:
     """List the objects in containers, which a copy leaves out."""
-    return [repr(v) for e in _list_layers(env) for k, v in sorted(vars(e).items()) if isinstance(v, _CONTAINERS)]
+    return [
+        repr(v)
+        for e in _list_layers(env)
+        for k, v in sorted(vars(e).items())
+        if isinstance(v, _CONTAINERS)
+    ]
 
 
 def _physics_state(env: Env) -> Array:

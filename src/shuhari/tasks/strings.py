@@ -100,7 +100,13 @@ class Strings:
         """The levels one after another."""
         found = [draw_distinct(partial(self._item, "test", level), max(self.test_size // self.slots, 1)).problems
                  for level in range(1, self.slots + 1)]  # fmt: skip
-        return Listed([p for row in zip(*found, strict=False) for p in row])
+        return Listed(
+            [
+                p
+                for row in zip(*found, strict=False)
+                for p in row
+            ]
+        )
 
     def _train(self, index: int) -> Problem:
         u = Stream("strings level", self.seed, index).uniform() * sum(self.shares)

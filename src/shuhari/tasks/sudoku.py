@@ -92,7 +92,13 @@ class Sudoku:
         """The levels in turn."""
         size = max(self.test_size // len(self.empty), 1)
         found = [draw_distinct(partial(self._item, "test", empty), size).problems for empty in self.empty]
-        return Listed([p for row in zip(*found, strict=False) for p in row])
+        return Listed(
+            [
+                p
+                for row in zip(*found, strict=False)
+                for p in row
+            ]
+        )
 
     def _train(self, index: int) -> Problem:
         level = Stream("sudoku level", self.seed, index).below(len(self.empty))

@@ -96,7 +96,11 @@ class Trie:
             raise ValueError(f"trie: length is {self.length} and listed is 'all': expected {expected}")
         if any(self.unsafe) and self.length <= len(UNSAFE):
             raise ValueError(f"trie: length is {self.length}: expected {len(UNSAFE) + 1} or more, as unsafe is above 0")
-        if any(self.unsafe) and any(w.endswith(UNSAFE) for p in self._every for w in self._sheet(p).words):
+        if any(self.unsafe) and any(
+            w.endswith(UNSAFE)
+            for p in self._every
+            for w in self._sheet(p).words
+        ):
             raise ValueError(f"trie: codes is {self.codes}, by which a strategy's word ends in {UNSAFE}: try another")
 
     @property
@@ -135,7 +139,11 @@ class Trie:
     def _every(self) -> tuple[str, ...]:
         """All prompts, the levels of a topic side by side."""
         topics = ("".join(x) for x in product(LETTERS, repeat=2 if self.topics == 16 else 3))
-        return tuple(f"{topic}{cue}=" for topic in topics for cue in self._cues or ("",))
+        return tuple(
+            f"{topic}{cue}="
+            for topic in topics
+            for cue in self._cues or ("",)
+        )
 
     @cached_property
     def _prompts(self) -> dict[str, tuple[str, ...]]:

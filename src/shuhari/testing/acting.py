@@ -129,7 +129,10 @@ def _check_episodes(who: Any, begin: Callable[[], Episodes], n: int) -> None:
 def _check_lanes(task: Any, make: Callable[[], Any], act: Act | None, n: int) -> None:
     """Play n steps in four lanes together, each third in two of them, then ten in each alone, and the same ones in
     environments beside them."""
-    lanes, envs = [make() for _ in range(4)], [make() for _ in range(4)]
+    lanes, envs = (
+        [make() for _ in range(4)],
+        [make() for _ in range(4)],
+    )
     if not are_alike(lanes):
         return
     seen = [env.reset(seed=i)[0] for i, env in enumerate(envs)]
@@ -141,8 +144,14 @@ def _check_lanes(task: Any, make: Callable[[], Any], act: Act | None, n: int) ->
         actions = [choose(seen[i], rng) for i in at]
         if t < n:
             *values, info = together.act_some(at, np.array(actions))
-            extras = [{name: x[k] for name, x in info.get(EXTRAS, {}).items()} for k in range(len(at))]
-            found = [[*(x[k] for x in values), extras[k]] for k in range(len(at))]
+            extras = [
+                {name: x[k] for name, x in info.get(EXTRAS, {}).items()}
+                for k in range(len(at))
+            ]
+            found = [
+                [*(x[k] for x in values), extras[k]]
+                for k in range(len(at))
+            ]
             together.put(at)
         else:
             found = [[*lanes[i].step(action)[:4], {}] for i, action in zip(at, actions, strict=True)]

@@ -54,9 +54,17 @@ def differences(a: Any, b: Any, at: str = "") -> list[str]:
     """Where two trees differ, as dotted places; NaN equals NaN."""
     if isinstance(a, dict) and isinstance(b, dict):
         missing = [f"{at}.{k}: only on one side" for k in a.keys() ^ b.keys()]
-        return missing + [d for k in a.keys() & b.keys() for d in differences(a[k], b[k], f"{at}.{k}")]
+        return missing + [
+            d
+            for k in a.keys() & b.keys()
+            for d in differences(a[k], b[k], f"{at}.{k}")
+        ]
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{at}.{i}")]
+        return [
+            d
+            for i, (x, y) in enumerate(zip(a, b, strict=True))
+            for d in differences(x, y, f"{at}.{i}")
+        ]
     if type(a) is type(b) and (a == b or (a != a and b != b)):
         return []
     return [f"{at}: {_excerpt(a)} and {_excerpt(b)}"]

@@ -49,15 +49,34 @@ def _find_ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
     seen: set[tuple[type, str]] = set()
     for stage in run.progress.stages:
         learners = list(stage.learners.values())
-        parts = [p for learner in learners for p in ability(learner, "parts").values()]
-        transforms = [*stage.collect.values(), *(t for x in learners for t in x.transforms.values())]
+        parts = [
+            p
+            for learner in learners
+            for p in ability(learner, "parts").values()
+        ]
+        transforms = [
+            *stage.collect.values(),
+            *(
+                t
+                for x in learners
+                for t in x.transforms.values()
+            ),
+        ]
         found: list[tuple[Any, str, Callable[..., Any]]] = []
         found += [(x, "update", look_at_update) for x in learners]
         found += [(t, "__call__", look_at_transform) for t in transforms]
-        found += [(t.objective, "__call__", look_at_objective) for p in parts for t in p.terms.values()]
+        found += [
+            (t.objective, "__call__", look_at_objective)
+            for p in parts
+            for t in p.terms.values()
+        ]
         found += [(p.optimiser, "step", look_at_optimiser) for p in parts]
         found += [(x, "__call__", look_at_follow) for x in stage.follows.values()]
-        found += [(x.buffer, name, look) for x in learners for name, look in BUFFERS.items()]
+        found += [
+            (x.buffer, name, look)
+            for x in learners
+            for name, look in BUFFERS.items()
+        ]
         found += [(x, "grade", look_at_grades) for x in stage.rewards.values()]
         found += [(m, "__call__", look_at_metric) for m in (stage.evaluate.metrics if stage.evaluate else {}).values()]
         found += [(stage.curriculum, "select", look_at_requests), (stage.curriculum, "observe", look_at_observing)]

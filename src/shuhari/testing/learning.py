@@ -117,7 +117,11 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
     moved: set[str] = set()
 
     def use(it: Any, played: Mapping[str, Any], i: int) -> Any:
-        params = [p for model in played.values() for p in model.module.parameters()]
+        params = [
+            p
+            for model in played.values()
+            for p in model.module.parameters()
+        ]
         for j, p in enumerate(params):  # all learn on between two events
             p.data += 0.01 * _numbers(*p.shape, seed=1000 * i + j)
         before = copy_weights(played)
@@ -220,8 +224,16 @@ def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) 
         for name, column in found.columns.items():
             n = len(found.ids)
             require(len(column) == n, self, f"reported {len(column)} values of {name!r} for {n} ids")
-    if trains := {role for part in ability(self, "parts").values() for role in part.trains}:
-        mine = {id(p) for role in trains for p in ctx.models[role].module.parameters()}
+    if trains := {
+        role
+        for part in ability(self, "parts").values()
+        for role in part.trains
+    }:
+        mine = {
+            id(p)
+            for role in trains
+            for p in ctx.models[role].module.parameters()
+        }
         for role, tensors in copy_weights(ctx.models).items():
             same = have_same_weights(tensors, weights[role])
             free = same or any(id(p) in mine for p in ctx.models[role].module.parameters())

@@ -159,7 +159,10 @@ def copy_memory(self: Any, ctx: Any) -> dict[str, Any]:
 
 def copy_weights(models: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """role -> copies of the weights and statistics of its model."""
-    return {role: {k: v.detach().clone() for k, v in m.module.state_dict().items()} for role, m in models.items()}
+    return {
+        role: {k: v.detach().clone() for k, v in m.module.state_dict().items()}
+        for role, m in models.items()
+    }
 
 
 def have_same_weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:

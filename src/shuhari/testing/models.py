@@ -116,7 +116,11 @@ def assert_same(action: Any, logp: Any, other: Any, other_logp: Any) -> None:
 def join_traces(traces: Any) -> tuple[list[int], Any, Any]:
     """(lengths, decisions, log-probabilities) of traces of several decisions, one after the other."""
     lengths = [len(t.action) for t in traces]
-    return lengths, np.concatenate([t.action for t in traces]), np.concatenate([t.logp for t in traces])
+    return (
+        lengths,
+        np.concatenate([t.action for t in traces]),
+        np.concatenate([t.logp for t in traces]),
+    )
 
 
 def rescoring_a_fresh_sample_reproduces_its_log_probability(case: ModelCase, sampling: Sampling) -> None:
@@ -166,7 +170,13 @@ def a_row_ignores_its_neighbours(case: ModelCase, sampling: Sampling) -> None:
             if crowd.taken is not None:  # more may be made of a decision than is scored
                 np.testing.assert_allclose(some.taken, crowd.taken[piece], atol=1e-4, rtol=1e-4)
             continue
-        mine, theirs = (join_traces(t) for t in (some, [crowd[i] for i in piece.tolist()]))
+        mine, theirs = (
+            join_traces(t)
+            for t in (
+                some,
+                [crowd[i] for i in piece.tolist()],
+            )
+        )
         assert mine[0] == theirs[0], "texts of other lengths"
         assert_same(*mine[1:], *theirs[1:])
 

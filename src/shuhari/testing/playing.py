@@ -127,7 +127,8 @@ def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int
     require(found, rollout, "gave no trajectory")
     again = rebuild(rollout)
     second = _at(ctx, 0).wait(again.group(asked, _at(ctx, 0)))
-    require_same(to_tree([_played(t) for t in found]), to_tree([_played(t) for t in second]), rollout,
+    require_same(to_tree([_played(t) for t in found]),
+                 to_tree([_played(t) for t in second]), rollout,
                  "gave other trajectories for the same request")  # fmt: skip
     return found
 
@@ -328,7 +329,16 @@ class _Shown:
     def __post_init__(self) -> None:
         turns = [([3], [4, 5]), ([6, 7], [8])]
         self.turns = [(np.array(a, np.int32), np.array(o, np.int32)) for a, o in turns]
-        self.context = np.concatenate([self.start, *(x for turn in self.turns for x in turn)])
+        self.context = np.concatenate(
+            [
+                self.start,
+                *(
+                    x
+                    for turn in self.turns
+                    for x in turn
+                ),
+            ]
+        )
 
     async def ask(self, context: Payload) -> Trace:
         self.asked += 1

@@ -51,8 +51,16 @@ def check_task(task: Any, *, n: int = 32, apart: bool = True, ctx: Any = None) -
         require(not wrong, task, wrong)
     if apart:
         _require_apart(task, shown)
-    graded = [p for problems in shown.values() for p in problems[:GRADED]]
-    grades = [_grade(task, p, steps) for p in graded for steps in _answer(task, p, found, ctx)]
+    graded = [
+        p
+        for problems in shown.values()
+        for p in problems[:GRADED]
+    ]
+    grades = [
+        _grade(task, p, steps)
+        for p in graded
+        for steps in _answer(task, p, found, ctx)
+    ]
     none = f"graded none of {len(grades)} answers: expected {NAMED}, for some"
     require(any(grades) or ability(task, "ungraded"), task, none)
     for problem in graded:
@@ -118,7 +126,11 @@ def _grade(task: Any, problem: Problem, steps: Sequence[Step]) -> Mapping[str, A
         raise ConformanceError(f"{type(task).__name__}: {message}") from error
     wrong = explain_grade(found, own=True)
     require(not wrong, task, f"{wrong}, {about}")
-    paid = {name: value for step in steps for name, value in step.reward.items()}
+    paid = {
+        name: value
+        for step in steps
+        for name, value in step.reward.items()
+    }
     if found is None:
         return paid
     graded = found or paid or ability(task, "ungraded")

@@ -156,7 +156,10 @@ def _rows(batch: Batch) -> dict[int, dict[str, Any]]:
     names = [n for n in batch.names() if n not in LEFT_OUT and not n.startswith("weight/")]
     actions = {"tokens": [torch.from_numpy(s.action) for s in batch.steps]} if "length" in batch else {}
     columns: dict[str, Any] = {**{n: batch[n] for n in names}, **actions}
-    return {i: {n: x[j] for n, x in columns.items()} for j, i in enumerate(batch["id"].tolist())}
+    return {
+        i: {n: x[j] for n, x in columns.items()}
+        for j, i in enumerate(batch["id"].tolist())
+    }
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

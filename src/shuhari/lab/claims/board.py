@@ -81,8 +81,17 @@ def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[st
 
 def list_metrics(results: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The curves that results have of both method and baseline, with in how many, the most frequent first."""
-    curves = ([set(r["arms"].get(arm, EMPTY).get("curves", EMPTY)) for arm in (METHOD, BASELINE)] for r in results)
-    return dict(Counter(name for ours, theirs in curves for name in sorted(ours & theirs)).most_common())
+    curves = (
+        [set(r["arms"].get(arm, EMPTY).get("curves", EMPTY)) for arm in (METHOD, BASELINE)]
+        for r in results
+    )
+    return dict(
+        Counter(
+            name
+            for ours, theirs in curves
+            for name in sorted(ours & theirs)
+        ).most_common()
+    )
 
 
 def choose_reading(bed: str, there: Mapping[str, int]) -> str:
@@ -97,7 +106,12 @@ def choose_reading(bed: str, there: Mapping[str, int]) -> str:
 
 def falls(results: Iterable[Mapping[str, Any]], name: str) -> bool:
     """Whether less of a metric is better, as a check says that reads it."""
-    checks = [check for r in results for check in r["checks"] if str(check.get("metric")).partition(":")[0] == name]
+    checks = [
+        check
+        for r in results
+        for check in r["checks"]
+        if str(check.get("metric")).partition(":")[0] == name
+    ]
     down = sum(check["direction"] in ("down", "not higher") for check in checks)
     return 2 * down > len(checks)
 
@@ -133,7 +147,10 @@ def read_by_seed(result: Mapping[str, Any], arm: str, metric: str) -> dict[int, 
     if any(name not in curves for name in quantity.names):
         return {}
     (amount,) = result["budget"].values()
-    runs = (restore(s, {m: curves[m][i] for m in quantity.names}, amount) for i, s in enumerate(result["seeds"]))
+    runs = (
+        restore(s, {m: curves[m][i] for m in quantity.names}, amount)
+        for i, s in enumerate(result["seeds"])
+    )
     return {run.seed: read_value(quantity, run, arm, 0) for run in runs}
 
 

@@ -74,7 +74,10 @@ class Card:
             raise RecipeError("claim.bed", f"the card of {self.bed} has no arm {arm!r}; {nearest(arm, self.arms)}")
         (amount,) = self.table["budget"].values()
         curves = self.arms[arm]["curves"]
-        return [restore(s, {m: c[i] for m, c in curves.items()}, amount) for i, s in enumerate(self.table["seeds"])]
+        return [
+            restore(s, {m: c[i] for m, c in curves.items()}, amount)
+            for i, s in enumerate(self.table["seeds"])
+        ]
 
     def measure_noise(self, quantity: Quantity, ratio: bool = False) -> np.ndarray:
         """[S] paired differences of the baseline from its own redraw, with `ratio` in shares of the redraw's value; NaN
@@ -168,6 +171,15 @@ def read_start(check: Check, number: int) -> Quantity:
 
 def restore(seed: int, curves: Mapping[str, Mapping[str, Sequence[Any]]], amount: float) -> Evidence:
     """A run from its curves, as a card or a result keeps them: a column each over all that any of them has spent."""
-    spent = sorted({x for c in curves.values() for x in c["x"]})
-    columns = {m: [dict(zip(c["x"], c["y"], strict=True)).get(x) for x in spent] for m, c in curves.items()}
+    spent = sorted(
+        {
+            x
+            for c in curves.values()
+            for x in c["x"]
+        }
+    )
+    columns = {
+        m: [dict(zip(c["x"], c["y"], strict=True)).get(x) for x in spent]
+        for m, c in curves.items()
+    }
     return Evidence(seed, columns, spent, {}, float(amount))

@@ -87,7 +87,10 @@ def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] 
 
 def _check_roles(checks: Sequence[Check], premises: bool) -> None:
     """One headline, at most one guard, a premise wherever runs decide."""
-    count = {role: [c for c in checks if c.rule.role == role] for role in ROLES}
+    count = {
+        role: [c for c in checks if c.rule.role == role]
+        for role in ROLES
+    }
     for i, check in enumerate(checks):
         if check.rule.against == START and check.rule.role != "premise":
             raise RecipeError(f"claim.check.{i}.against", "'start': only a premise is compared with it")

@@ -94,7 +94,14 @@ class Claim:
     def select(self, checks: Collection[int], seeds: Sequence[int]) -> Claim:
         """A part of the claim: some checks, by number, and the arms that these are about; the baseline always."""
         some = tuple(self.checks[i] for i in checks)
-        named = {BASELINE, *(arm for check in some for arm in check.arms)}
+        named = {
+            BASELINE,
+            *(
+                arm
+                for check in some
+                for arm in check.arms
+            ),
+        }
         arms = {name: arm for name, arm in self.arms.items() if name in named}
         warm = {name: recipe for name, recipe in self.warm.items() if name in named}
         return replace(self, arms=arms, checks=some, seeds=tuple(seeds), warm=warm)
@@ -268,7 +275,11 @@ def _make_warm(recipe: Recipe, names: list[str]) -> Recipe:
         drop = ("paper", "summary", "alone", "laid", "claim", "study", "name", *asking)
         kept = {k: deepcopy(v) for k, v in table.items() if k not in drop}
         if offline and not bootstraps:  # elsewhere a copy may be learnt from
-            taught = {r for name, part in kept.get("part", EMPTY).items() for r in part.get("trains", (name,))}
+            taught = {
+                r
+                for name, part in kept.get("part", EMPTY).items()
+                for r in part.get("trains", (name,))
+            }
             kept["models"] = {r: m for r, m in kept["models"].items() if "init" not in m or r in taught}
         stages[table["name"]] = kept
     base = {k: v for k, v in next(iter(stages.values())).items() if k in ("format", "seed", "threads")}

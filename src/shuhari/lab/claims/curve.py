@@ -108,7 +108,10 @@ def read_curve(
         points = sorted([*points, (began, first)], key=lambda p: p[0])
     if not points:
         raise KeyError(f"the run has no value of {metric!r}")
-    return np.array([p[0] for p in points], np.float64), np.array([p[1] for p in points], np.float64)
+    return (
+        np.array([p[0] for p in points], np.float64),
+        np.array([p[1] for p in points], np.float64),
+    )
 
 
 def cut(whole: float, x: np.ndarray, y: np.ndarray) -> Curve:

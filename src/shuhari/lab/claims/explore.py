@@ -140,6 +140,12 @@ def arrange(out: Path) -> list[tuple[str, ...]]:
     found: dict[tuple[str, str], Cell] = {}
     for cell in read_cells(out):
         found.setdefault((cell.method, cell.bed), cell)
-    beds, methods = ({key[i]: None for key in sorted(found)} for i in (1, 0))
-    rows = [(m, *(str(found[m, b]) if (m, b) in found else "" for b in beds)) for m in methods]
+    beds, methods = (
+        {key[i]: None for key in sorted(found)}
+        for i in (1, 0)
+    )
+    rows = [
+        (m, *(str(found[m, b]) if (m, b) in found else "" for b in beds))
+        for m in methods
+    ]
     return [("method", *beds), *rows]

@@ -77,13 +77,20 @@ def make_card(
     drive(jobs, workers or count_cores(), tell, look)
     assert claim.budget is not None
     unit, amount = claim.budget
-    names = [name for name in (BASELINE, REDRAW, library.CONTROL) if any(job.arm == name for job in jobs)]
+    names = [
+        name
+        for name in (BASELINE, REDRAW, library.CONTROL)
+        if any(job.arm == name for job in jobs)
+    ]
     return {
         "format": FORMAT,
         "bed": bed.partition("/")[2],
         "budget": {unit: amount},
         "seeds": list(claim.seeds),
-        "arms": {name: _arm([seen[job.path] for job in jobs if job.arm == name]) for name in names},
+        "arms": {
+            name: _arm([seen[job.path] for job in jobs if job.arm == name])
+            for name in names
+        },
         "warm_cpu_s": [round_to(s) for s in warm.values()],
         "hashes": {key: hashes[key] for key in ("recipes", "modules", "shared", "core")},
     }
@@ -107,6 +114,18 @@ def _redraw(job: Job) -> Job:
 
 
 def _arm(runs: Sequence[Evidence]) -> dict[str, Any]:
-    metrics = sorted({metric for run in runs for metric in run.columns})
+    metrics = sorted(
+        {
+            metric
+            for run in runs
+            for metric in run.columns
+        }
+    )
     kept = [m for m in metrics if m.startswith("evaluate/") or m.endswith(SEEN)]
-    return {"curves": {m: [list_points(r, m) for r in runs] for m in kept}, "cpu_s": [round_to(r.cpu) for r in runs]}
+    return {
+        "curves": {
+            m: [list_points(r, m) for r in runs]
+            for m in kept
+        },
+        "cpu_s": [round_to(r.cpu) for r in runs],
+    }

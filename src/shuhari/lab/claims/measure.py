@@ -84,7 +84,14 @@ class Findings:
     def enter(self, number: int, effect: Effect, sides: Mapping[str, Sequence[float]], level: float) -> None:
         entry = describe(self.claim.checks[number])
         entry |= {"effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high)}
-        entry |= {"level": level, "n": effect.n, "values": {s: [round_to(v) for v in vs] for s, vs in sides.items()}}
+        entry |= {
+            "level": level,
+            "n": effect.n,
+            "values": {
+                s: [round_to(v) for v in vs]
+                for s, vs in sides.items()
+            },
+        }
         self.checks[number] = {**entry, **({"why": effect.why} if effect.why else {})}
 
 
@@ -126,7 +133,9 @@ def _judge_premises(found: Findings) -> bool:
     numbers = claim.find_checks("premise")
     known = [i for i in numbers if claim.checks[i].trains and {*claim.checks[i].arms} <= {*have}]
     met = [
-        _judge_premise(found, i, {a: card.read_runs(a) for a in claim.checks[i].arms}, card.bed) for i in known if card
+        _judge_premise(found, i, {a: card.read_runs(a) for a in claim.checks[i].arms}, card.bed)
+        for i in known
+        if card
     ]
     met.append(_plan_seeds(found))
     if not all(met) and not claim.smoke:
@@ -220,7 +229,10 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
         later = Because.UNASKED if check.rule.role == "because" else Headline.UNTESTED
         checks.append(found.checks.get(i, {**describe(check), "verdict": later.value}))
     guards = [found.checks[i]["verdict"] for i in claim.find_checks("guard") if i in found.checks]
-    cpu = {arm: _sum_known(run.cpu for run in runs) for arm, runs in found.made.evidence.items()}
+    cpu = {
+        arm: _sum_known(run.cpu for run in runs)
+        for arm, runs in found.made.evidence.items()
+    }
     if found.made.warm:
         cpu["warm start"] = _sum_known(found.made.warm.values())
     return {

@@ -104,8 +104,16 @@ def drive(
     """Do unfinished jobs; `look` at each finished one. Dependencies are done where a dependent is not. ClaimError
     where something fails, when the others are done, or, if not `patient`, those begun where two fail alike."""
     left = [j for j in jobs if not j.done]
-    asked = {j.path for job in left for j in _list_before(job)}
-    ends = {j.path for j in jobs} - {j.path for job in jobs for j in _list_before(job)}
+    asked = {
+        j.path
+        for job in left
+        for j in _list_before(job)
+    }
+    ends = {j.path for j in jobs} - {
+        j.path
+        for job in jobs
+        for j in _list_before(job)
+    }
     left = [j for j in left if j.path in asked | ends]
     for job in jobs:
         if job not in left:
@@ -147,7 +155,10 @@ def drive(
             team.stop()
             raise
     if failed:
-        runs = {e: [f"{j.name} ({j.path})" for j in failed if failed[j] == e] for e in failed.values()}
+        runs = {
+            e: [f"{j.name} ({j.path})" for j in failed if failed[j] == e]
+            for e in failed.values()
+        }
         message = "\n".join(f"  {', '.join(names)}: {error}" for error, names in runs.items())
         stopped = "; two for one reason, so no others were begun" if left else ""
         raise ClaimError(f"{len(failed)} of {total} runs failed{stopped}:\n{message}")

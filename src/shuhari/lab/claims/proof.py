@@ -130,7 +130,12 @@ def prove(
     claims = [(claim.with_seeds(result["seeds"]), result) for claim, result in claims]
     replays = [_plan_replays(claim, result, root, depth) for claim, result in claims]
     jobs: dict[Path, Work] = {}
-    for replay in [r for each in replays for r in each.values() if not isinstance(r, str)]:
+    for replay in [
+        r
+        for each in replays
+        for r in each.values()
+        if not isinstance(r, str)
+    ]:
         if replay.after is not None:
             jobs.setdefault(replay.after.path, replay.after)
         jobs.setdefault(replay.path, replay)

@@ -126,7 +126,17 @@ def find_first_seed(before: Mapping[str, Any] | None) -> int:
     """The first seed that no run of a claim has used; `before`: the result that is there."""
     if before is None:
         return FIRST
-    return 1 + max([FIRST - 1, *before["seeds"], *(s for entry in before["history"] for s in _read_seeds(entry))])
+    return 1 + max(
+        [
+            FIRST - 1,
+            *before["seeds"],
+            *(
+                s
+                for entry in before["history"]
+                for s in _read_seeds(entry)
+            ),
+        ]
+    )
 
 
 def _read_seeds(entry: Mapping[str, Any]) -> Sequence[int]:

@@ -111,7 +111,13 @@ class Gain:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(n for reading in self._readings for n in reading.names))
+        return tuple(
+            dict.fromkeys(
+                n
+                for reading in self._readings
+                for n in reading.names
+            )
+        )
 
     def __call__(self, run: Evidence) -> float:
         a, b = (reading(run.columns, run.spent, run.start, run.whole, run.began) for reading in self._readings)
@@ -122,7 +128,10 @@ def join_metrics(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np
     """([T], [T]) of two metrics, where a run has both."""
     a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.read_within, (first, second)))
     common = [x for x in a if x in b]
-    return np.array([a[x] for x in common]), np.array([b[x] for x in common])
+    return (
+        np.array([a[x] for x in common]),
+        np.array([b[x] for x in common]),
+    )
 
 
 @register("quantity", "correlation")

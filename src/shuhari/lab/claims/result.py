@@ -57,12 +57,21 @@ def make_result(
 ) -> dict[str, Any]:
     """The whole result. `before` is the one that stood there, whose place in `history` it takes; `hashed`: the `hashes`
     of the claim when its runs began; `ruled`: what was found by the roles of its checks."""
-    metrics = list(dict.fromkeys(n for q in quantities for n in ability(q, "names")))
+    metrics = list(
+        dict.fromkeys(
+            n
+            for q in quantities
+            for n in ability(q, "names")
+        )
+    )
     fixed = ruled["protocol"]
     now = {
         "date": date.today().isoformat(),
         "verdict": ruled["verdict"],
-        "checks": [{k: v for k, v in c.items() if k != "values"} for c in ruled["checks"]],
+        "checks": [
+            {k: v for k, v in c.items() if k != "values"}
+            for c in ruled["checks"]
+        ],
         "seeds": len(claim.seeds),
         "budget": dict([claim.budget]) if claim.budget else None,
         "core": hashed["core"],
@@ -89,10 +98,19 @@ def make_result(
         "model": describe_model(claim),
         "budget": dict([claim.budget]) if claim.budget else None,
         "seeds": list(claim.seeds),
-        "start": {arm: _average([dict(e.start) for e in runs]) for arm, runs in made.evidence.items()},
+        "start": {
+            arm: _average([dict(e.start) for e in runs])
+            for arm, runs in made.evidence.items()
+        },
         "chance": {k: round_to(v) for k, v in made.chance.items()},
         "arms": {arm: _describe_arm(claim, arm, made, metrics) for arm in made.evidence},
-        "wall_s": round(sum(run.wall for runs in made.evidence.values() for run in runs)),
+        "wall_s": round(
+            sum(
+                run.wall
+                for runs in made.evidence.values()
+                for run in runs
+            )
+        ),
         "hashes": hashed,
         "versions": dict(made.versions),
         "history": [*history, now],
@@ -172,13 +190,29 @@ def _describe_arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) ->
     out: dict[str, Any] = {"changes": find_differences(claim, arm), "wall_s": [round(r.wall, 1) for r in runs]}
     out["runs"] = [r.path.name for r in runs if r.path]
     out["spent"] = [round(r.spent[-1]) if r.spent else 0 for r in runs]
-    ledgers = [{k: v[-1] for k, v in r.columns.items() if k.startswith("spent/") and v} for r in runs]
-    means = {k: mean([x.get(k) or 0.0 for x in ledgers]) for k in ledgers[0]}
+    ledgers = [
+        {k: v[-1] for k, v in r.columns.items() if k.startswith("spent/") and v}
+        for r in runs
+    ]
+    means = {
+        k: mean([x.get(k) or 0.0 for x in ledgers])
+        for k in ledgers[0]
+    }
     out["ledger"] = {k.removeprefix("spent/"): round_to(v or 0.0, 7) for k, v in means.items()}
     if diverged := [r.seed for r in runs if r.diverged]:
         out["diverged"] = diverged
-    there = [m for m in metrics if any(m in r.columns for r in runs)]
-    return {**out, "curves": {m: [list_points(r, m) for r in runs] for m in there}}
+    there = [
+        m
+        for m in metrics
+        if any(m in r.columns for r in runs)
+    ]
+    return {
+        **out,
+        "curves": {
+            m: [list_points(r, m) for r in runs]
+            for m in there
+        },
+    }
 
 
 def find_differences(claim: Claim, arm: str) -> dict[str, Any]:
@@ -193,7 +227,14 @@ def describe_differences(changes: Mapping[str, Any]) -> list[str]:
     """The differences as phrases; for what an arm lacks, the missing table is named."""
     gone = {k.rpartition(".")[0] for k, v in changes.items() if v is None}
     phrases = [f"{k} = {v}" if v != "" else f'{k} = ""' for k, v in changes.items() if v is not None and v != {}]
-    return [*phrases, *(f"without {g}" for g in sorted(gone) if not any(s.startswith(f"{g}.") for s in phrases))]
+    return [
+        *phrases,
+        *(
+            f"without {g}"
+            for g in sorted(gone)
+            if not any(s.startswith(f"{g}.") for s in phrases)
+        ),
+    ]
 
 
 def format_factor(factor: float) -> str:
@@ -213,7 +254,10 @@ def list_points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
         x, y = run.read_curve(metric)
     except KeyError:
         return {"x": [], "y": []}
-    return {"x": [float(f"{v:.7g}") for v in x], "y": [round_to(float(v), 6) for v in y]}
+    return {
+        "x": [float(f"{v:.7g}") for v in x],
+        "y": [round_to(float(v), 6) for v in y],
+    }
 
 
 def describe(check: Check) -> dict[str, Any]:
@@ -235,7 +279,11 @@ def _to_plain(value: Any) -> Any:
 def _average(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     found = [f for f in found if f]  # a run that diverged has none
     names = found[0] if found else ()
-    return {n: round_to(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
+    return {
+        n: round_to(float(np.mean([f[n] for f in found])))
+        for n in names
+        if all(n in f for f in found)
+    }
 
 
 def round_to(value: float, digits: int = 5) -> float | None:
@@ -249,10 +297,19 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
     from shuhari.desk.plot import plot_bands
 
     path = save(result, at)
-    metrics = list(dict.fromkeys(m for arm in result["arms"].values() for m in arm["curves"]))
+    metrics = list(
+        dict.fromkeys(
+            m
+            for arm in result["arms"].values()
+            for m in arm["curves"]
+        )
+    )
     if metrics:
         unit = next(iter(result["budget"] or {"steps": 0}))
-        curves = {m: {name: arm["curves"].get(m, []) for name, arm in result["arms"].items()} for m in metrics}
+        curves = {
+            m: {name: arm["curves"].get(m, []) for name, arm in result["arms"].items()}
+            for m in metrics
+        }
         picture = at / "plots" / f"{result['method']}.png"
         with translate_errors(f"write {picture}"):
             plot_bands(curves, unit, picture, f"{result['method']}: {result['verdict']}")

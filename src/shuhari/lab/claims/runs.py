@@ -188,7 +188,10 @@ def make(
 
     team = workers if isinstance(workers, Workers) else 1 if alone else workers or count_cores()
     drive(jobs, team, tell, look)
-    found = {name: [seen[name, seed] for seed in claim.seeds] for name in claim.arms}
+    found = {
+        name: [seen[name, seed] for seed in claim.seeds]
+        for name in claim.arms
+    }
     return Made(found, chance, _read_versions(jobs), warm)
 
 
@@ -303,7 +306,10 @@ def _find_beginning(columns: Mapping[str, Sequence[Any]], used: Sequence[float])
 def find_spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
     """[steps] the amount of a unit that a run had spent, over all tags but evaluation."""
     names = [n for n in columns if n.startswith("spent/") and counts(n, unit)]
-    return [sum(float(columns[n][i] or 0) for n in names) for i in range(len(columns["step"]))]
+    return [
+        sum(float(columns[n][i] or 0) for n in names)
+        for i in range(len(columns["step"]))
+    ]
 
 
 def _check_spent(claim: Claim, arm: str, run: Evidence) -> None:

@@ -101,14 +101,27 @@ def _list_classes(recipe: Recipe) -> set[Any]:
     used: list[Any] = [make_component("study", recipe.tree["study"])] if "study" in recipe.tree else []
     for stage in build_stages(recipe.stages):
         used += [part for _, part in state.walk(stage.list_memories())]
-    functions = {f for part in used for f in getattr(part, "__dict__", {}).values() if inspect.isfunction(f)}
-    worlds = {name for text in _list_texts(recipe) for name in _WORLD.findall(text)}
+    functions = {
+        f
+        for part in used
+        for f in getattr(part, "__dict__", {}).values()
+        if inspect.isfunction(f)
+    }
+    worlds = {
+        name
+        for text in _list_texts(recipe)
+        for name in _WORLD.findall(text)
+    }
     known = worlds and set(registry.names("world"))
     return {*functions, *map(type, used), *(registry.find("world", name) for name in worlds & known)}
 
 
 def _list_texts(recipe: Recipe) -> list[str]:
-    found = [one for _, value in walk_leaves(recipe.tree) for one in (value if isinstance(value, list) else [value])]
+    found = [
+        one
+        for _, value in walk_leaves(recipe.tree)
+        for one in (value if isinstance(value, list) else [value])
+    ]
     return [one for one in found if isinstance(one, str)]
 
 

@@ -38,7 +38,11 @@ class Begun:
         try:
             found: list[dict[str, Any]] = json.loads(self.file.read_text(encoding="utf-8"))
             ended = {line.get("try") for line in (self.before or {}).get("history", ())}
-            return [one for one in found if all(key in one for key in KEYS) and one["protocol"]["tries"] not in ended]
+            return [
+                one
+                for one in found
+                if all(key in one for key in KEYS) and one["protocol"]["tries"] not in ended
+            ]
         except (ValueError, KeyError, TypeError) as error:
             raise RecipeError("", f"{self.file} is no list of tries ({error}): move it away") from None
 
@@ -55,7 +59,10 @@ class Begun:
     def write(self, protocol: Mapping[str, Any], seeds: list[int], modules: Mapping[str, str]) -> None:
         """Write a try down, if it is not."""
         begun = self.entries
-        known = {one["protocol"]["tries"] for one in begun} | {line.get("try") for line in self._history()}
+        known = (
+            {one["protocol"]["tries"] for one in begun}
+            | {line.get("try") for line in self._history()}
+        )
         if self.file is None or protocol["tries"] in known:
             return
         now = {"date": date.today().isoformat(), "protocol": dict(protocol), "seeds": seeds}

@@ -56,7 +56,11 @@ def diagnose(
 ) -> list[Finding]:
     """What is wrong with a run of whose steps `columns` tell (`Run.metrics`), stage by stage. `recipe`: its resolved
     recipe, a plain tree (`Run.recipe`). `began`: what each stage began with (`Run.get("began", {})`)."""
-    return [finding for e in split_stages(columns, recipe, began) for finding in judge(e)]
+    return [
+        finding
+        for e in split_stages(columns, recipe, began)
+        for finding in judge(e)
+    ]
 
 
 def judge(e: Evidence, rules: Iterable[Rule] = RULES) -> list[Finding]:
@@ -67,7 +71,11 @@ def judge(e: Evidence, rules: Iterable[Rule] = RULES) -> list[Finding]:
             steps = e.columns["step"]
             told = rule.tells(e, pair[0])
             found[rule.name] = Finding(rule, e.stage, *pair, begin=steps[0], end=steps[-1], told=told)
-    covered = {name for f in found.values() for name in f.rule.covers}
+    covered = {
+        name
+        for f in found.values()
+        for name in f.rule.covers
+    }
     return [f for name, f in found.items() if name not in covered]
 
 

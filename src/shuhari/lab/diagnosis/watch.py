@@ -35,8 +35,16 @@ class Watch:
         self._rows.append(report)
         if self._step not in ASKED:
             return []
-        names = dict.fromkeys(n for row in self._rows for n, v in row.items() if isinstance(v, int | float))
-        columns = {n: [row.get(n) for row in self._rows] for n in names}
+        names = dict.fromkeys(
+            n
+            for row in self._rows
+            for n, v in row.items()
+            if isinstance(v, int | float)
+        )
+        columns = {
+            n: [row.get(n) for row in self._rows]
+            for n in names
+        }
         found = judge(Evidence(stage, columns, {}, self._before), _AT_ONCE)
         new = [f for f in found if self._raised.isdisjoint({f.rule.name, *f.rule.covers})]
         for finding in new:

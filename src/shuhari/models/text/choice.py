@@ -130,7 +130,13 @@ class Stops:
     def __call__(self, tokens: Array) -> Array:
         if self.spelled is None:
             texts = [self.decode(row[row >= 0]) for row in tokens[:, -self.window :]]
-            return np.array([any(s in t for s in self.strings) for t in texts], bool)
+            return np.array(
+                [
+                    any(s in t for s in self.strings)
+                    for t in texts
+                ],
+                bool,
+            )
         hit = np.zeros(len(tokens), bool)
         for ids in self.spelled:
             if tokens.shape[1] >= len(ids):

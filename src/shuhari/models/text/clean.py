@@ -116,7 +116,12 @@ def _find_read(module: str) -> frozenset[str]:
 
     path = Path(inspect.getfile(transformers)).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return frozenset(name for match in _READ.finditer(text) for name in match.groups() if name)
+    return frozenset(
+        name
+        for match in _READ.finditer(text)
+        for name in match.groups()
+        if name
+    )
 
 
 def _check_values(file: Path, value: Any, key: str, depth: int = 0) -> None:

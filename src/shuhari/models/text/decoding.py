@@ -236,7 +236,11 @@ class Decoder:
 
     def _affordable(self, front: list[_Waiting]) -> list[_Waiting]:
         """The first of them that the budget has room for; at least one where nothing runs."""
-        kept = {name for w in front for name in (w.name, w.base)}
+        kept = {
+            name
+            for w in front
+            for name in (w.name, w.base)
+        }
         if self.budget < 1 << 62:  # other prefixes are read again when it is their turn
             self._prefixes = {name: p for name, p in self._prefixes.items() if name in kept}
         used, names, busy = self._used, set(self._prefixes), len(self._cache.running) > 0

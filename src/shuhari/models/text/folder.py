@@ -123,12 +123,20 @@ def check_weights(place: Path, name: str) -> dict[str, tuple[int, ...]]:
         if lost := [f for f in files if not (place / f).is_file()]:
             raise ValueError(f"{place}: {len(lost)} of {len(files)} files of weights are missing, such as {lost[0]}")
     elif not whole.is_file():
-        pickles = sorted(p.name for kind in PICKLES for p in place.glob(kind))
+        pickles = sorted(
+            p.name
+            for kind in PICKLES
+            for p in place.glob(kind)
+        )
         if pickles:
             raise ValueError(f"{place}: its weights ({pickles[0]}) are a pickle, which can run code and is not read: "
                              f"{CONVERT}")  # fmt: skip
         raise ValueError(f"{place} has no weights: expected {name}.safetensors, or shards and {index.name}")
-    return {tensor: shape for file in files for tensor, shape in _read_header(place / file)}
+    return {
+        tensor: shape
+        for file in files
+        for tensor, shape in _read_header(place / file)
+    }
 
 
 def check_size(place: Path, copy: Path, stored: Mapping[str, tuple[int, ...]], *, scores: bool = False) -> None:
@@ -189,7 +197,14 @@ def check_adapters(place: Path) -> dict[str, Any]:
         bad = next((n for n in names if not isinstance(n, str) or not _is_literal(n)), None)
         if bad is not None or len(names) > ADAPTED:
             raise ValueError(f"{file}: {key} has {str(bad)[:60]!r}: expected names of layers, no regular expression")
-    largest = max((n for shape in shapes.values() for n in shape), default=0)
+    largest = max(
+        (
+            n
+            for shape in shapes.values()
+            for n in shape
+        ),
+        default=0,
+    )
     patterned = table.get("rank_pattern") or {}
     ranks = [table.get("r"), *(patterned.values() if isinstance(patterned, dict) else ())]
     for rank in ranks:

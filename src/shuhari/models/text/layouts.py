@@ -164,7 +164,8 @@ class Lean:
             Layer(norm(b.input_layernorm), joined([a.q_proj, a.k_proj, a.v_proj]),
                   head_norm(getattr(a, "q_norm", None)), head_norm(getattr(a, "k_norm", None)), linear(a.o_proj),
                   norm(b.post_attention_layernorm), joined([b.mlp.gate_proj, b.mlp.up_proj]), linear(b.mlp.down_proj))
-            for b in self._blocks for a in (b.self_attn,)
+            for b in self._blocks
+            for a in (b.self_attn,)
         )  # fmt: skip
         return Weights(tokens, None, layers, norm(base.norm), head)
 

@@ -49,7 +49,11 @@ def adapt(lm: Any, lora: Lora) -> None:
         if not any(f".{n}".endswith(f".{target}") for n in layers):
             known = {n.rpartition(".")[2] for n in layers}
             raise ValueError(f"lora.targets has {target!r}, no linear layer below the head; {nearest(target, known)}")
-    chosen = [n for n in layers if not lora.targets or f".{n}".endswith(tuple(f".{t}" for t in lora.targets))]
+    chosen = [
+        n
+        for n in layers
+        if not lora.targets or f".{n}".endswith(tuple(f".{t}" for t in lora.targets))
+    ]
     transposed = any(isinstance(layers[n], Conv1D) for n in chosen)
     scale: Any = lora.alpha  # typed as a whole number there
     config = LoraConfig(r=lora.rank, lora_alpha=scale, target_modules=chosen, fan_in_fan_out=transposed)

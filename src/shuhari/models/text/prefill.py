@@ -76,7 +76,10 @@ def prefill(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> 
                 p.kv[1, layer, :, done : done + n] = vs[i]
             mask = None
             if done:
-                ks, vs = (torch.stack([p.kv[j, layer, :, : done + n] for p in group]) for j in (0, 1))
+                ks, vs = (
+                    torch.stack([p.kv[j, layer, :, : done + n] for p in group])
+                    for j in (0, 1)
+                )
                 mask = torch.ones(n, done + n, dtype=torch.bool, device=device).tril(done)
             out = F.scaled_dot_product_attention(
                 qs, ks, vs, attn_mask=mask, is_causal=mask is None and n > 1, scale=lean.scale, enable_gqa=gqa

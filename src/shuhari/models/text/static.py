@@ -103,7 +103,13 @@ def generate(
     for r, k in enumerate((tokens >= 0).sum(1).tolist()):
         row = answers[r]
         row.tokens, row.logp, row.ended = tokens[r, :k].copy(), logp[r, :k].copy(), bool(finished[r])
-    return [Trace(t.action, t.logp, 0, t.info) for t in (row.trace() for row in answers)]
+    return [
+        Trace(t.action, t.logp, 0, t.info)
+        for t in (
+            row.trace()
+            for row in answers
+        )
+    ]
 
 
 def find_distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:

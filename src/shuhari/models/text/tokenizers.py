@@ -109,7 +109,10 @@ class Tokenizer:
                 names.append(value[start:end])
             return out + value[at:]
 
-        safe = [{k: mark(v) for k, v in m.items()} for m in messages]
+        safe = [
+            {k: mark(v) for k, v in m.items()}
+            for m in messages
+        ]
         text = chat.render(self.hf.get_chat_template(), safe, self.hf.special_tokens_map, reply=reply)
         if not names:
             return self.encode(Template(text))
@@ -169,7 +172,12 @@ class Tokenizer:
                 at = 0
                 for start, end in self._find_special(text):
                     first = start + 1 if end - start > 1 else end
-                    ids += [i for part in (text[at:first], text[first:end]) if part for i in self._plain(part)]
+                    ids += [
+                        i
+                        for part in (text[at:first], text[first:end])
+                        if part
+                        for i in self._plain(part)
+                    ]
                     at = end
                 ids += self._plain(text[at:]) if text[at:] else []
         return self._check(ids, text)
@@ -265,7 +273,11 @@ def task_texts(task: Any, n: int = 4096) -> list[str]:
     """The strings of the first n training problems of a task: prompts, answers, solutions."""
     texts: list[str] = []
     for problem in read_first(task.problems("train"), n):
-        texts += [t for part in (problem.prompt, problem.answer, problem.solution) for t in _strings(part)]
+        texts += [
+            t
+            for part in (problem.prompt, problem.answer, problem.solution)
+            for t in _strings(part)
+        ]
     return texts
 
 
@@ -273,8 +285,20 @@ def _strings(payload: Payload) -> list[str]:
     if isinstance(payload, str):
         return [payload]
     if isinstance(payload, Mapping):
-        return [t for v in payload.values() for t in _strings(v)]
-    return [t for v in payload for t in _strings(v)] if isinstance(payload, tuple) else []
+        return [
+            t
+            for v in payload.values()
+            for t in _strings(v)
+        ]
+    return (
+        [
+            t
+            for v in payload
+            for t in _strings(v)
+        ]
+        if isinstance(payload, tuple)
+        else []
+    )
 
 
 def _wrap(backend: Any) -> Any:

@@ -160,7 +160,10 @@ def grade_sorted_numbers(text: str, entry: Entry, generator: Any) -> float:
     found, truth = parse_lists(text), parse_lists(entry["answer"])
     if found is None or truth is None or not all(isinstance(x, str) for x in found):
         return 0.0
-    return float([parse_number(x) for x in found] == [parse_number(x) for x in truth])
+    return float(
+        [parse_number(x) for x in found]
+        == [parse_number(x) for x in truth]
+    )
 
 
 def grade_roots(text: str, entry: Entry, generator: Any) -> float:
@@ -177,11 +180,23 @@ def grade_roots(text: str, entry: Entry, generator: Any) -> float:
 def grade_grid(text: str, entry: Entry, generator: Any) -> float:
     """Rows of numbers, each within 1% of the truth; a tenth for another grid of the same shape."""
     found, truth = (
-        [[parse_number(x) for x in r.split()] for r in t.strip().splitlines()] for t in (text, entry["answer"])
+        [
+            [parse_number(x) for x in r.split()]
+            for r in t.strip().splitlines()
+        ]
+        for t in (text, entry["answer"])
     )
-    if list(map(len, found)) != list(map(len, truth)) or any(x is None for row in found for x in row):
+    if list(map(len, found)) != list(map(len, truth)) or any(
+        x is None
+        for row in found
+        for x in row
+    ):
         return 0.0
-    pairs = [(a, b) for r, s in zip(found, truth, strict=True) for a, b in zip(r, s, strict=True)]
+    pairs = [
+        (a, b)
+        for r, s in zip(found, truth, strict=True)
+        for a, b in zip(r, s, strict=True)
+    ]
     return 1.0 if all(abs(a - b) <= abs(b) / 100 for a, b in pairs) else 0.1  # type: ignore[operator, arg-type]
 
 
@@ -317,7 +332,11 @@ def grade_boxes(text: str, entry: Entry, generator: Any) -> float:
         return 0.0
     if not isinstance(plan, list) or len(plan) > 200 or not all(isinstance(step, dict) for step in plan):
         return 0.0
-    pairs = [(k, v) for step in plan for k, v in step.items()]
+    pairs = [
+        (k, v)
+        for step in plan
+        for k, v in step.items()
+    ]
     if not all(isinstance(v, str) and len(k) <= 100 and len(v) <= 100 for k, v in pairs):
         return 0.0
     try:

@@ -209,5 +209,8 @@ def _tame(path: str, generator: Any) -> Any:
         generator._get_monomials = lambda rng: sorted(monomials(rng), key=str)
     elif path == "word_ladder":
         graphs = generator.word_graphs.items()
-        generator.word_graphs = {n: {word: sorted(near) for word, near in graph.items()} for n, graph in graphs}
+        generator.word_graphs = {
+            n: {word: sorted(near) for word, near in graph.items()}
+            for n, graph in graphs
+        }
     return generator

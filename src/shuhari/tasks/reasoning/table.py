@@ -155,7 +155,11 @@ _ROWS = {"acre": 2048, "gsm_symbolic": 1 << 20, "list_functions": 1 << 20, "word
 
 
 def _range(*bounds: tuple[int, int]) -> str:
-    return "".join(chr(c) for first, last in bounds for c in range(first, last + 1))
+    return "".join(
+        chr(c)
+        for first, last in bounds
+        for c in range(first, last + 1)
+    )
 
 
 _HIDDEN = _range((0xFE00, 0xFE0F), (0xE0100, 0xE01EF))  # variation selectors: one a byte of a hidden sentence

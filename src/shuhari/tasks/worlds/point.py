@@ -175,7 +175,10 @@ def read_map(maze: str) -> Array:
     rows = MAPS.get(maze, maze).strip().splitlines()
     if odd := {*"".join(rows)} - {WALL, FREE, START, GOAL}:
         raise ValueError(f"maze: {min(odd)!r} is no cell: expected '#', '.', 'S' and 'G'")
-    if len({len(row) for row in rows}) != 1 or sum(row.count(GOAL) for row in rows) != 1:
+    if (
+        len({len(row) for row in rows}) != 1
+        or sum(row.count(GOAL) for row in rows) != 1
+    ):
         raise ValueError("maze: expected rows of one length, with one goal 'G' among them")
     return np.array([[*row] for row in reversed(rows)])
 

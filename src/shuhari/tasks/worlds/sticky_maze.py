@@ -113,7 +113,15 @@ class StickyMaze(gymnasium.Env[Any, Any]):
         found[start] = 0
         while edge:
             moves += 1
-            edge = [c for c in {self._move(free, c, a) for c in edge for a in range(A)} if found[c] < 0]
+            edge = [
+                c
+                for c in {
+                    self._move(free, c, a)
+                    for c in edge
+                    for a in range(A)
+                }
+                if found[c] < 0
+            ]
             found[edge] = moves
         return found
 

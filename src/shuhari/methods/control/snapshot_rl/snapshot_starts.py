@@ -71,7 +71,11 @@ class Starts:
         problems = [source[i] for i in range(first, first + n)]
         early = spent - mine["began"] < self.until
         self._since = [self._since[0] + n, self._since[1] + n * early]
-        return [self._from_snapshot(p, ctx) for p in problems] if early else [Request(p) for p in problems]
+        return (
+            [self._from_snapshot(p, ctx) for p in problems]
+            if early
+            else [Request(p) for p in problems]
+        )
 
     def report(self) -> dict[str, float]:
         (n, early), self._since = self._since, [0, 0]

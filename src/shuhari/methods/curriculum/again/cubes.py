@@ -136,7 +136,13 @@ def choose_lessons(former: Sequence[Former], test: Array, kind: Kind, seed: int)
     """Those of the earlier student that a test speaks for (`again`), or of any (`stranger`)."""
     if kind == "stranger":
         return former[int(np.random.default_rng(code("cubes", "stranger", seed)).integers(len(former)))].lessons
-    return former[find_former(np.stack([f.test for f in former]), np.stack([f.final for f in former]), test)].lessons
+    return former[
+        find_former(
+            np.stack([f.test for f in former]),
+            np.stack([f.final for f in former]),
+            test,
+        )
+    ].lessons
 
 
 @cache

@@ -121,7 +121,11 @@ def list_mixtures(m: int, grid: int) -> Array:
         return np.ones((1, 1))
     counts: list[tuple[int, ...]] = [(i,) for i in range(grid + 1)]
     for _ in range(m - 2):
-        counts = [(*c, i) for c in counts for i in range(grid + 1 - sum(c))]
+        counts = [
+            (*c, i)
+            for c in counts
+            for i in range(grid + 1 - sum(c))
+        ]
     return np.array([(*c, grid - sum(c)) for c in counts]) / grid
 
 

@@ -77,7 +77,12 @@ class Variance:
         k = int(self.share * n)
         drawn = [self.state["set"][i] for i in draw_by_weight(self.state["weights"], k, ctx)]
         others = await self.candidates.select(n - k, ctx)
-        return [r for pair in zip_longest(drawn, others) for r in pair if r is not None]
+        return [
+            r
+            for pair in zip_longest(drawn, others)
+            for r in pair
+            if r is not None
+        ]
 
     async def _score(self, ctx: Ctx) -> None:
         """Answer all problems of the set, and weigh them anew."""
@@ -114,7 +119,11 @@ def stretch(x: Tensor) -> Tensor:
 
 def distinct(answers: Sequence[Sequence[int]]) -> float:
     """Different trigrams of tokens over all trigrams of a problem's answers; 0 where there is none."""
-    grams = [tuple(a[i : i + GRAM]) for a in answers for i in range(len(a) - GRAM + 1)]
+    grams = [
+        tuple(a[i : i + GRAM])
+        for a in answers
+        for i in range(len(a) - GRAM + 1)
+    ]
     return len(set(grams)) / len(grams) if grams else 0.0
 
 

@@ -84,7 +84,11 @@ class Shared:
         if isinstance(event, Collected):
             own = [list(g) for g in event.groups if g and SAID not in g[0].request.settings]
             self.state["new"] += [told for g in own if (told := describe_group(g))]
-            self.state["scores"] += [x for g in own for x in list_scores(g, self.measure)]
+            self.state["scores"] += [
+                x
+                for g in own
+                for x in list_scores(g, self.measure)
+            ]
         elif isinstance(event, Committed):
             self._tell(event.step - 1)
             scores = self.state["scores"]

@@ -43,7 +43,10 @@ class Swarm:
     def __call__(self, runs: Runs) -> Iterator[Info]:
         names = [f"node-{k}" for k in range(self.nodes)]
         going = [runs.train(name, self.settings(k, name, runs)) for k, name in enumerate(names)]
-        said = [{int(row["step"]): row for row in runs.reports(name)} for name in names]
+        said = [
+            {int(row["step"]): row for row in runs.reports(name)}
+            for name in names
+        ]
         total, round = 0.0, 0
         try:
             while True:
@@ -55,7 +58,12 @@ class Swarm:
                     return
                 row: dict[str, float] = {"study/round": round}
                 latest = [rows[min(round, max(rows))] for rows in said if rows]
-                for name in dict.fromkeys(n for r in latest for n in r if n.startswith("spent/")):
+                for name in dict.fromkeys(
+                    n
+                    for r in latest
+                    for n in r
+                    if n.startswith("spent/")
+                ):
                     row[name] = sum(r[name] for r in latest if r.get(name) is not None)
                 for name in self.means:
                     if values := [r[name] for r in here if r.get(name) is not None]:

@@ -44,7 +44,11 @@ class Loop:
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf."""
-        return [self._grade([t.steps[i] for i in path], ctx) for t in group for path in t.paths()]
+        return [
+            self._grade([t.steps[i] for i in path], ctx)
+            for t in group
+            for path in t.paths()
+        ]
 
     def _grade(self, steps: Sequence[Step], ctx: Ctx) -> Mapping[str, float] | None:
         decided = [s for s in steps if s.action is not None and s.mask.any()]

@@ -86,7 +86,10 @@ def solution(batch: Batch, leaf: Tensor) -> dict[str, Tensor]:
     while at >= 0:
         path.append(batch.arena[int(batch["step"][at])])
         at = int(parent[at])
-    whole = {name: np.concatenate([getattr(s, name) for s in path[::-1]]) for name in TYPES}
+    whole = {
+        name: np.concatenate([getattr(s, name) for s in path[::-1]])
+        for name in TYPES
+    }
     return {name: torch.from_numpy(x) for name, x in whole.items()}
 
 

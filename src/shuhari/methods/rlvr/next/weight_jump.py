@@ -92,7 +92,15 @@ class Jump:
         out: dict[str, Tensor] = {}
         for d in sorted({len(x) for x in whole[0].values()}):
             names = [name for name, x in whole[0].items() if len(x) == d]
-            x, y, z = (torch.stack([torch.stack([p[n] for n in names]) for p in of]) for of in (whole, local, future))
+            x, y, z = (
+                torch.stack(
+                    [
+                        torch.stack([p[n] for n in names])
+                        for p in of
+                    ]
+                )
+                for of in (whole, local, future)
+            )
             out |= dict(zip(names, self._extrapolate(x, y, z), strict=True))
         return join(out, records[0])
 

@@ -46,8 +46,15 @@ class Content:
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf."""
-        leaves = [(t, [t.steps[i] for i in path]) for t in group for path in t.paths()]
-        said = [(t, answer_text(steps) if any(s.action is not None for s in steps) else None) for t, steps in leaves]
+        leaves = [
+            (t, [t.steps[i] for i in path])
+            for t in group
+            for path in t.paths()
+        ]
+        said = [
+            (t, answer_text(steps) if any(s.action is not None for s in steps) else None)
+            for t, steps in leaves
+        ]
         return [self._grade(text, t.request.problem.answer) for t, text in said]
 
     def _grade(self, text: str | None, truth: object) -> Mapping[str, float] | None:

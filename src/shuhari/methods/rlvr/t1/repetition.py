@@ -38,8 +38,15 @@ class Repetition:
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf."""
-        leaves = [[t.steps[i] for i in path] for t in group for path in t.paths()]
-        said = [answer_text(steps) if any(s.action is not None for s in steps) else None for steps in leaves]
+        leaves = [
+            [t.steps[i] for i in path]
+            for t in group
+            for path in t.paths()
+        ]
+        said = [
+            answer_text(steps) if any(s.action is not None for s in steps) else None
+            for steps in leaves
+        ]
         weight = ctx.at(self.weight)
         return [None if text is None else {self.name: -weight * self._share(text)} for text in said]
 

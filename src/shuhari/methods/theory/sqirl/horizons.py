@@ -65,7 +65,10 @@ class Horizons:
             tables.append({**took, "size": math.log10(size), "unsolved": unsolved})
             row = {f"study/{k}": x for k, x in tables[-1].items() if k != "unsolved"}
             if len(tables) > 2:
-                x, y, z = ([t[n] for t in tables] for n in (first, second, "size"))
+                x, y, z = (
+                    [t[n] for t in tables]
+                    for n in (first, second, "size")
+                )
                 row |= {"study/spearman": _rank(x, y), "study/spearman_size": _rank(z, y)}
                 row |= {"study/unsolved": sum(t["unsolved"] for t in tables) / len(tables)}
             yield row
