@@ -105,7 +105,10 @@ SomeProcesses = Annotated[int, Bounds(1, most=1024)]
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of an error message: the nearest right name, also by what is behind its last slash, or all of them."""
     known = sorted({str(n) for n in names})
-    called = {**{n.rpartition("/")[2]: n for n in known}, **{n: n for n in known}}
+    called = {
+        **{n.rpartition("/")[2]: n for n in known},
+        **{n: n for n in known},
+    }
     near = get_close_matches(str(name), called, 1)
     return f"did you mean {called[near[0]]!r}?" if near else f"known: {', '.join(known) or 'none'}"
 

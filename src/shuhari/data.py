@@ -304,11 +304,30 @@ class Trajectory:
         if len(paths) != len(grades):
             raise ValueError(f"{len(grades)} grades for a trajectory with {len(paths)} leaves: expected one a leaf")
         given = [g for g in grades if g]
-        names = tuple(sorted({n for g in given for n in g})) if any(g is not None for g in grades) else None
+        names = (
+            tuple(sorted({
+                n
+                for g in given
+                for n in g
+            }))
+            if any(g is not None for g in grades)
+            else None
+        )
         asked = self.graded_by if by is None else {**self.graded_by, by: names}
         if not given:
             return self if by is None else copy_with(self, graded_by=asked)
-        ungraded = dict.fromkeys((n for g in given for n in g), float("nan")) if len(given) < len(grades) else EMPTY
+        ungraded = (
+            dict.fromkeys(
+                (
+                    n
+                    for g in given
+                    for n in g
+                ),
+                float("nan"),
+            )
+            if len(given) < len(grades)
+            else EMPTY
+        )
         steps = list(self.steps)
         for path, grade in zip(paths, grades, strict=True):
             at = find_last(steps, path)
@@ -327,9 +346,15 @@ def find_outcomes(trajectory: Trajectory, weights: Mapping[str, float]) -> list[
     empty, and of an episode that ended in an error: what it was paid before says nothing of it."""
     if trajectory.status is Status.ERROR or not weights:
         return [float("nan")] * len(trajectory.paths())
-    paths = ([trajectory.steps[i] for i in path] for path in trajectory.paths())
+    paths = (
+        [trajectory.steps[i] for i in path]
+        for path in trajectory.paths()
+    )
     trained = {name: weight for name, weight in weights.items() if weight}
-    return [sum((weight * sum_reward(steps, name) for name, weight in trained.items()), 0.0) for steps in paths]
+    return [
+        sum((weight * sum_reward(steps, name) for name, weight in trained.items()), 0.0)
+        for steps in paths
+    ]
 
 
 def sum_reward(steps: Iterable[Step], name: str) -> float:

@@ -182,7 +182,11 @@ def evaluate(
 def _find_reached(models: Mapping[str, Any], trains: Collection[str]) -> set[int]:
     """The ids of the models through which gradients run: those that are trained, and models made of such."""
     reached = {id(role_model(models, r)) for r in trains}
-    made = [(id(m), [id(models[r]) for r in m.roles]) for m in models.values() if ability(m, "roles")]
+    made = [
+        (id(m), [id(models[r]) for r in m.roles])
+        for m in models.values()
+        if ability(m, "roles")
+    ]
     for _ in made:  # as deep as they may be nested
         reached |= {model for model, parts in made if not reached.isdisjoint(parts)}
     return reached
@@ -197,7 +201,11 @@ def bind_models(models: Mapping[str, Any]) -> None:
 
 def packs(needs: Iterable[Need], models: Mapping[str, Any]) -> bool:
     """Whether all models that `needs` ask run rows without padding (`Model.packs`)."""
-    return all(ability(role_model(models, r), "packs") for n in needs for r in n.roles)
+    return all(
+        ability(role_model(models, r), "packs")
+        for n in needs
+        for r in n.roles
+    )
 
 
 def role_model(models: Mapping[str, Any], role: str) -> Any:
@@ -240,4 +248,10 @@ def gather(batch: Batch, needs: Iterable[Need], models: Mapping[str, Any], token
     if len(pieces) == 1:
         return batch.put(scored[0], scored=True)
     order = torch.cat([p["_row"] for p in pieces]).argsort()
-    return batch.put({n.key: torch.cat([s[n.key] for s in scored])[order] for n in missing}, scored=True)
+    return batch.put(
+        {
+            n.key: torch.cat([s[n.key] for s in scored])[order]
+            for n in missing
+        },
+        scored=True,
+    )

@@ -72,7 +72,11 @@ class Preferences:
     def _link(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
         paired = "chosen" in problems[0].info
         graded = [_answers(p, paired) for p in problems]
-        answers = [(p, text) for p, texts in zip(problems, graded, strict=True) for text, _ in texts]
+        answers = [
+            (p, text)
+            for p, texts in zip(problems, graded, strict=True)
+            for text, _ in texts
+        ]
         index = torch.arange(len(answers))
         if paired and self.links != "labels":
             batch = self._pack_answers(answers, ctx, start)
@@ -82,8 +86,16 @@ class Preferences:
             raise ValueError(f"preferences: links = 'pairs', and {message}: expected both, or links = 'labels'")
         if len(problems) < 2:
             raise ValueError("preferences: size is 1: labels need 2 problems or more, for the reference point of KTO")
-        others = [(p, text) for p, texts in zip(problems, [*graded[1:], graded[0]], strict=True) for text, _ in texts]
-        label = torch.tensor([float(good) for texts in graded for _, good in texts])
+        others = [
+            (p, text)
+            for p, texts in zip(problems, [*graded[1:], graded[0]], strict=True)
+            for text, _ in texts
+        ]
+        label = torch.tensor([
+            float(good)
+            for texts in graded
+            for _, good in texts
+        ])
         batch = self._pack_answers([*answers, *others], ctx, start)
         batch = batch.link("labels", index[:, None], {**_read_columns(batch, index), "label": label})
         return batch.link("mismatched", index[:, None] + len(index))

@@ -64,10 +64,18 @@ def columns_of(episodes: Iterable[RecordedEpisode]) -> dict[str, Tensor]:
     for key in parts[0]:
         out[f"context/{key}" if key else "context"] = dense([np.concatenate([p[key] for p in parts])])[0]
     out["taken"] = _spread([e.actions for e in some], decides, 0)
-    for name in dict.fromkeys(n for e in some for n in e.rewards):
+    for name in dict.fromkeys(
+        n
+        for e in some
+        for n in e.rewards
+    ):
         values = [np.asarray(e.rewards.get(name, np.full(len(e), np.nan)), np.float32) for e in some]
         out[f"reward/{name}"] = _spread(values, decides, 0)[:, None]
-    for name in dict.fromkeys(n for e in some for n in e.columns):
+    for name in dict.fromkeys(
+        n
+        for e in some
+        for n in e.columns
+    ):
         like = next(e.columns[name] for e in some if name in e.columns)
         fill = -1 if np.asarray(like).dtype.kind in "iu" else np.nan
         values = [np.asarray(e.columns.get(name, np.full((len(e), *np.shape(like)[1:]), fill))) for e in some]

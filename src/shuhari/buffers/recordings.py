@@ -93,8 +93,15 @@ class Played:
             observed.append(seen)
             actions.append(action)
             rewards.append(reward)
-        names = dict.fromkeys(n for r in rewards for n in r)
-        earned = {n: np.array([float(r.get(n, 0.0)) for r in rewards], np.float32) for n in names}
+        names = dict.fromkeys(
+            n
+            for r in rewards
+            for n in r
+        )
+        earned = {
+            n: np.array([float(r.get(n, 0.0)) for r in rewards], np.float32)
+            for n in names
+        }
         return RecordedEpisode(_stack(observed), np.stack(actions), earned, status is Status.FINISHED)
 
     def _decide(self, task: Task, problem: Any, expert: Expert, rng: np.random.Generator) -> RecordedEpisode:
@@ -167,7 +174,11 @@ class Joined:
 
     @property
     def odd(self) -> tuple[str, ...]:
-        return tuple(told for part in self.parts.values() for told in ability(part, "odd"))
+        return tuple(
+            told
+            for part in self.parts.values()
+            for told in ability(part, "odd")
+        )
 
     @property
     def unknown(self) -> str:
@@ -305,5 +316,8 @@ def _uniform(space: Any, rng: np.random.Generator) -> Any:
 
 def _stack(observed: list[Any]) -> Any:
     if isinstance(observed[0], Mapping):
-        return {k: np.stack([o[k] for o in observed]) for k in observed[0]}
+        return {
+            k: np.stack([o[k] for o in observed])
+            for k in observed[0]
+        }
     return np.stack([np.asarray(o) for o in observed])

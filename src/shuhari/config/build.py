@@ -155,7 +155,10 @@ def order_transforms(table: Mapping[str, Any], section: str) -> dict[str, Mappin
     entries = table.get(section, EMPTY)
     places = {name: entry[PLACE] for name, entry in entries.items() if entry.get(PLACE) is not None}
     ordered = order_entries(entries, places, section)
-    return {name: {k: v for k, v in entry.items() if k != PLACE} for name, entry in ordered.items()}
+    return {
+        name: {k: v for k, v in entry.items() if k != PLACE}
+        for name, entry in ordered.items()
+    }
 
 
 # ------------------------------------------------------------------------------------------------ sections

@@ -14,7 +14,11 @@ def decide(statements: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, An
     """What is left to be laid: without what `sets` (key of the stage, value) contradicts. RecipeError where two methods
     contradict each other still, of all such; of two that wrap alike one is left."""
     left = [s for s in statements if isinstance(s, Statement)]
-    torn = {(s.by, s.slot or s.path) for pair in _find_conflicts(left) for s in pair}
+    torn = {
+        (s.by, s.slot or s.path)
+        for pair in _find_conflicts(left)
+        for s in pair
+    }
     for path, value in sets:
         out = {(s.by, s.slot) for s in left if s.slot and _differs(s, path, value)} & torn
         left = [s for s in left if s.kept or (s.by, s.slot) not in out]

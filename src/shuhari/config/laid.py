@@ -191,7 +191,11 @@ def _change_stage(
 ) -> tuple[Tree, Sources]:
     """A resolved stage as methods leave it, and where what they bring came from."""
     places = Places(base, stage)
-    statements = [one for change in changes for one in list_statements(change, places)]
+    statements = [
+        one
+        for change in changes
+        for one in list_statements(change, places)
+    ]
     table, sources = copy_tree(stage), Sources()
     decided = decide(statements, [(places.find(path), value) for path, value in sets])
     for one in decided:
@@ -265,7 +269,10 @@ def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement |
 def _set_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Sources) -> None:
     """Have the overlay of a stage say what makes it `table`; `own`: where that came from, if a method brought it."""
     old = tree["stage"][name]
-    base, there = ({k: v for k, v in x.items() if k not in (*ASIDE, *BUDGETS)} for x in (tree, table))
+    base, there = (
+        {k: v for k, v in x.items() if k not in (*ASIDE, *BUDGETS)}
+        for x in (tree, table)
+    )
     over: Tree = {k: v for k, v in old.items() if k in (*BUDGETS, *REPEAT)} | find_difference(base, there)
     tree["stage"][name] = over
     before = {p[2:]: by for p, by in sources.items() if p[:2] == ("stage", name)}

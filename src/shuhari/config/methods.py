@@ -142,7 +142,9 @@ class Places:
         """The part that trains the policy. RecipeError unless there is one."""
         learners = self.stage.get("learner") or EMPTY
         tables: dict[Path, Any] = {(): self.stage, **{("learner", name): one for name, one in learners.items()}}
-        names = [(*at, "part", p) for at, one in tables.items() for p, part in (one.get("part") or EMPTY).items()
+        names = [(*at, "part", p)
+                 for at, one in tables.items()
+                 for p, part in (one.get("part") or EMPTY).items()
                  if POLICY in part.get("trains", [p])]  # fmt: skip
         if len(names) != 1:
             has = f"{len(names)} parts" if names else "no part"
@@ -236,7 +238,11 @@ def list_statements(change: Change, places: Places) -> list[Statement | Wrap]:
         removed = [Statement(change.name, at := places.find(key), REMOVED, key, at if find_default(at) else ())
                    for key in list_removed(change.table)]  # fmt: skip
         rest = [(key, value) for key, value in change.table.items() if key != REMOVE]
-        return removed + [one for key, value in rest for one in _read_stage((key,), value, change.name, places)]
+        return removed + [
+            one
+            for key, value in rest
+            for one in _read_stage((key,), value, change.name, places)
+        ]
     except RecipeError as error:
         if change.name in str(error):
             raise

@@ -307,12 +307,19 @@ def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, A
         if path[0] in ("stage", "name", REMOVE) or isinstance(value, Mapping):
             continue
         same = [(b,) for b in BUDGETS] if path[0] in BUDGETS else [path]
-        unheard = bool(before) and all(any(look_up(over, p) is not None for p in same) for over in before.values())
+        unheard = bool(before) and all(
+            any(look_up(over, p) is not None for p in same)
+            for over in before.values()
+        )
         found = {str(stage["name"]): stage for stage in recipe.stages}
         heard = [look_up(stage, path) for stage in recipe.stages]
         if not unheard and value in heard:
             continue
-        names = [n for n in own if any(look_up(found[n], p) is not None for p in same)] or list(own)
+        names = [
+            n
+            for n in own
+            if any(look_up(found[n], p) is not None for p in same)
+        ] or list(own)
         keys = " or ".join(f"stage.{format_path((name, *path))}" for name in names)
         raise RecipeError(format_path(path), f"no stage reads it, as every stage sets it for itself or has another "
                           f"component there: say which stage, {keys}")  # fmt: skip

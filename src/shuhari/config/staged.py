@@ -51,7 +51,10 @@ def read_stages(own: Mapping[str, Any], recipe: str, below: Mapping[str, Any]) -
         if before not in (*there, *stages) and not there:
             message = f"{before!r}: nothing below {recipe} has stages, so those that it says are all"
             raise RecipeError(f"stage.{format_path((name,))}.{PLACE}", f"{message}; {nearest(str(before), stages)}")
-    return {n: {k: v for k, v in stage.items() if k != PLACE} for n, stage in stages.items()}, places
+    return {
+        n: {k: v for k, v in stage.items() if k != PLACE}
+        for n, stage in stages.items()
+    }, places
 
 
 def name_all(method: str, chain: Sequence[Mapping[str, Any]]) -> list[Tree]:

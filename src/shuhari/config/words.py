@@ -108,14 +108,25 @@ ARGUMENTS: Mapping[tuple[str, ...], str] = MappingProxyType({  # what no setting
     ("gradient_checkpointing",): "models.policy.gradient_checkpointing",
     ("optimizer", "optimizers", "optim"): "part.policy.optimiser, with `use` and its settings",
 })  # fmt: skip
-_HINTS = MappingProxyType({name: hint for names, hint in ARGUMENTS.items() for name in names})
+_HINTS = MappingProxyType({
+    name: hint
+    for names, hint in ARGUMENTS.items()
+    for name in names
+})
 
 
 def find_meanings(path: Iterable[str]) -> tuple[str, ...]:
     """The keys here of what others call so: by all of a dotted name, or as many of its last parts as are known."""
     parts = tuple(path)
     ends = (".".join(parts[i:]) for i in range(len(parts)))
-    return next((found for end in ends if (found := tuple(k for k, names in SAME.items() if end in names))), ())
+    return next(
+        (
+            found
+            for end in ends
+            if (found := tuple(k for k, names in SAME.items() if end in names))
+        ),
+        (),
+    )
 
 
 def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> str:
@@ -139,6 +150,10 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
 def _localise(meanings: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
     """The settings meant as a recipe names its parts; where it has none of them, the usual names."""
     paths = [split_path(m) for m in meanings if "<" not in m]
-    leaves = [p for p, _ in walk_leaves(tree) if any(p[-2:] == path[-2:] for path in paths)]
+    leaves = [
+        p
+        for p, _ in walk_leaves(tree)
+        if any(p[-2:] == path[-2:] for path in paths)
+    ]
     own = [p for p in leaves if p[0] != "stage"] or leaves
     return [format_path(p) for p in own[:3]] or list(meanings)

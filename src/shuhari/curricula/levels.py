@@ -114,7 +114,10 @@ class Bandit:
     def report(self) -> Info:
         """The levels' shares in the last choice, and their pay since."""
         shares, pay = self.state["shares"], self.state["pay"]
-        return {f"curriculum/share@{k}": x for k, x in shares.items()} | {f"curriculum/pay@{k}": pay[k] for k in shares}
+        return (
+            {f"curriculum/share@{k}": x for k, x in shares.items()}
+            | {f"curriculum/pay@{k}": pay[k] for k in shares}
+        )
 
 
 def draw_levels(names: list[str], shares: Tensor, n: int, ctx: Ctx) -> list[str]:

@@ -79,7 +79,12 @@ class RayHand:
     def tell(self) -> str:
         """The last lines that its process wrote, where its log is on this machine."""
         files = sorted(self.logs.glob(f"worker-*-{self.pid}.*")) if self.logs and self.pid else []
-        lines = [line for file in files for line in read_end(file, LINES).splitlines() if not line.startswith(MARKS)]
+        lines = [
+            line
+            for file in files
+            for line in read_end(file, LINES).splitlines()
+            if not line.startswith(MARKS)
+        ]
         return "\n".join(lines)
 
     def close(self) -> None:

@@ -84,7 +84,15 @@ def check_part(where: str, part: Part, stage: Components) -> None:
         own, at = declares(term.objective), f"{where}.terms.{name}"
         if any(ability(term.objective, n) is not None for n in ("state", "observe")):
             raise _refuse(f"{at} remembers what it saw, which other processes would not: leave it out, {WHOLE}")
-        others = {*own.roles, *(r for need in own.needs if need.live for r in need.roles)} - same
+        others = {
+            *own.roles,
+            *(
+                r
+                for need in own.needs
+                if need.live
+                for r in need.roles
+            ),
+        } - same
         if others or own.roles:
             asked = ", ".join(sorted(others or own.roles))
             raise _refuse(f"{at} asks the model of {asked} as it is differentiated, which no learner has as a whole: "

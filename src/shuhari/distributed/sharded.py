@@ -208,10 +208,16 @@ class Spread:
         pieces = [*self.mine.pieces[: self.due], *[self.mine.pieces[0]] * (self.runs - self.due)]
         scores = [self.mine.live(piece) for piece in pieces]
         order = torch.cat([piece["_row"] for piece in pieces[: self.due]] or [self.rows[0][:0]]).argsort()
-        mine = {k: torch.cat([scores[0][k][:0], *(s[k] for s in scores[: self.due])])[order] for k in scores[0]}
+        mine = {
+            k: torch.cat([scores[0][k][:0], *(s[k] for s in scores[: self.due])])[order]
+            for k in scores[0]
+        }
         scored = self.team.tell_all(mine)
         order = torch.cat(self.rows).argsort()
-        return {k: torch.cat([s[k] for s in scored])[order] for k in scored[0]}
+        return {
+            k: torch.cat([s[k] for s in scored])[order]
+            for k in scored[0]
+        }
 
     def gradient(
         self, terms: Collection[str], upstream: Mapping[str, Tensor] | None, meter: Meters

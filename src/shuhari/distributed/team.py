@@ -51,7 +51,11 @@ def open_team(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> Tea
             if not (parts := ability(learner, "parts")):
                 raise ValueError(f"distributed.learners is {size}, and the learner {name!r} has no parts to share: "
                                  "expected the learner 'gradient', or distributed.learners = 1")  # fmt: skip
-            for term, t in ((f"{p}.terms.{k}", t) for p, part in parts.items() for k, t in part.terms.items()):
+            for term, t in (
+                (f"{p}.terms.{k}", t)
+                for p, part in parts.items()
+                for k, t in part.terms.items()
+            ):
                 if any(ability(t.objective, n) is not None for n in ("state", "observe")):
                     raise ValueError(f"distributed.learners is {size}, and part.{term} remembers what it saw, which "
                                      "other processes would not: set distributed.learners = 1")  # fmt: skip
@@ -168,7 +172,10 @@ class Spread:
         self._ask_all("columns")
         scored = [self.mine.columns(), *self.processes.answers()]
         order = torch.cat(self.rows).argsort()
-        return {k: torch.cat([s[k] for s in scored])[order] for k in scored[0]}
+        return {
+            k: torch.cat([s[k] for s in scored])[order]
+            for k in scored[0]
+        }
 
     def gradient(
         self, terms: Collection[str], upstream: Mapping[str, Tensor] | None, meter: Meters

@@ -43,7 +43,10 @@ class Outbox:
     def add(self, models: Mapping[str, Any], moved: Collection[str]) -> list[Blob]:
         """The blobs of what has changed of the models since the last call. `moved`: roles whose weights follow those of
         others; of other frozen parameters a change is seen by what torch counts of writes to them."""
-        if {r: id(m) for r, m in models.items()} != {r: id(m) for r, m in self._models.items()}:
+        if (
+            {r: id(m) for r, m in models.items()}
+            != {r: id(m) for r, m in self._models.items()}
+        ):
             self.blobs, self._frozen, self._buffers = [], {}, {}
         self._models = dict(models)
         moving: dict[str, dict[str, Tensor]] = {}
@@ -81,7 +84,11 @@ class Outbox:
         return found
 
     def _make(self, tree: Mapping[str, Mapping[str, Tensor]], memory: Mapping[str, Any]) -> Blob:
-        keys = {(role, name) for role, tensors in tree.items() for name in tensors} | ({MEMORY} if memory else set())
+        keys = {
+            (role, name)
+            for role, tensors in tree.items()
+            for name in tensors
+        } | ({MEMORY} if memory else set())
         return Blob(pack({"weights": tree, "memory": memory}), keys)
 
 

@@ -54,7 +54,14 @@ class Query:
 
 def answer_calls(model: Any, calls: Sequence[Call], tokens: int, version: int) -> list[list[Trace]]:
     """The draws of calls with one sampling, in parts of at most `tokens` (0: in one)."""
-    contexts, sampling = [c.context for c in calls for _ in range(len(c.keys))], calls[0].sampling
+    contexts, sampling = (
+        [
+            c.context
+            for c in calls
+            for _ in range(len(c.keys))
+        ],
+        calls[0].sampling,
+    )
     noise = np.concatenate([c.keys for c in calls])
     text = is_tokens(contexts[0])
     traces: list[Trace] = []
@@ -64,7 +71,10 @@ def answer_calls(model: Any, calls: Sequence[Call], tokens: int, version: int) -
         with torch.no_grad():
             traces += model.sample(rows, sampling, noise=CounterNoise(noise[part], block))
     done = iter([add_text(copy_with(t, version=version), model) for t in traces])
-    return [[next(done) for _ in range(len(c.keys))] for c in calls]
+    return [
+        [next(done) for _ in range(len(c.keys))]
+        for c in calls
+    ]
 
 
 def add_text(trace: Trace, model: Any) -> Trace:
@@ -96,7 +106,14 @@ def parse_need(role: str, name: str) -> Need:
 
 def list_roles(role: str, names: Sequence[str]) -> list[str]:
     """The roles whose models a score asks, each once."""
-    return list(dict.fromkeys((role, *(r for name in names for r in parse_need(role, name).roles))))
+    return list(dict.fromkeys((
+        role,
+        *(
+            r
+            for name in names
+            for r in parse_need(role, name).roles
+        ),
+    )))
 
 
 def group_by(items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
@@ -133,5 +150,8 @@ def _stack(contexts: Sequence[Payload]) -> Any:
     """[B, ...] tensor of dense contexts, or a mapping of tensors."""
     first = contexts[0]
     if isinstance(first, Mapping):
-        return {k: _stack([c[k] for c in contexts]) for k in first}  # type: ignore[index, call-overload]
+        return {
+            k: _stack([c[k] for c in contexts])  # type: ignore[index, call-overload]
+            for k in first
+        }
     return dense([np.asarray(c) for c in contexts])

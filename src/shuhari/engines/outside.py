@@ -128,8 +128,22 @@ async def say_row(
         info["support"] = _pad([list(d) for d in alternatives], -1, np.int32)
     if sampling.top:
         best = [sorted(d.items(), key=lambda x: -x[1])[: sampling.top] for d in alternatives]
-        info["top"] = _pad([[i for i, _ in d] for d in best], -1, np.int32)
-        info["top_logp"] = _pad([[x for _, x in d] for d in best], -np.inf, np.float32)
+        info["top"] = _pad(
+            [
+                [i for i, _ in d]
+                for d in best
+            ],
+            -1,
+            np.int32,
+        )
+        info["top_logp"] = _pad(
+            [
+                [x for _, x in d]
+                for d in best
+            ],
+            -np.inf,
+            np.float32,
+        )
     if sampling.ban and not sampling.truncates:
         info["ban"] = np.full((len(tokens), len(sampling.ban)), -1, np.int32)
         info["ban"][:1] = sampling.ban

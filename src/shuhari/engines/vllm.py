@@ -185,13 +185,20 @@ class Vllm:
             "never": list(piece.never), "kept": piece.kept,
         }  # fmt: skip
         reply = await self._ask(request, lambda late: lost(len(late["tokens"])))
-        version = [int(v) for v, first, end in reply["versions"] for _ in range(first, end)]
+        version = [
+            int(v)
+            for v, first, end in reply["versions"]
+            for _ in range(first, end)
+        ]
         tokens, logp = reply["tokens"], reply["logp"]
         if not len(tokens) == len(logp) == len(version):
             which = self.process.about.get("vllm", "?") if self.process is not None else "?"
             raise RuntimeError(f"vLLM {which} said {len(tokens)} tokens with {len(logp)} log-probabilities and the "
                                f"version of the weights of {len(version)}: expected as many of each")  # fmt: skip
-        kept = [{int(i): float(x) for i, x in pairs} for pairs in reply.get("kept", ())]
+        kept = [
+            {int(i): float(x) for i, x in pairs}
+            for pairs in reply.get("kept", ())
+        ]
         return Said(tokens, logp, version, bool(reply["stopped"]), kept)
 
     async def read(self, ids: list[int], never: Sequence[int]) -> tuple[list[float], list[list[float]]]:

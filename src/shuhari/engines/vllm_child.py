@@ -95,7 +95,10 @@ class Server:
         }
         if kept:
             low = float("-inf")
-            reply["kept"] = [[[int(i), p.logprob] for i, p in d.items() if p.logprob > low] for d in said.logprobs]
+            reply["kept"] = [
+                [[int(i), p.logprob] for i, p in d.items() if p.logprob > low]
+                for d in said.logprobs
+            ]
         return reply
 
     async def score(self, r: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +107,10 @@ class Server:
         found = output.prompt_logprobs[1:]
         reply: dict[str, Any] = {"logp": [float(d[t].logprob) for d, t in zip(found, ids[1:], strict=True)]}
         if r["all"]:
-            reply["never"] = [[float(d[i].logprob) for i in r["all"]] for d in found]
+            reply["never"] = [
+                [float(d[i].logprob) for i in r["all"]]
+                for d in found
+            ]
         return reply
 
     async def update(self, r: dict[str, Any]) -> dict[str, Any]:

@@ -22,13 +22,25 @@ def cat(batches: Sequence[Batch]) -> Batch:
     batches = [b for b in batches if len(b)] or list(batches[:1])
     if len(batches) == 1:
         return batches[0]
-    if len({b.stream for b in batches}) > 1 or any(n.startswith("weight/") for b in batches for n in b.names()):
+    if len({b.stream for b in batches}) > 1 or any(
+        n.startswith("weight/")
+        for b in batches
+        for n in b.names()
+    ):
         batches = [b.put({f"weight/{b.stream}": b.weight(b.stream)}) if b.stream is not None else b for b in batches]
     stream = batches[0].stream if len({b.stream for b in batches}) == 1 else None
     parts = [b.flat() for b in batches]
     scored = frozenset[str]().union(*(p.scored for p in parts))
-    lost = {n for n in scored if any(n not in p for p in parts)}
-    names = {n for p in parts for n in p.names()} - lost
+    lost = {
+        n
+        for n in scored
+        if any(n not in p for p in parts)
+    }
+    names = {
+        n
+        for p in parts
+        for n in p.names()
+    } - lost
     width = max(p.width for p in parts)
     offsets = np.cumsum([0] + [len(p) for p in parts]).tolist()
     arenas = np.cumsum([0] + [len(p.arena) for p in parts]).tolist()
@@ -53,7 +65,19 @@ def cat(batches: Sequence[Batch]) -> Batch:
             pairs = {k: (old.get(k), columns.get(k)) for k in {**old, **columns}}
             joined = {k: _join_column(k, len(before), x, len(index), y) for k, (x, y) in pairs.items()}
             links[name] = torch.cat([before, index + rows]), joined
-    return Batch(whole, None, None, [s for p in parts for s in p.arena], links, stream, scored - lost)
+    return Batch(
+        whole,
+        None,
+        None,
+        [
+            s
+            for p in parts
+            for s in p.arena
+        ],
+        links,
+        stream,
+        scored - lost,
+    )
 
 
 def _join_column(name: str, n: int, old: Tensor | None, m: int, new: Tensor | None) -> Tensor:
@@ -81,7 +105,13 @@ def _widen(x: Tensor, width: int, name: str) -> Tensor:
 def _pad_alike(pieces: list[Tensor]) -> list[Tensor]:
     """Pieces that differ in an axis behind the first (kept ids, alternatives, actions) padded to the largest: -1 in
     integers, else 0."""
-    shape = [max(sizes) for sizes in zip(*(x.shape[1:] for x in pieces), strict=True)]
+    shape = [
+        max(sizes)
+        for sizes in zip(
+            *(x.shape[1:] for x in pieces),
+            strict=True,
+        )
+    ]
     out = []
     for x in pieces:
         if list(x.shape[1:]) != shape:

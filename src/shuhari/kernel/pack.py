@@ -37,7 +37,11 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
     if not B:
         return Batch({"mask": torch.zeros(0, 1, dtype=torch.bool), "logp": torch.zeros(0, 1)})
     rows, ups, segments, firsts = map(list, zip(*chain.from_iterable(joined), strict=True))
-    owner = [t for t, n in zip(trajectories, counts, strict=True) for _ in range(n)]
+    owner = [
+        t
+        for t, n in zip(trajectories, counts, strict=True)
+        for _ in range(n)
+    ]
     requests = {id(t.request): t.request for t in trajectories}  # what they say is worked out once, not once a sample
     place = {key: i for i, key in enumerate(requests)}
     asked = torch.tensor([place[id(t.request)] for t in owner])
@@ -45,7 +49,12 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
     parent = np.where(np.array(ups) < 0, -1, root + ups)
     episode = start + root
     mask = pad([s.mask for s in rows], False, bool)
-    role = {name: code(name) for name in {s.role for s in rows}}
+    role = {
+        name: code(name)
+        for name in {
+            s.role for s in rows
+        }
+    }
     unknown = np.float32(np.nan)
     columns = {
         "mask": mask,
@@ -110,9 +119,16 @@ def _join_turns(steps: Sequence[Step]) -> list[tuple[Step, int, Array, list[int]
     if len(steps) == 1:
         return [(steps[0], -1, constant(len(steps[0].mask), 0, np.int64), [steps[0].first])]
     rows = rows_of(steps)
-    row_of = {i: r for r, row in enumerate(rows) for i in row}
+    row_of = {
+        i: r
+        for r, row in enumerate(rows)
+        for i in row
+    }
     ups = [steps[row[0]].parent for row in rows]
-    merged = [(*_merge([steps[i] for i in row]), up) for row, up in zip(rows, ups, strict=True)]
+    merged = [
+        (*_merge([steps[i] for i in row]), up)
+        for row, up in zip(rows, ups, strict=True)
+    ]
     return [(step, -1 if up is None else row_of[up], segment, calls) for step, segment, calls, up in merged]
 
 
@@ -182,7 +198,10 @@ def _merge(turns: list[Step]) -> tuple[Step, Array, list[int]]:
         end = len(turn.context) + len(turn.action)  # type: ignore[arg-type]
     k = at
     joined = {n: np.concatenate(p) for n, p in pieces.items()}
-    reward = {n: _spread([(i, np.asarray(x, np.float32)) for i, x in v], k) for n, v in rewards.items()}
+    reward = {
+        n: _spread([(i, np.asarray(x, np.float32)) for i, x in v], k)
+        for n, v in rewards.items()
+    }
     info = {n: _merge_info(n, v, spans, k) for n, v in infos.items()}
     step = replace(
         first,
@@ -247,7 +266,11 @@ def _payloads(rows: list[Step]) -> dict[str, Tensor]:
         viewed = {"viewed": torch.ones(len(rows), dtype=torch.bool)} if any(s.views for s in rows) else {}
         return {"length": length, "action": pad(actions, 0, np.int64), **viewed}
     columns = {}
-    for role in {r for s in rows for r in s.views}:
+    for role in {
+        r
+        for s in rows
+        for r in s.views
+    }:
         columns[f"view/{role}"] = _stack([s.views.get(role, s.context) for s in rows], f"view/{role}")
     first = rows[0].context
     if isinstance(first, Mapping):
@@ -281,7 +304,11 @@ def dense(arrays: Sequence[Array]) -> Tensor:
 
 def _rewards(rows: list[Step], episodes: Array, mask: Tensor) -> dict[str, Tensor]:
     B, K = mask.shape
-    names = sorted({n for s in rows for n in s.reward})
+    names = sorted({
+        n
+        for s in rows
+        for n in s.reward
+    })
     if not names:
         return {}
     m = mask.numpy()
@@ -305,9 +332,17 @@ def _stamps(rows: list[Step], owner: list[Trajectory], K: int) -> dict[str, Tens
     """Numbers -> [B], NaN where absent; arrays of length K of the step -> [B, K, ...]; the rest is no column."""
     facts = [{**t.request.info, **t.info, **s.info} for s, t in zip(rows, owner, strict=True)]
     columns: dict[str, Tensor] = {}
-    for name in sorted({n for f in facts for n in f}):
+    for name in sorted({
+        n
+        for f in facts
+        for n in f
+    }):
         values = [f.get(name) for f in facts]
-        like = next(v for v in values if v is not None) if any(v is not None for v in values) else None
+        like = (
+            next(v for v in values if v is not None)
+            if any(v is not None for v in values)
+            else None
+        )
         if name in CORE and _is_column(like):
             raise ValueError(
                 f"info {name!r} would overwrite the column of that name: {nearest(name, ())}; call it otherwise"

@@ -67,7 +67,15 @@ class Ramp:
                 raise ValueError(f"a ramp's `steps` stand in place of `to`, `over`, `after` and `shape`: {found}")
             if 0 < self.warm < 1:
                 raise ValueError(f"a ramp's `warm` is {self.warm}: expected counts from 1 on, as `steps` are counts")
-        numbers = [self.start, *(v for pair in self.steps for v in pair), *(() if self.steps else (self.to,))]
+        numbers = [
+            self.start,
+            *(
+                v
+                for pair in self.steps
+                for v in pair
+            ),
+            *(() if self.steps else (self.to,)),
+        ]
         if any(x is None or not isfinite(x) for x in numbers):
             raise ValueError(f"a ramp goes from {self.start} to {self.steps or self.to}: expected finite numbers")
         if self.shape == "exponential" and not self.start * (self.to or 0.0) > 0:

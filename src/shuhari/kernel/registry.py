@@ -136,7 +136,10 @@ def search_in(module: str, folders: Iterable[Path]) -> None:
 
 def list_beside() -> dict[str, list[str]]:
     """What `search_in` was told, as plain data."""
-    return {first: [str(f) for f in folders] for first, folders in _BESIDE.items()}
+    return {
+        first: [str(f) for f in folders]
+        for first, folders in _BESIDE.items()
+    }
 
 
 @contextmanager
@@ -157,7 +160,11 @@ def _added(folders: list[str]) -> Iterator[None]:
     try:
         yield
     finally:  # these very entries: another thread may have added the same
-        sys.path[:] = [p for p in sys.path if not any(p is folder for folder in folders)]
+        sys.path[:] = [
+            p
+            for p in sys.path
+            if not any(p is folder for folder in folders)
+        ]
 
 
 def find_module(name: str, folders: Iterable[str] = ()) -> ModuleSpec | None:

@@ -60,14 +60,22 @@ class GradientLearner:
         _keep_memory()
         for name, part in self.parts.items():
             found = trained_parameters(models, part.trains, f"part {name!r}")
-            if {id(p) for p in found} != {id(p) for p in self._params.get(name, ())}:
+            if (
+                {id(p) for p in found}
+                != {id(p) for p in self._params.get(name, ())}
+            ):
                 self._params[name] = found
                 part.optimiser.bind(found)
 
     @cached_property
     def needs(self) -> list[Need]:
         """What the terms want scored before the update."""
-        return [n for p in self.parts.values() for n in p.needs if not n.live]
+        return [
+            n
+            for p in self.parts.values()
+            for n in p.needs
+            if not n.live
+        ]
 
     @spanned("update")
     def update(self, batch: Batch, ctx: Ctx) -> Updated:

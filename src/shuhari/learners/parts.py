@@ -79,7 +79,11 @@ class Part:
 
     @cached_property
     def needs(self) -> list[Need]:
-        return distinct(n for t in self.terms.values() for n in needs_of(t.objective))
+        return distinct(
+            n
+            for t in self.terms.values()
+            for n in needs_of(t.objective)
+        )
 
     @cached_property
     def live(self) -> list[Need]:

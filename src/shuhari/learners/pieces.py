@@ -93,7 +93,10 @@ class Pieces:
         """The live columns of all its rows, in their order in the optimiser batch, without gradient."""
         scored = [self.live(p) for p in self.pieces]
         order = torch.cat([p["_row"] for p in self.pieces]).argsort()
-        return {k: torch.cat([s[k] for s in scored])[order] for k in scored[0]}
+        return {
+            k: torch.cat([s[k] for s in scored])[order]
+            for k in scored[0]
+        }
 
     def gradient(
         self, terms: Collection[str], upstream: Mapping[str, Tensor] | None, meter: Meters
@@ -278,7 +281,12 @@ def scatter(stamps: Mapping[str, Tensor], batch: Stamped, rows: Tensor) -> None:
 
 def trained_parameters(models: Mapping[str, Model], roles: Sequence[str], who: str) -> list[nn.Parameter]:
     """The parameters of `roles` that take a gradient, each once. ValueError, which names `who` trains, for none."""
-    found = {id(p): p for r in roles for p in role_model(models, r).module.parameters() if p.requires_grad}
+    found = {
+        id(p): p
+        for r in roles
+        for p in role_model(models, r).module.parameters()
+        if p.requires_grad
+    }
     if not found:
         raise ValueError(f"{who} trains {', '.join(roles)}: no parameters to train there")
     return list(found.values())

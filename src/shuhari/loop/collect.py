@@ -106,7 +106,11 @@ def _list_unnamed(given: Sequence[Trajectory], ctx: LoopCtx, *, probe: bool) -> 
     unnamed = [name for name in ctx.weights if name not in ctx.reward_names]
     if ctx.apart or probe or not unnamed:
         return [] if ctx.apart else unnamed
-    said = {column for c in (ctx.task, ctx.rollout, *ctx.rewards.values()) for column in declares(c).stamps or ()}
+    said = {
+        column
+        for c in (ctx.task, ctx.rollout, *ctx.rewards.values())
+        for column in declares(c).stamps or ()
+    }
     graded = ctx.reward_names or any(PAID in t.graded_by for t in given)
     for name in unnamed:
         near = nearest(name, ctx.reward_names) if graded else _UNGRADED
@@ -162,7 +166,15 @@ async def grade_group(group: Sequence[Trajectory], ctx: LoopCtx, until: str = ""
         out = [t if "" in t.graded_by else _by_task(t, ctx) for t in group]
     names = list(ctx.rewards)
     for i, name in enumerate(names):
-        if until and until not in names[i:] and any(until in s.reward for t in out for s in t.steps):
+        if (
+            until
+            and until not in names[i:]
+            and any(
+                until in s.reward
+                for t in out
+                for s in t.steps
+            )
+        ):
             break
         if new := [j for j, t in enumerate(out) if name not in t.graded_by]:
             for j, t in zip(new, await _by_reward([out[j] for j in new], name, ctx), strict=True):

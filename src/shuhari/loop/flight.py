@@ -73,7 +73,9 @@ class InFlight:
                 break
             self._changed = asyncio.Event()
             await self._changed.wait()
-        free = [t for t in good if t not in due][: max(0, want - sum(bool(t.group) for t in due))]
+        free = [t for t in good if t not in due][
+            : max(0, want - sum(bool(t.group) for t in due))
+        ]
         failed = [t for t in self.groups if t.group == []]  # they come along, and make no batch smaller
         chosen = [t for t in self.groups if t in due or t in free or t in failed]
         self.groups = [t for t in self.groups if t not in chosen]
@@ -170,7 +172,13 @@ class InFlight:
             loop.at = tree["time"]
         jobs = self.jobs.restore(tree.get("jobs", ()), tree.get("numbers", EMPTY), restart)
         if isinstance(loop, VirtualLoop):
-            loop.at = min([*(t.at for t in groups if t.group is None), *(j.at for j in jobs)], default=tree["time"])
+            loop.at = min(
+                [
+                    *(t.at for t in groups if t.group is None),
+                    *(j.at for j in jobs),
+                ],
+                default=tree["time"],
+            )
         if groups or jobs:
             if (engine := ctx.async_engine) is not None:
                 engine.load(tree["calls"])

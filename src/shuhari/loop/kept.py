@@ -29,7 +29,11 @@ def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[st
     summed = name == "reward" and name not in ctx.reward_names
     weights = {n: ctx.at(weight) for n, weight in ctx.weights.items()} if summed else {name: 1.0}
     counts: dict[tuple[str, str], list[int]] = {}
-    for t in (t for group in ctx.groups for t in group):
+    for t in (
+        t
+        for group in ctx.groups
+        for t in group
+    ):
         count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
         for value in find_outcomes(t, weights):
             count[0] += value == value
@@ -66,7 +70,12 @@ def choose_rollouts(
 
 def _grade(group: list[Trajectory], weights: Mapping[str, float]) -> list[float]:
     """The trained reward of each of a group's leaves that were graded; [NaN] where none was."""
-    return [value for t in group for value in find_outcomes(t, weights) if value == value] or [math.nan]
+    return [
+        value
+        for t in group
+        for value in find_outcomes(t, weights)
+        if value == value
+    ] or [math.nan]
 
 
 def decisions(group: Sequence[Trajectory], seen: Sequence[Batch]) -> tuple[tuple[dict[str, Array], ...], ...]:
@@ -75,8 +84,15 @@ def decisions(group: Sequence[Trajectory], seen: Sequence[Batch]) -> tuple[tuple
 
     seen: batches of rows, in time; of a number that several have, the last is taken. A batch that has but some of the
     group's rows says nothing."""
-    rows = [(j, row) for j, t in enumerate(group) for row in rows_of(t.steps)]
-    out: list[list[dict[str, Array]]] = [[{} for _ in t.steps] for t in group]
+    rows = [
+        (j, row)
+        for j, t in enumerate(group)
+        for row in rows_of(t.steps)
+    ]
+    out: list[list[dict[str, Array]]] = [
+        [{} for _ in t.steps]
+        for t in group
+    ]
     mine = code(group[0].request.key or group[0].request.problem.id)
     for batch in seen:
         at = (batch["group"] == mine).nonzero().squeeze(1)
@@ -95,7 +111,12 @@ def name_tokens(group: Sequence[Trajectory], models: Mapping[str, Any]) -> dict[
     """role -> {ids: [n] the different tokens that it has written in a group, texts: (n of them) what each stands for in
     the midst of a text}; none of a role that writes no text here. A part of a character is U+FFFD."""
     written: dict[str, set[int]] = {}
-    for step in (step for t in group for step in t.steps if is_tokens(step.action)):
+    for step in (
+        step
+        for t in group
+        for step in t.steps
+        if is_tokens(step.action)
+    ):
         written.setdefault(step.role, set()).update(step.action.tolist())  # type: ignore[union-attr]
     out: dict[str, dict[str, Any]] = {}
     for role, tokens in written.items():

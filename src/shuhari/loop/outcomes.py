@@ -97,7 +97,10 @@ class Outcomes:
         out = {}
         for task in dict.fromkeys(self.tasks) if len(set(self.tasks)) > 1 else ():
             at = np.flatnonzero([t == task for t in self.tasks])
-            named = ({n: x[at] for n, x in m.items()} for m in (self.facts, self.rewards, self.sampled_rewards))
+            named = (
+                {n: x[at] for n, x in m.items()}
+                for m in (self.facts, self.rewards, self.sampled_rewards)
+            )
             facts, rewards, sampled_rewards = named
             sampled = None if self.sampled is None else self.sampled[at]
             ids = [self.ids[i] for i in at]

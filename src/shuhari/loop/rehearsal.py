@@ -200,7 +200,11 @@ def _learn(run: Run, max_new: int, failures: _Failures) -> None:
         with run.ctx.phase("collect", run.rounds):
             with notice_draws(run.ctx, "what collects (curriculum, rollout, environment, reward)"):
                 batch = run.collect(want)
-            if all(t.status is Status.ERROR for group in run.ctx.latest for t in group):
+            if all(
+                t.status is Status.ERROR
+                for group in run.ctx.latest
+                for t in group
+            ):
                 failures.judge("environment")
             batch = run.apply(run.stage.collect, batch, call=_call_watched)
             with keep_columns(batch, "a component that observes what was collected"):

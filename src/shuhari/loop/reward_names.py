@@ -43,7 +43,10 @@ def fill_unpaid(
     each of `unnamed`, which nobody has given yet, if the episode was played in an environment, or its task has graded
     it by other names."""
     played, graded = ({**names, **dict.fromkeys(unnamed, by)} for by in ((), ("",)))
-    return [[_fill(t, played if PAID in t.graded_by else graded) for t in group] for group in groups]
+    return [
+        [_fill(t, played if PAID in t.graded_by else graded) for t in group]
+        for group in groups
+    ]
 
 
 def is_any_silent(trajectories: Iterable[Trajectory]) -> bool:
@@ -57,10 +60,18 @@ def is_any_silent(trajectories: Iterable[Trajectory]) -> bool:
 
 
 def _fill(t: Trajectory, names: Mapping[str, Collection[str]]) -> Trajectory:
-    paid = [name for name, graders in names.items() if all(t.graded_by.get(g) for g in graders)]
+    paid = [
+        name
+        for name, graders in names.items()
+        if all(t.graded_by.get(g) for g in graders)
+    ]
     steps = list(t.steps)
     for path in t.paths() if paid else ():
-        had = {name for i in path for name in steps[i].reward}
+        had = {
+            name
+            for i in path
+            for name in steps[i].reward
+        }
         if lacking := [name for name in paid if name not in had]:
             at = find_last(steps, path)
             steps[at] = copy_with(steps[at], reward={**steps[at].reward, **dict.fromkeys(lacking, 0.0)})
@@ -69,5 +80,13 @@ def _fill(t: Trajectory, names: Mapping[str, Collection[str]]) -> Trajectory:
 
 def _is_paid(t: Trajectory) -> bool:
     """Whether something of it was paid, beside what graders have given."""
-    given = {name for names in t.graded_by.values() for name in names or ()}
-    return any(name not in given for step in t.steps for name in step.reward)
+    given = {
+        name
+        for names in t.graded_by.values()
+        for name in names or ()
+    }
+    return any(
+        name not in given
+        for step in t.steps
+        for name in step.reward
+    )

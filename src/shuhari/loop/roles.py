@@ -114,7 +114,10 @@ def take_weights(model: Model, weights: Mapping[str, Any], what: str) -> None:
     a shape differs, or the rest is not the same: half of another architecture's weights is no start."""
     own = model.module.state_dict()
     weights = ability(model, "renamed")(weights)  # under adapters
-    if any(".lora_" in k for k in weights) and not any(".lora_" in k for k in own):
+    if (
+        any(".lora_" in k for k in weights)
+        and not any(".lora_" in k for k in own)
+    ):
         raise ValueError(f"{what} have adapters, and the model here has none: give it the same `lora`, or as `path` "
                          "what `shuhari export` writes, where they are merged")  # fmt: skip
     shapes = [k for k in weights if k in own and own[k].shape != weights[k].shape]
@@ -187,7 +190,14 @@ def check_roles(stages: Sequence[Components]) -> None:
             raise RecipeError("models", str(error)) from None
         needs: list[Need] = []
         for place, roles, wanted in walk_asked(stage):
-            for asked in (*roles, *(r for n in wanted for r in n.roles)):
+            for asked in (
+                *roles,
+                *(
+                    r
+                    for n in wanted
+                    for r in n.roles
+                ),
+            ):
                 if asked not in alive:
                     raise _missing(place, asked, stage, alive)
             needs += wanted
@@ -221,12 +231,40 @@ def _check_used(stages: Sequence[Components]) -> None:
     asked: set[str] = set()
     for stage in stages:
         for _, roles, needs in walk_asked(stage):
-            asked |= {*roles, *(r for need in needs for r in need.roles)}
+            asked |= {
+                *roles,
+                *(
+                    r
+                    for need in needs
+                    for r in need.roles
+                ),
+            }
         places = [part for _, part in walk({**stage.list_memories(), "more": stage.evaluate})]
-        asked |= {r for part in places for r in declares(part).roles}
-        asked |= {text for part in places for text in _texts(part)} & stage.models.keys()
-    cast = [(stage.name, name, role) for stage in stages for name, role in stage.models.items()]
-    while further := {r for _, name, role in cast if name in asked for r in (*role.asks, role.source) if r} - asked:
+        asked |= {
+            r
+            for part in places
+            for r in declares(part).roles
+        }
+        asked |= {
+            text
+            for part in places
+            for text in _texts(part)
+        } & stage.models.keys()
+    cast = [
+        (stage.name, name, role)
+        for stage in stages
+        for name, role in stage.models.items()
+    ]
+    while (
+        further := {
+            r
+            for _, name, role in cast
+            if name in asked
+            for r in (*role.asks, role.source)
+            if r
+        }
+        - asked
+    ):
         asked |= further
     for where, name, _ in cast:
         if name not in asked and (near := nearest(name, asked)).startswith("did you"):

@@ -109,7 +109,14 @@ class Stand:
         totals, given = mean_rewards(episode), (episode.request.problem, step, episode.status)
         if self.seen is None:
             rewards = [sum_rewards([s]) for s in acts]
-            return Watched(*given, [s.context for s in acts], [s.action for s in acts], rewards, totals, scene=scene)
+            return Watched(
+                *given,
+                [s.context for s in acts],
+                [s.action for s in acts],
+                rewards,
+                totals,
+                scene=scene,
+            )
         seen = self.seen
         return Watched(*given, seen.observations, seen.actions, seen.rewards, totals, seen.frames, scene)
 

@@ -95,7 +95,11 @@ class Exact:
         found = dict(self._numbers(rows, chances))
         every = np.ones(len(next(iter(found.values()))), np.bool_)
         levels = {"": every, **{f"@{name}": inside for name, inside in rows.groups.items()}}
-        return {f"{name}{end}": _mean(x[inside]) for name, x in found.items() for end, inside in levels.items()}
+        return {
+            f"{name}{end}": _mean(x[inside])
+            for name, x in found.items()
+            for end, inside in levels.items()
+        }
 
     def _numbers(self, rows: Rows, chances: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
         """(name, [N] of the problems)."""
@@ -150,17 +154,40 @@ class Exact:
         if not found:
             message = f"the task lists no answers to the first {count} problems of {self.split!r}"
             raise ValueError(f"exact: {message}: expected one that has answers(problem) -> Answers")
-        rows = [self._row(p, text, ctx) for p, a in found for text in a.texts]
+        rows = [
+            self._row(p, text, ctx)
+            for p, a in found
+            for text in a.texts
+        ]
         levels = [self._level(p) for p, _ in found]
         several = self.by or len(set(levels)) > 1
         return Rows(
             made_for=made_for,
             batch=pack([t for t, _ in rows]),
-            problem=np.repeat(np.arange(len(found)), [len(a.texts) for _, a in found]),
-            score=np.array([s for _, a in found for s in a.scores], np.float64),
-            label=np.array([x for _, a in found for x in a.labels or ("",) * len(a.texts)]),
+            problem=np.repeat(
+                np.arange(len(found)),
+                [len(a.texts) for _, a in found],
+            ),
+            score=np.array(
+                [
+                    s
+                    for _, a in found
+                    for s in a.scores
+                ],
+                np.float64,
+            ),
+            label=np.array([
+                x
+                for _, a in found
+                for x in a.labels or ("",) * len(a.texts)
+            ]),
             complete=all(a.complete for _, a in found),
-            groups={x: np.array([y == x for y in levels]) for x in dict.fromkeys(levels)} if several else {},
+            groups={
+                x: np.array([y == x for y in levels])
+                for x in dict.fromkeys(levels)
+            }
+            if several
+            else {},
             long=np.array([long for _, long in rows]),
         )
 

@@ -56,7 +56,11 @@ class UniformQ:
     def needs(self) -> tuple[Need, ...]:
         """log pi and its mean over all ids: now, and before the update."""
         names: tuple[str | Callable[..., Tensor], ...] = ("log_prob", mean_log_prob)
-        return tuple(Need((self.role,), name, live=live) for live in (True, False) for name in names)
+        return tuple(
+            Need((self.role,), name, live=live)
+            for live in (True, False)
+            for name in names
+        )
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         new, mean, old, old_mean = (batch[n] for n in self.needs)

@@ -97,7 +97,10 @@ class _Memory:
                     f"parameter {i} of shape {tuple(given.shape)} is not contiguous: call .contiguous() on it"
                 )
         self.params: list[Tensor] = list(params)
-        self.kept = {name: [torch.zeros_like(p) for p in self.params] for name in names}
+        self.kept = {
+            name: [torch.zeros_like(p) for p in self.params]
+            for name in names
+        }
         self.steps: list[Tensor] = [torch.empty(0)] * len(self.params)
         kinds: dict[Any, list[int]] = {}
         for i, p in enumerate(self.params):
@@ -145,7 +148,10 @@ class _Memory:
         for own, _ in self.groups:
             due = [i for i in own if i in of]
             if due:
-                params, steps, *kept = ([x[i] for i in due] for x in (self.params, self.steps, *self.kept.values()))
+                params, steps, *kept = (
+                    [x[i] for i in due]
+                    for x in (self.params, self.steps, *self.kept.values())
+                )
                 torch._foreach_add_(steps, 1)
                 yield Piece(params, [of[i] for i in due], steps, kept)
 
@@ -163,12 +169,22 @@ class _Memory:
     @torch.no_grad()
     def clear(self) -> None:
         """Reset to the initial state."""
-        for x in (*self.steps, *(x for own in self.kept.values() for x in own)):
+        for x in (
+            *self.steps,
+            *(
+                x
+                for own in self.kept.values()
+                for x in own
+            ),
+        ):
             x.zero_()
 
     def tree(self) -> dict[str, Any]:
         steps = torch.stack([s.cpu() for s in self.steps]) if self.steps else torch.zeros(0)
-        return {"steps": steps} | {n: {str(i): x for i, x in enumerate(own)} for n, own in self.kept.items()}
+        return {"steps": steps} | {
+            n: {str(i): x for i, x in enumerate(own)}
+            for n, own in self.kept.items()
+        }
 
     @torch.no_grad()
     def load(self, tree: dict[str, Any]) -> None:

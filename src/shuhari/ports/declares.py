@@ -69,4 +69,16 @@ _DEFAULTS = dict(vars(Declares()))
 def together(own: Iterable[str], *parts: Any) -> tuple[str, ...] | None:
     """The `stamps` of a component that is made of others: its own and theirs; None where one of them does not say."""
     stamps = [declares(part).stamps for part in parts]
-    return (*own, *(name for names in stamps if names is not None for name in names)) if None not in stamps else None
+    return (
+        (
+            *own,
+            *(
+                name
+                for names in stamps
+                if names is not None
+                for name in names
+            ),
+        )
+        if None not in stamps
+        else None
+    )

@@ -100,9 +100,20 @@ def _is_whole(formula: str, truth: str) -> bool:
     """Whether a formula is one, of signs and commands that are known or that the truth has too."""
     if set(_PLAIN.sub("", formula)) - set(truth) or not stands_alone(formula, truth):
         return False
-    if {m[1] for m in _COMMAND.finditer(formula)} - _COMMANDS - {m[1] for m in _COMMAND.finditer(truth)}:
+    if (
+        {m[1] for m in _COMMAND.finditer(formula)}
+        - _COMMANDS
+        - {m[1] for m in _COMMAND.finditer(truth)}
+    ):
         return False
-    if any(not c.isalpha() and c not in " .-" for m in _TEXT.finditer(formula) for c in m[1]) and "\\text" not in truth:
+    if (
+        any(
+            not c.isalpha() and c not in " .-"
+            for m in _TEXT.finditer(formula)
+            for c in m[1]
+        )
+        and "\\text" not in truth
+    ):
         return False
     if any(c in formula and c not in truth for c in "|'") or _OPEN.search(formula) or _CLOSED.search(formula):
         return False
@@ -124,7 +135,10 @@ def _locate(text: str) -> tuple[str, str]:
     number. A choice that stands beside what is boxed is no hedge: the box is the answer."""
     if (boxed := _find_boxed(text)) is not None:
         return boxed, ""
-    spans = [(next(g for g in m.groups() if g is not None), m.start(), m.end()) for m in _MATHS.finditer(text)]
+    spans = [
+        (next(g for g in m.groups() if g is not None), m.start(), m.end())
+        for m in _MATHS.finditer(text)
+    ]
     if not spans and len(text) <= LONGEST and _WORD.search(text) is None:
         return text, ""
     if not spans:

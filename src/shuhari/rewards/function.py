@@ -78,13 +78,24 @@ class Function:
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf: {name: number}, or None."""
-        leaves = [(t, path) for t in group for path in t.paths()]
-        played = [i for i, (t, path) in enumerate(leaves) if any(t.steps[j].action is not None for j in path)]
+        leaves = [
+            (t, path)
+            for t in group
+            for path in t.paths()
+        ]
+        played = [
+            i
+            for i, (t, path) in enumerate(leaves)
+            if any(t.steps[j].action is not None for j in path)
+        ]
         grades: list[Mapping[str, float] | None] = [None] * len(leaves)
         if not played:
             return grades
         columns = _collect_columns([leaves[i][0] for i in played])
-        columns["completions"] = [answer_text([leaves[i][0].steps[j] for j in leaves[i][1]]) for i in played]
+        columns["completions"] = [
+            answer_text([leaves[i][0].steps[j] for j in leaves[i][1]])
+            for i in played
+        ]
         missing = next((n for n in self._needed if n not in columns), None)
         if missing is not None:
             p = leaves[played[0]][0].request.problem
@@ -132,7 +143,18 @@ class Function:
 def _collect_columns(trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
     """name -> value of each trajectory's problem."""
     problems = [t.request.problem for t in trajectories]
-    names = dict.fromkeys(n for p in problems for n in p.info)
+    names = dict.fromkeys(
+        n
+        for p in problems
+        for n in p.info
+    )
     own = {"prompts": "prompt", "answer": "answer", "solution": "solution", "completion": "solution"}
-    columns = {column: [getattr(p, attribute) for p in problems] for column, attribute in own.items()}
-    return columns | {n: [p.info.get(n) for p in problems] for n in names if n not in TEXTS}
+    columns = {
+        column: [getattr(p, attribute) for p in problems]
+        for column, attribute in own.items()
+    }
+    return columns | {
+        n: [p.info.get(n) for p in problems]
+        for n in names
+        if n not in TEXTS
+    }

@@ -43,7 +43,11 @@ class Length:
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf, of the whole group at once."""
-        answers = [self._answer(t, path) for t in group for path in t.paths()]
+        answers = [
+            self._answer(t, path)
+            for t in group
+            for path in t.paths()
+        ]
         lengths = [n for n, grade in answers if grade is not None]
         least, spread = min(lengths, default=0), max(lengths, default=0) - min(lengths, default=0)
         grades: list[Mapping[str, float] | None] = []

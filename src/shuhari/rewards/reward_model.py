@@ -64,7 +64,11 @@ class RewardModel:
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf."""
-        leaves = [(t.request.problem.prompt, [t.steps[i] for i in path]) for t in group for path in t.paths()]
+        leaves = [
+            (t.request.problem.prompt, [t.steps[i] for i in path])
+            for t in group
+            for path in t.paths()
+        ]
         grades: list[Mapping[str, float] | None] = [None] * len(leaves)
         texts: dict[int, list[int]] = {}
         for i, (prompt, steps) in enumerate(leaves):

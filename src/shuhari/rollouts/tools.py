@@ -82,7 +82,11 @@ class Tools:
     def known(self) -> Mapping[str, FunctionTool]:
         """name -> tool."""
         found = [FunctionTool.of(registry.locate("tool", name)) for name in self.tools]
-        if again := [t.name for i, t in enumerate(found) if t.name in {u.name for u in found[:i]}]:
+        if again := [
+            t.name
+            for i, t in enumerate(found)
+            if t.name in {u.name for u in found[:i]}
+        ]:
             raise ValueError(f"tools: two are called {again[0]!r}: expected a name of its own for each")
         return {t.name: t for t in found}
 

@@ -114,7 +114,15 @@ class Tree:
     def trajectory(self, leaves: Iterable[Node] | None = None, **columns: Callable[[Node], float | None]) -> Trajectory:
         """The tree as one trajectory: the paths to `leaves`, or all of it. `columns`: name -> node -> number, stamped
         at every decision of the node's step (NaN for None), so that nodes stay apart where they are joined to a row."""
-        kept = None if leaves is None else {id(n) for leaf in leaves for n in leaf.path}
+        kept = (
+            None
+            if leaves is None
+            else {
+                id(n)
+                for leaf in leaves
+                for n in leaf.path
+            }
+        )
         nodes = [n for n in self.nodes if n.step is not None and (kept is None or id(n) in kept)]
         place = {id(n): i for i, n in enumerate(nodes, len(self.prefix))}
         steps, root = list(self.prefix), len(self.prefix) - 1 if self.prefix else None
@@ -126,8 +134,15 @@ class Tree:
         finished = any(s.info.get("ended") is not False for s in steps)
         inner = {id(n.parent) for n in nodes}
         asked = [n.graded_by for n in nodes if id(n) not in inner]
-        everywhere = [name for name in dict.fromkeys(chain(*asked)) if all(name in a for a in asked)]
-        graded_by = {name: _join_names(a[name] for a in asked) for name in everywhere}
+        everywhere = [
+            name
+            for name in dict.fromkeys(chain(*asked))
+            if all(name in a for a in asked)
+        ]
+        graded_by = {
+            name: _join_names(a[name] for a in asked)
+            for name in everywhere
+        }
         status = Status.FINISHED if finished else Status.TRUNCATED
         return Trajectory(self.request, tuple(steps), status, graded_by=graded_by)
 

@@ -218,7 +218,10 @@ class Store:
                 write_rows(db, table, rows)
             if new is not None:
                 write_rows(db, "checkpoints", [(step, new.name, new.pinned, new.score)])
-                gone = {k.name for k in self._kept.all} - {k.name for k in kept}
+                gone = (
+                    {k.name for k in self._kept.all}
+                    - {k.name for k in kept}
+                )
                 db.executemany("delete from checkpoints where name = ?", [(name,) for name in gone])
                 db.execute("delete from cursor")
                 write_rows(db, "cursor", [(step, new.name, stage, wall)])

@@ -199,7 +199,11 @@ class Reader:
 
 def _name_grades(fields: Mapping[str, Any]) -> dict[str, Any]:
     """`graded_by` as it is now, of a trajectory that was written when it said only whether something was given."""
-    names = tuple(sorted({name for step in fields.get("steps", ()) for name in step.reward}))
+    names = tuple(sorted({
+        name
+        for step in fields.get("steps", ())
+        for name in step.reward
+    }))
     told = fields["graded_by"].items()
     return {grader: (names if given else None) if type(given) is bool else given for grader, given in told}
 

@@ -98,8 +98,15 @@ class Run:
         with self._open() as db:
             rows = list(read_rows(db, "steps", "where step > ? order by step limit ?", args))
         values = [self._parse(f"step {row[0]}", row[3], dict) for row in rows]
-        columns: dict[str, list[Any]] = {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall"))}
-        for name in dict.fromkeys(n for v in values for n in v):
+        columns: dict[str, list[Any]] = {
+            n: [row[i] for row in rows]
+            for i, n in enumerate(("step", "stage", "wall"))
+        }
+        for name in dict.fromkeys(
+            n
+            for v in values
+            for n in v
+        ):
             if name not in ("step", "stage", "wall"):
                 columns[name] = [v.get(name) for v in values]
         return columns
@@ -113,18 +120,41 @@ class Run:
             found = ", ".join(["json_extract(metrics, ?)"] * len(wanted))
             query = f"select step, stage, wall, {found} from steps order by step"
             with self._open() as db, suppress(sqlite3.OperationalError):  # NaN, which is no JSON
-                rows = [row for row in db.execute(query, [f'$."{n}"' for n in wanted]) if _is_any(row[3:])]
-                return {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall", *wanted))}
+                rows = [
+                    row
+                    for row in db.execute(
+                        query,
+                        [f'$."{n}"' for n in wanted],
+                    )
+                    if _is_any(row[3:])
+                ]
+                return {
+                    n: [row[i] for row in rows]
+                    for i, n in enumerate(("step", "stage", "wall", *wanted))
+                }
         columns = self.metrics()
-        kept = [i for i in range(len(columns["step"])) if _is_any(columns[n][i] for n in wanted if n in columns)]
+        kept = [
+            i
+            for i in range(len(columns["step"]))
+            if _is_any(columns[n][i] for n in wanted if n in columns)
+        ]
         gone = [None] * len(columns["step"])
-        return {n: [columns.get(n, gone)[i] for i in kept] for n in ("step", "stage", "wall", *wanted)}
+        return {
+            n: [columns.get(n, gone)[i] for i in kept]
+            for n in ("step", "stage", "wall", *wanted)
+        }
 
     def list_metrics(self, last: int = 500) -> list[str]:
         """The names of the metrics of so many of the last steps, in their order."""
         with self._open() as db:
             rows = list(read_rows(db, "steps", "order by step desc limit ?", (last,)))
-        return list(dict.fromkeys(n for row in reversed(rows) for n in self._parse(f"step {row[0]}", row[3], dict)))
+        return list(
+            dict.fromkeys(
+                n
+                for row in reversed(rows)
+                for n in self._parse(f"step {row[0]}", row[3], dict)
+            )
+        )
 
     def events(
         self, kind: str | None = None, last: int | None = None, without: str | None = None
@@ -327,7 +357,11 @@ def find_checkpoint(text: str, root: str | Path = "runs") -> tuple[Path, int | N
 
 def find_runs(root: Path) -> list[Path]:
     """Directories with a database, at most three names deep: `runs/x`, `runs/family/method/seed`."""
-    return [p.parent for depth in (1, 2, 3) for p in root.glob(f"{'*/' * depth}{schema.FILE}")]
+    return [
+        p.parent
+        for depth in (1, 2, 3)
+        for p in root.glob(f"{'*/' * depth}{schema.FILE}")
+    ]
 
 
 def read_change_time(run: Path) -> float:

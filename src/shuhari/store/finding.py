@@ -56,9 +56,17 @@ def measure(
     score = to_number(group.get("score"))
     worst, best = (to_number(group.get(name, score)) for name in ("worst", "best"))
     trajectories = [t for t in group.get("trajectories", ()) if isinstance(t, Trajectory)]
-    lengths = [sum(int(np.count_nonzero(t.steps[i].mask)) for i in path) for t in trajectories for path in t.paths()]
+    lengths = [
+        sum(int(np.count_nonzero(t.steps[i].mask)) for i in path)
+        for t in trajectories
+        for path in t.paths()
+    ]
     statuses = " ".join(sorted({str(t.status) for t in trajectories}))
-    replies = [sum(bool(t.steps[i].info.get("observation")) for i in path) for t in trajectories for path in t.paths()]
+    replies = [
+        sum(bool(t.steps[i].info.get("observation")) for i in path)
+        for t in trajectories
+        for path in t.paths()
+    ]
     return score, worst, best, max(lengths, default=None), statuses, len(lengths), max(replies, default=0)
 
 
@@ -151,7 +159,10 @@ def find_fault(db: sqlite3.Connection) -> str:
         if row := db.execute(f"{there} except {here} order by 1 limit 1").fetchone():
             return f"the group {row[0]} of step {row[1]} {what}"
     table = db.execute("select rollout, cast(words as integer) from groups order by rollout").fetchall()
-    groups, expected = np.array([row[0] for row in table], np.int64), np.array([row[1] or 0 for row in table])
+    groups, expected = (
+        np.array([row[0] for row in table], np.int64),
+        np.array([row[1] or 0 for row in table]),
+    )
     counts = np.zeros(len(groups), np.int64)
     blobs = db.execute("select rollouts from words where typeof(rollouts) = 'blob' and length(rollouts) % 8 = 0")
     while some := blobs.fetchmany(1000):
@@ -173,7 +184,14 @@ def name_condition(problem: str) -> tuple[str, list[Any]]:
     """The condition on rollouts of a problem, and its values; each way to read "task/id" is one that an index finds."""
     cuts = [i for i, c in enumerate(problem) if c == "/"]
     named = " or ".join(["problem = ?", *["problem = ? and task = ?"] * len(cuts)])
-    return f"({named})", [problem, *(text for i in cuts for text in (problem[i + 1 :], problem[:i]))]
+    return f"({named})", [
+        problem,
+        *(
+            text
+            for i in cuts
+            for text in (problem[i + 1 :], problem[:i])
+        ),
+    ]
 
 
 class Filters(TypedDict, total=False):

@@ -67,7 +67,11 @@ def _list_others(folder: Path, own: Collection[str]) -> list[str]:
             written = {name for name in found if isinstance(name, str)} | {MANIFEST}
     if written is not None:  # names are compared, and make no path: whatever the manifest says, only what is there goes
         return [name for name in there if name not in written]
-    return [name for name in there if not any(fnmatchcase(name, pattern) for pattern in own)]
+    return [
+        name
+        for name in there
+        if not any(fnmatchcase(name, pattern) for pattern in own)
+    ]
 
 
 def _list_files(folder: Path) -> list[str]:

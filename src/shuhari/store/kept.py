@@ -67,12 +67,22 @@ class Kept:
         """The database names those that are kept: remove the others."""
         self.rings.settle(keep=True)
         there, self.all = self.all, kept
-        names, blocks = {k.name for k in kept}, frozenset[str]().union(*(k.blocks for k in kept))
+        names, blocks = (
+            {k.name for k in kept},
+            frozenset[str]().union(*(k.blocks for k in kept)),
+        )
         gone = [k for k in there if k.name not in names]
         with suppress(OSError):  # what stays behind goes at the next opening
             for k in gone:
                 shutil.rmtree(join_checkpoint(self.folder, k.name), ignore_errors=True)
-            self.rings.delete({b for k in gone for b in k.blocks} - blocks)
+            self.rings.delete(
+                {
+                    b
+                    for k in gone
+                    for b in k.blocks
+                }
+                - blocks
+            )
 
     def read(self, db: sqlite3.Connection) -> None:
         """Take those that the database names, and remove what else lies in their place."""
@@ -92,4 +102,8 @@ class Kept:
             if entry.name not in names and entry.name.startswith(("step-", ".tmp-")):
                 remove(entry)
         if not damaged:
-            self.rings.sweep({b for k in self.all for b in k.blocks})
+            self.rings.sweep({
+                b
+                for k in self.all
+                for b in k.blocks
+            })

@@ -153,7 +153,11 @@ def _check_run(path: Path) -> None:
 def _read_name(name: str) -> list[str]:
     """The parts of a run's name below its root."""
     parts = name.split("/")
-    odd = [p for p in parts if not p or p[0] in ".-~" or not p.isprintable() or any(c in p for c in "@\\:")]
+    odd = [
+        p
+        for p in parts
+        if not p or p[0] in ".-~" or not p.isprintable() or any(c in p for c in "@\\:")
+    ]
     if odd or len(parts) > 3 or len(name) > 200 or name == "latest":
         raise StoreError(f"{name!r:.80} cannot be the name of a run: expected up to three names with / between them, "
                          "which do not begin with . - or ~ and have no @ : or \\")  # fmt: skip

@@ -37,7 +37,17 @@ def apply(
     """Score once what the transforms, and `needs` beside them, want of models, then transform in order, each by
     `call`."""
     ordered = list(transforms)
-    batch = ctx.score(batch, [*(n for t in ordered for n in needs_of(t)), *needs])
+    batch = ctx.score(
+        batch,
+        [
+            *(
+                n
+                for t in ordered
+                for n in needs_of(t)
+            ),
+            *needs,
+        ],
+    )
     for transform in ordered:
         batch = call(transform, batch, ctx)
     return batch

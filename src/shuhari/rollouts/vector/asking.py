@@ -49,8 +49,18 @@ class Asking:
         found, where = np.unique(episode.numpy(), return_inverse=True)
         told = [self.info.get(e, {}) for e in found.tolist()]
         self.info = {e: self.info[e] for e in current.tolist() if e in self.info}
-        names, rows = {n: None for x in told for n in x}, torch.from_numpy(where)
-        return {n: torch.tensor([x.get(n, float("nan")) for x in told])[rows] for n in names}
+        names, rows = (
+            {
+                n: None
+                for x in told
+                for n in x
+            },
+            torch.from_numpy(where),
+        )
+        return {
+            n: torch.tensor([x.get(n, float("nan")) for x in told])[rows]
+            for n in names
+        }
 
     @property
     def state(self) -> dict[str, Any]:

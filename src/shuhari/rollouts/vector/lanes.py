@@ -126,7 +126,10 @@ class Inline:
         actions = np.asarray(taken)
         if fresh:
             into = moved = [i for i in moved if i not in fresh]
-            at, actions = [self._index[i] for i in moved], actions[[i - lanes.start for i in moved]]
+            at, actions = (
+                [self._index[i] for i in moved],
+                actions[[i - lanes.start for i in moved]],
+            )
         try:
             with guard(lambda: self._name("step_lanes", lanes.start), self.seconds):
                 o, reward[into], terminated, truncated, info = self._together.act_some(at, actions)

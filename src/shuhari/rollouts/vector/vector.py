@@ -195,11 +195,18 @@ class VectorRollout:
     def _reset(self, ctx: Ctx) -> None:
         """Reset where an episode has ended; its closing row is at the end of the previous fragment."""
         actor: Any = self._actor
-        due = [(slot, new) for slot in self._slots if (new := [i for i in _lanes(slot) if self._ended[i]])]
+        due = [
+            (slot, new)
+            for slot in self._slots
+            if (new := [i for i in _lanes(slot) if self._ended[i]])
+        ]
         fresh = [(slot, self._begin(new, self._rows, ctx)) for slot, new in due]
         if self._asking is not None and not self._rows:  # the first episodes, which `open` began where the task does
             asked = self._asking.ask(range(self.lanes), self._episode, ctx)
-            first = ((slot, {i: asked[i] for i in _lanes(slot) if asked[i] is not None}) for slot in self._slots)
+            first = (
+                (slot, {i: asked[i] for i in _lanes(slot) if asked[i] is not None})
+                for slot in self._slots
+            )
             fresh = [(slot, starts) for slot, starts in first if starts]
         for slot, starts in fresh:
             actor.post(slot, None, starts)
@@ -292,8 +299,15 @@ class VectorRollout:
             "resumes": open_rows,
         }
         self._row += B
-        names = {n: None for t in traces for n in t.info}
-        columns |= {n: join_rows([t.info.get(n) for t in traces], N) for n in names}
+        names = {
+            n: None
+            for t in traces
+            for n in t.info
+        }
+        columns |= {
+            n: join_rows([t.info.get(n) for t in traces], N)
+            for n in names
+        }
         if extras:
             columns |= make_extra_columns(extras, columns, names, role_model(ctx.models, self.role))
         if self._asking is not None:

@@ -79,7 +79,11 @@ class Workers:
                 found[k] for k in ("action", "reward", "end", "fresh")
             )
             for number, (first, stop) in enumerate(pairwise(self._bounds)):
-                mine = [s + i for s in range(0, lanes, size) for i in range(first, stop)]
+                mine = [
+                    s + i
+                    for s in range(0, lanes, size)
+                    for i in range(first, stop)
+                ]
                 self.workers.append(_Process(number, mine, memory))
             for w in self.workers:
                 self._ask(w, b"", codec.dumps({**setup, "layout": layout, "lanes": w.lanes}))
@@ -132,7 +136,11 @@ class Workers:
     def snapshots(self) -> list[Any]:
         for w in self.workers:
             self._ask(w, worker.SAVE)
-        found = {i: s for w in self.workers for i, s in zip(w.lanes, codec.loads(self._answer(w)), strict=True)}
+        found = {
+            i: s
+            for w in self.workers
+            for i, s in zip(w.lanes, codec.loads(self._answer(w)), strict=True)
+        }
         return [found[i] for i in range(len(found))]
 
     def restore(self, saved: Sequence[Any]) -> None:
