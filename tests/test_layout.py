@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -168,6 +169,12 @@ def test_a_file_is_short(name: str) -> None:
     """Of statements, not of lines: to write several on one line makes no file shorter."""
     statements = sum(isinstance(node, ast.stmt) for node in ast.walk(parse(name)))
     assert statements <= (180 if name == "loop.run" else STATEMENTS), "split it by what belongs together"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_line_has_one_comprehension(name: str) -> None:
+    found = Counter(loop.target.lineno for node in ast.walk(parse(name)) for loop in getattr(node, "generators", ()))
+    assert max(found.values(), default=1) == 1, f"a line for each `for`: {sorted(n for n in found if found[n] > 1)}"
 
 
 def test_most_files_are_shorter() -> None:
