@@ -79,6 +79,7 @@ def test_the_warm_start_is_the_baselines_first_stage_without_what_it_does_not_us
 
 
 OWN = """extends = "baselines/grpo"
+remove = ["stage"]
 [[stage]]
 name = "teach"
 steps = 5
