@@ -27,7 +27,7 @@ def test_two_fifths_of_a_batch_are_groups_of_the_last_two_policies_gone_through_
     part = learner.parts["policy"]
     assert (part.epochs, part.minibatches) == (2, 1)
     assert part.terms["loss"].objective == Clip(low=0.2, high=0.2, centre="old")
-    assert part.terms["base"].objective == Divergence(to="reference") and set(part.terms) == {"clip", "base"}
+    assert part.terms["base"].objective == Divergence(to="reference") and set(part.terms) == {"loss", "base"}
 
 
 def test_the_second_phase_is_on_policy_from_a_new_base() -> None:
