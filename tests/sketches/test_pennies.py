@@ -11,8 +11,6 @@ from pennies import Pennies
 
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem, Request, Sampling
-from shuhari.kernel.pack import pack
-from shuhari.loop.reward_names import fill_unpaid, note_names
 from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Trace
 from shuhari.rollouts.episode import Episode
@@ -49,17 +47,6 @@ def test_each_is_asked_at_his_turn_and_sees_what_he_may() -> None:
     t, heard = play("31?>3")
     assert heard == [("hider", "h:"), ("seeker", "s:"), ("seeker", "s:1."), ("hider", "h:3.1"), ("seeker", "s:1>")]
     assert [dict(s.reward) for s in t.steps] == [{}, {}, {}, {"honest": 1.0}, {"found": 1.0}, {}]
-
-
-def test_what_only_some_rounds_are_paid_is_0_in_the_others() -> None:
-    """Found at once: 1 and .5; found after a lie: 1 and 0; never found: nothing is paid at all."""
-    groups, names = [[play(said)[0] for said in ("22", "31?<3", "3012")]], dict[str, set[str]]()
-    note_names(names, groups[0])
-    assert set(names) == {"found", "quick", "honest"}
-    batch = pack(fill_unpaid(groups, names)[0])
-    paid = {name: [float(batch[f"reward/{name}"][batch["episode"] == e].sum()) for e in batch["episode"].unique()]
-            for name in names}  # fmt: skip
-    assert paid == {"found": [1.0, 1.0, 0.0], "quick": [0.5, 0.0, 0.0], "honest": [0.0, 0.0, 0.0]}
 
 
 def test_a_recipe_that_trains_both(tmp_path: Path) -> None:
