@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from grading import Judge, Samples, context, requests
+from shuhari.batch import Batch
 from shuhari.config.evaluation import Evaluation
 from shuhari.data import EMPTY, PAID, Problem, Request, Step, Trajectory
 from shuhari.kernel.measure import summarise_batch
@@ -150,6 +152,18 @@ def test_names_are_noted_with_their_graders_and_survive_a_checkpoint() -> None:
     note_names(names, [t])
     assert names == {"paid": set(), "a": {"judge"}} == read_names(write_names(names)) and read_names(["a"]) == {}
     assert not is_any_silent([t]) and is_any_silent([t.graded([None], by="other")])
+
+
+def test_what_lanes_pay_leaves_the_graders_of_a_name_as_they_are() -> None:
+    class Lanes:
+        def collect(self, n: int, ctx: Any) -> Batch:
+            return Batch({"mask": torch.ones(n, 1, dtype=torch.bool), "reward/score": torch.ones(n, 1)})
+
+    lanes: Any = Lanes()
+    ctx = context(scored, lanes, weights={"score": 1.0})
+    ctx.reward_names = {"score": {""}}
+    collect.collect_decisions(2, ctx)
+    assert ctx.reward_names == {"score": {""}}
 
 
 def test_trajectories_that_say_only_whether_they_were_graded_are_read() -> None:

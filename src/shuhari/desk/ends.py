@@ -63,11 +63,12 @@ def draw(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], summar
 def tell_rewards(table: Mapping[str, Any], after: Mapping[str, float]) -> list[str]:
     """Which reward the held-out score `greedy` is, and which are trained instead, of a stage's `table`; nothing where
     one reward alone was graded. `after`: the scores at the end."""
+    from shuhari.loop.outcomes import name_measure
+
     graded = [name.removeprefix("greedy.") for name in after if name.startswith("greedy.") and "@" not in name]
     if not graded:
         return []
-    asked = (table.get("evaluate") or {}).get("measure")
-    measure = asked or next((name for name in ("score", "task") if name in graded), "reward")
+    measure = name_measure((table.get("evaluate") or {}).get("measure", ""), graded)
     trained = list_trained(table)
     if measure == "reward" and measure not in graded:
         names = f" of {' and '.join(map(repr, trained))}" if trained else ""

@@ -16,7 +16,7 @@ from shuhari.engines.time_limit import contained
 from shuhari.kernel.measure import Meter
 from shuhari.kernel.pack import pack
 from shuhari.kernel.profile import span, spanned, stretches, work
-from shuhari.loop.reward_names import fill_unpaid, is_any_silent, note_names
+from shuhari.loop.reward_names import fill_unpaid, is_any_silent, note_names, note_paid
 from shuhari.ports import REPLAYING, Rollout
 from shuhari.ports.declares import declares
 from shuhari.tasks.contract import explain_grade, find_overflow
@@ -54,8 +54,7 @@ def pack_groups(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool
     unnamed = [] if is_any_silent(given) else _list_unnamed(given, ctx, probe=probe)
     groups = fill_unpaid(groups, ctx.reward_names, unnamed)
     if not probe:
-        ctx.reward_names.update({name: set() for name in unnamed})
-    if not probe:
+        note_paid(ctx.reward_names, unnamed)
         ctx.latest = [g for g in groups if g]
         ctx.groups.extend(ctx.latest)
     trajectories = list(chain.from_iterable(groups))
@@ -72,9 +71,9 @@ def collect_decisions(n: int, ctx: LoopCtx) -> Batch:
     ctx.latest = []
     with span("generate"):
         batch = rollout.collect(n, ctx)
-        ctx.reward_names |= {c.removeprefix("reward/"): set() for c in batch.names() if c.startswith("reward/")}
-        for name in (n for n in ctx.weights if n not in ctx.reward_names):
-            raise _ungraded(name, nearest(name, ctx.reward_names), ctx)
+        note_paid(ctx.reward_names, (c.removeprefix("reward/") for c in batch.names() if c.startswith("reward/")))
+        if unnamed := [name for name in ctx.weights if name not in ctx.reward_names]:
+            raise _ungraded(unnamed[0], nearest(unnamed[0], ctx.reward_names), ctx)
         batch = add_reward(batch, ctx)
     work("sampled", batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
@@ -103,21 +102,22 @@ def _list_unnamed(given: Sequence[Trajectory], ctx: LoopCtx, *, probe: bool) -> 
     """The names with a weight that nobody has given in the whole run. Of what is trained on, KeyError if nothing is
     graded at all, and for a name much like one that is graded, which nobody says that he gives. A `probe` may play
     otherwise than training does, and on a task of its own (`apart`) others grade."""
+    if ctx.apart:
+        return []
     unnamed = [name for name in ctx.weights if name not in ctx.reward_names]
-    if ctx.apart or probe or not unnamed:
-        return [] if ctx.apart else unnamed
+    if probe or not unnamed:
+        return unnamed
     said = {
         column
         for c in (ctx.task, ctx.rollout, *ctx.rewards.values())
         for column in declares(c).stamps or ()
     }
     graded = ctx.reward_names or any(PAID in t.graded_by for t in given)
-    for name in unnamed:
+    for name in (name for name in unnamed if f"reward/{name}" not in said):
         near = nearest(name, ctx.reward_names) if graded else _UNGRADED
-        if f"reward/{name}" not in said and (not graded or near.startswith("did you mean")):
+        if not graded or near.startswith("did you mean"):
             raise _ungraded(name, near, ctx)
-        if f"reward/{name}" not in said:
-            LOG.warning("[reward.weights] names %r, which nothing has given so far: it is 0 until something does", name)
+        LOG.warning("[reward.weights] names %r, which nothing has given so far: it is 0 until something does", name)
     return unnamed
 
 

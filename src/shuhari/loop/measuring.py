@@ -71,7 +71,7 @@ def measure(
         found = play_models(ctx, used, rollout)
         recorded = score_recorded(ctx, used, opened.stage.learners)
         outcomes = Outcomes([], np.zeros(0), None) if found.outcomes is None else found.outcomes
-        name, problems = name_measure(used.measure, ctx), tuple(dict.fromkeys(ctx.problems))
+        name, problems = name_measure(used.measure, ctx.reward_names), tuple(dict.fromkeys(ctx.problems))
         return Measured(outcomes, used, name, ctx.step, problems, recorded, count_held_out(ctx, used), found.ways,
                         found.numbers, dict(over))  # fmt: skip
 

@@ -5,7 +5,7 @@ Leaves out when and on what a run is measured (`evaluation`). Axes: `n` problems
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -115,7 +115,7 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     n = requests[0].n
     if not len(batch):
         return np.full((len(requests), n), np.nan), {}, {"length": np.full(len(requests), np.nan)}
-    measure = name_measure(measure, ctx)
+    measure = name_measure(measure, ctx.reward_names)
     names = sorted(c.removeprefix("reward/") for c in batch.names() if c.startswith("reward/"))
     outcome = _outcome(batch, measure, ctx)
     others = {name: outcome if name == measure else _outcome(batch, name, ctx) for name in names if len(names) > 1}
@@ -139,10 +139,10 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     return out, rewards, facts
 
 
-def name_measure(measure: str, ctx: Context) -> str:
+def name_measure(measure: str, graded: Container[str]) -> str:
     """The reward that is read: `measure`, or the first of `score`, `task` that is graded, or "reward", the weighted
     sum."""
-    return measure or next((n for n in ("score", "task") if n in ctx.reward_names), "reward")
+    return measure or next((n for n in ("score", "task") if n in graded), "reward")
 
 
 def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int) -> tuple[Any, list[int]]:

@@ -6,7 +6,6 @@ is 0 there. A name whose grader gave no grade (None, {}, an error) is unknown: N
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from shuhari.data import PAID, Trajectory, copy_with, find_last
@@ -19,11 +18,16 @@ def note_names(names: Names, trajectories: Iterable[Trajectory]) -> None:
     """Add to `names` all that was paid or given in these."""
     for t in trajectories:
         for step in t.steps:
-            for name in step.reward:
-                names.setdefault(name, set())
+            note_paid(names, step.reward)
         for grader, given in t.graded_by.items():
             for name in given or ():
                 names.setdefault(name, set()).add(grader)
+
+
+def note_paid(names: Names, paid: Iterable[str]) -> None:
+    """Add names that were paid; what is known of their graders stays."""
+    for name in paid:
+        names.setdefault(name, set())
 
 
 def write_names(names: Names) -> dict[str, list[str]]:
@@ -65,17 +69,17 @@ def _fill(t: Trajectory, names: Mapping[str, Collection[str]]) -> Trajectory:
         for name, graders in names.items()
         if all(t.graded_by.get(g) for g in graders)
     ]
-    steps = list(t.steps)
+    zeros: dict[int, dict[str, float]] = {}  # step -> what it was not paid
     for path in t.paths() if paid else ():
-        had = {
-            name
-            for i in path
-            for name in steps[i].reward
-        }
-        if lacking := [name for name in paid if name not in had]:
-            at = find_last(steps, path)
-            steps[at] = copy_with(steps[at], reward={**steps[at].reward, **dict.fromkeys(lacking, 0.0)})
-    return t if all(map(operator.is_, steps, t.steps)) else copy_with(t, steps=tuple(steps))
+        for name in paid:
+            if not any(name in t.steps[i].reward for i in reversed(path)):  # grades stand at the end
+                zeros.setdefault(find_last(t.steps, path), {})[name] = 0.0
+    if not zeros:
+        return t
+    steps = list(t.steps)
+    for i, lacking in zeros.items():
+        steps[i] = copy_with(steps[i], reward={**steps[i].reward, **lacking})
+    return copy_with(t, steps=tuple(steps))
 
 
 def _is_paid(t: Trajectory) -> bool:

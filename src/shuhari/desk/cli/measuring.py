@@ -106,12 +106,11 @@ def _estimate(measured: Measured, outcomes: Outcomes, used: Evaluation) -> dict[
     from shuhari.kernel import stats
 
     found: dict[str, Estimate] = {}
-    parts = {
+    parts = {  # a task of which nothing could be graded has no line
         task: part
         for task, part in outcomes.parts().items()
         if any(x == x for x in part.greedy)
     }
-    # a task of which nothing could be graded has no line
     for task, part in {"": outcomes, **parts}.items():
         own = {"greedy": stats.interval(part.greedy)}
         if part.sampled is not None:

@@ -56,8 +56,7 @@ class Evidence:
     @property
     def trains_score(self) -> bool:
         """Whether the task's own score weighs in the trained reward."""
-        reward = self.table.get("reward") or EMPTY
-        return "score" in (list_trained(reward) or (() if reward.get("weights") else ("score",)))
+        return "score" in self.trained
 
     @property
     def trained(self) -> list[str]:
