@@ -279,10 +279,14 @@ class Store:
     def _drop_newer(self) -> None:
         self.cursor = read_cursor(self._db)
         after = -1 if self.cursor is None else self.cursor["step"]
-        with schema.change(self._db):
-            for table in ("steps", "rollouts", *DERIVED, "events", "problems", "checkpoints"):
-                self._db.execute(f"delete from {table} where step > ?", (after,))
-            self._db.execute("delete from meta where key = 'failed'")
+        tables = ("steps", "rollouts", *DERIVED, "events", "problems", "checkpoints")
+        some = " or ".join(f"exists (select 1 from {table} where step > :after)" for table in tables)
+        newer = f"select {some} or exists (select 1 from meta where key = 'failed')"
+        if self._db.execute(newer, {"after": after}).fetchone()[0]:
+            with schema.change(self._db):
+                for table in tables:
+                    self._db.execute(f"delete from {table} where step > ?", (after,))
+                self._db.execute("delete from meta where key = 'failed'")
         self.step = after
         self._kept.read(self._db)
 

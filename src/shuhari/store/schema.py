@@ -83,7 +83,7 @@ def create(run: Path, format: int, sums: sets.Sums | None = None) -> sqlite3.Con
     fresh = not path.exists()
     db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
-        if not fresh:
+        if not fresh and sums is None:  # else it was checked as they were read
             check_format(db, run, format)
         db.execute("pragma journal_mode = wal")
         db.execute("pragma synchronous = normal")
