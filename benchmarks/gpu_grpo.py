@@ -32,7 +32,7 @@ def prepare(folder: Path, sizes: dict[str, Any]) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from shuhari.models.text.tokenizers import PRINTABLE, character_tokenizer
+    from shuhari.models.text.made_tokenizers import PRINTABLE, character_tokenizer
 
     text = character_tokenizer(PRINTABLE)
     ends = {"pad_token_id": text.pad, "eos_token_id": text.end, "bos_token_id": None}

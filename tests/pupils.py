@@ -8,7 +8,7 @@ import numpy as np
 from shuhari import testing
 from shuhari.data import Problem, Request, Sampling
 from shuhari.engines.local import Local
-from shuhari.models.text.tokenizers import character_tokenizer
+from shuhari.models.text.made_tokenizers import character_tokenizer
 from shuhari.needs import Trace
 
 SOLUTION = "abcdefgh"

@@ -14,7 +14,7 @@ import torch
 
 import small_runs
 from shuhari.config.recipe import Recipe, load
-from shuhari.models.text.tokenizers import bpe_tokenizer
+from shuhari.models.text.made_tokenizers import bpe_tokenizer
 
 RUNS = Path(__file__).parent / "runs"
 FILES = sorted(RUNS.glob("*.toml"))  # what `small_runs` has not

@@ -39,7 +39,7 @@ def prepare(folder: Path, architecture: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from shuhari.models.text.tokenizers import PRINTABLE, character_tokenizer
+    from shuhari.models.text.made_tokenizers import PRINTABLE, character_tokenizer
     from shuhari.tasks.arithmetic import Arithmetic
 
     sizes, problems = KINDS[architecture]

@@ -37,6 +37,9 @@ class World:
     def encode(self, text: str, role: str) -> Any:
         return np.array([10 + int(text)], np.int32)
 
+    def encode_answer(self, prompt: str, text: str, role: str) -> Any:
+        return np.array([10 + int(text), END], np.int32)
+
     def charge(self, what: str, amount: float) -> None:
         assert what == "decisions"
         self.charged += amount

@@ -20,7 +20,7 @@ import shuhari
 from shuhari import Sampling, testing
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.kernel.pack import pack
-from shuhari.models.text.tokenizers import bpe_tokenizer
+from shuhari.models.text.made_tokenizers import bpe_tokenizer
 from shuhari.needs import Need, Trace, evaluate
 from shuhari.rewards.maths import Maths
 from shuhari.rollouts.episode import Episode

@@ -115,7 +115,7 @@ def test_what_is_stored_agrees_with_what_was_sampled(tmp_path: Path) -> None:
 
 def test_tokens_are_spelt_as_they_stand_in_a_text() -> None:
     """Words keep the space before them, a special token has its name, a part of a character is U+FFFD."""
-    from shuhari.models.text.tokenizers import bpe_tokenizer, character_tokenizer
+    from shuhari.models.text.made_tokenizers import bpe_tokenizer, character_tokenizer
 
     class Writer:
         def __init__(self, tokenizer: Any) -> None:

@@ -14,8 +14,8 @@ from shuhari.engines.local import Local
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import find
 from shuhari.models.text.causal import Causal
+from shuhari.models.text.made_tokenizers import character_tokenizer
 from shuhari.models.text.rows import NoRoom
-from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Trace, Traces
 from shuhari.rollouts.single import Single
 

@@ -11,7 +11,7 @@ from pennies import Pennies
 
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem, Request, Sampling
-from shuhari.models.text.tokenizers import character_tokenizer
+from shuhari.models.text.made_tokenizers import character_tokenizer
 from shuhari.needs import Trace
 from shuhari.rollouts.episode import Episode
 from shuhari.testing import check_recipe, context

@@ -19,7 +19,7 @@ from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.events import Collected
 from shuhari.learners.parts import Term
-from shuhari.models.text.tokenizers import character_tokenizer
+from shuhari.models.text.made_tokenizers import character_tokenizer
 from shuhari.needs import Trace
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence

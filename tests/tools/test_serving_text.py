@@ -12,7 +12,8 @@ from served import TEXTS
 
 from shuhari.desk.serving.replies import make_names
 from shuhari.desk.serving.telling import Pieces, Said, Telling
-from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer
+from shuhari.models.text.made_tokenizers import bpe_tokenizer, character_tokenizer
+from shuhari.models.text.tokenizers import Tokenizer
 
 BYTES = bpe_tokenizer(TEXTS, 258)  # no merges: a token is a byte
 MERGED = bpe_tokenizer(TEXTS * 4, 300)

@@ -40,6 +40,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "spaces": do_nothing,  # a must of a task; a model of text is also built without one
     "make": None,  # () -> a Gymnasium environment, for lanes
     "alphabet": "",  # the characters of all its texts, for tokenizers of characters
+    "chat": None,  # whether models read its prompts of text as turns of a user; None: as each does by itself
+    "system": "",  # what its conversations begin with, where they have no system message of their own
     "read_from": EMPTY,  # field of a problem -> the column of the data that it is read from
     "ungraded": False,  # whether it grades nothing
     "answers": do_nothing,  # (problem) -> Answers | None, see Listing
@@ -74,6 +76,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "roles": (),  # those that it is made of: it then has `bind(models)`
     "encode": None,  # see TextModel
     "decode": None,
+    "text": None,  # its tokenizer, a `models.text.tokenizers.Tokenizer`: how prompts, answers and turns are written
     "limit": None,
     "save": None,
     "save_scorer": None,  # (directory): a value head, as a classifier of texts

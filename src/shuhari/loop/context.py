@@ -170,6 +170,19 @@ class Context:
         """A string or messages as the token ids of the role's model; any other payload as it is."""
         return wording.encode(prompt, self.models, role)
 
+    def encode_text(self, text: Payload, role: str = "policy") -> Payload:
+        """A text that goes on within a row, as the token ids of the role's model; any other payload as it is."""
+        return wording.encode_text(text, self.models, role)
+
+    def encode_answer(self, prompt: Payload, answer: Payload, role: str = "policy") -> Payload:
+        """An answer to a prompt as token ids, with the token that ends it (a chat's end of turn)."""
+        return wording.encode_answer(prompt, answer, self.models, role)
+
+    def encode_turn(self, said: Payload, prompt: Payload, role: str = "policy", last: int = -1) -> Payload:
+        """What the role reads next, behind its own turn in a row that began with `prompt`, as token ids. last: the
+        token that its turn ended with."""
+        return wording.encode_turn(said, prompt, last, self.models, role)
+
     def text(self, ids: Payload, role: str = "policy") -> str:
         """Token ids of the role's model as text."""
         return wording.decode(ids, self.models, role)

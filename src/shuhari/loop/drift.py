@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shuhari.batch import Batch
 from shuhari.data import Info, Request, Sampling, code
@@ -40,7 +40,8 @@ def measure_answers(requests: Sequence[Request], ctx: LoopCtx) -> Info:
     for r in requests:
         if isinstance(r.problem.answer, str) and isinstance(r.sampling, Sampling):
             with suppress(ValueError):  # it cannot be written
-                long.append(len(model.encode(r.problem.answer)) > r.sampling.max_new)
+                ids: Any = ctx.encode_text(r.problem.answer)
+                long.append(len(ids) > r.sampling.max_new)
     return {"rollout/answers_too_long": sum(long) / len(long)} if long else {}
 
 

@@ -52,7 +52,8 @@ from shuhari.loop.breaches import (
 from shuhari.loop.collect import AllFailedError
 from shuhari.loop.engines import advise_engine
 from shuhari.loop.run import Run, open_run
-from shuhari.ports import Ctx, Transform, ability, is_text, is_vector
+from shuhari.loop.wording import describe_reading
+from shuhari.ports import Ctx, Model, Transform, ability, is_text, is_vector
 from shuhari.tasks.contract import explain_ids
 from shuhari.tasks.source import read_first
 from shuhari.transforms import call_transform
@@ -73,6 +74,7 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
         asked = [stage.sampling.max_new for stage in run.progress.stages]
         first = _describe_tested(recipe.stages[0])  # the run itself measures that before anything else
         given = run.progress.stages
+        read: set[str] = set()
         again = [_describe_tested(table) == first for table in recipe.stages]
         run.progress.stages = [_cut(stage, same) for stage, same in zip(run.progress.stages, again, strict=True)]
         for index, stage in enumerate(run.progress.stages):
@@ -90,8 +92,18 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
                 raise
             for problem in run.ctx.problems:
                 logging.getLogger("shuhari").warning("stage %r, rehearsed: %s", stage.name, problem)
+            for told in _describe_reading(given[index], run.ctx.models):
+                if told not in read:
+                    read.add(told)
+                    logging.getLogger("shuhari").info("%s", told)
             if told := advise_engine(given[index], asked[index], run.ctx.models):
                 logging.getLogger("shuhari").info("stage %r: %s", stage.name, told)
+
+
+def _describe_reading(stage: Components, models: Mapping[str, Model]) -> list[str]:
+    """How models read the prompts of a stage's task: see `wording.describe_reading`."""
+    problems = read_first(stage.task.problems("train"), 1)
+    return describe_reading(models, problems[0].prompt) if problems else []
 
 
 class _Failures:

@@ -1,28 +1,101 @@
-"""Prompts and answers between text and the token ids of a role's model."""
+"""Prompts, answers and turns between text and the token ids of a role's model. How each is written is said in one
+place, its tokenizer; a model that has none of ours encodes all of them alike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
-from shuhari.data import Payload
+import numpy as np
+
+from shuhari.data import Payload, is_tokens
+from shuhari.models.text.conversation import ANSWERED, SAID
+from shuhari.models.text.tokenizers import Template
 from shuhari.needs import role_model
-from shuhari.ports import Model, is_text
+from shuhari.ports import Model, ability, is_text
+
+Models = Mapping[str, Model]
 
 
-def encode(prompt: Payload, models: Mapping[str, Model], role: str) -> Payload:
+def encode(prompt: Payload, models: Models, role: str) -> Payload:
     """A string or messages as the token ids of the role's model; any other payload as it is. Raises TypeError if that
     model reads no text."""
-    model = role_model(models, role)
-    if not _is_words(prompt):
-        return prompt
-    if not is_text(model):
-        raise TypeError(f"the model of role {role!r} reads no text, but the prompt is {str(prompt)[:60]!r}")
-    return model.encode(prompt)
+    return _find(prompt, models, role).encode(prompt) if _is_words(prompt) else prompt
 
 
-def decode(ids: Payload, models: Mapping[str, Model], role: str) -> str:
+def encode_text(text: Payload, models: Models, role: str) -> Payload:
+    """The same of a text that goes on within a row, behind other text: without what a tokenizer or a chat template puts
+    before a prompt."""
+    if not _is_words(text):
+        return text
+    model = _find(text, models, role)
+    tokens = ability(model, "text")
+    return model.encode(text) if tokens is None else tokens.encode_text(text)
+
+
+def encode_answer(prompt: Payload, answer: Payload, models: Models, role: str) -> Payload:
+    """An answer to a prompt, text or token ids, as token ids that close with the token that ends an answer; any other
+    payload as it is."""
+    if not (is_tokens(answer) or _is_words(answer)):
+        return answer
+    model = _find(answer, models, role)
+    tokens = ability(model, "text")
+    if tokens is not None and isinstance(answer, str) and (_is_words(prompt)):
+        return tokens.encode_answer(prompt, answer)
+    ids: Any = encode_text(answer, models, role)
+    end = model.end
+    return ids if len(ids) and ids[-1] == end else np.append(ids, np.int32(end))
+
+
+def encode_turn(said: Payload, prompt: Payload, last: int, models: Models, role: str) -> Payload:
+    """What the role reads next, behind its own turn, in a row that began with `prompt`."""
+    if not _is_words(said):
+        return said
+    model = _find(said, models, role)
+    tokens = ability(model, "text")
+    if tokens is not None:
+        return tokens.encode_turn(said, prompt, last)
+    if isinstance(prompt, str) or not isinstance(said, str):
+        return model.encode(said)
+    turns = ("user", "."), ("assistant", SAID), ("user", ANSWERED)
+    shown = model.decode(model.encode(tuple({"role": r, "content": c} for r, c in turns)))
+    between, answered, after = shown.partition(SAID)[2].partition(ANSWERED)
+    if not answered:
+        raise ValueError(f"the model of role {role!r} leaves out what was said: {shown[-60:]!r}")
+    ids: Any = model.encode(Template(between, said, after))
+    return ids[1:] if len(ids) > 1 and int(ids[0]) == last else ids
+
+
+def decode(ids: Payload, models: Models, role: str) -> str:
     """Token ids of the role's model as text."""
     return role_model(models, role).decode(ids)
+
+
+def describe_reading(models: Models, prompt: Payload) -> list[str]:
+    """How the roles' models read a task's prompts, such as `prompt`, in words: by a chat template, and what is odd of
+    that."""
+    out: dict[str, None] = {}
+    for role, model in models.items():
+        tokens = ability(model, "text") if _is_words(prompt) and is_text(model) else None
+        if tokens is None or not tokens.has_template:
+            continue
+        name = f"models.{role}"
+        if isinstance(prompt, str):
+            chats = "each prompt is a turn of a user, written by its chat template (task.chat = false: text as it is)"
+            out[f"{name}: {chats if tokens.chat else 'prompts are text as it is, without its chat template'}"] = None
+        if isinstance(prompt, str) and not tokens.chat:
+            continue
+        with suppress(ValueError):  # of a template that wants other turns
+            out |= dict.fromkeys(f"{name}: its chat template is odd: {odd}" for odd in tokens.conversation.check())
+    return list(out)
+
+
+def _find(words: Payload, models: Models, role: str) -> Any:
+    model = role_model(models, role)
+    if not is_text(model):
+        raise TypeError(f"the model of role {role!r} reads no text, but the prompt is {str(words)[:60]!r}")
+    return model
 
 
 def _is_words(prompt: Payload) -> bool:

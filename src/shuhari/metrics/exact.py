@@ -199,12 +199,13 @@ class Exact:
 
     def _row(self, problem: Problem, answer: Payload, ctx: Ctx) -> tuple[Trajectory, bool]:
         """(prompt and answer, without log-probabilities; whether that is too long to be generated)."""
-        context, action, long = ctx.encode(problem.prompt, self.role), ctx.encode(answer, self.role), False
+        context, long = ctx.encode(problem.prompt, self.role), False
+        action = ctx.encode_answer(problem.prompt, answer, self.role)
         if is_tokens(action):
-            ids: Any = action[:0] if answer == "" else action  # type: ignore[index]
-            long = len(ids) > ctx.sampling.max_new
-            if len(ids) < ctx.sampling.max_new:
-                action = np.append(ids, np.int32(role_model(ctx.models, self.role).end))
+            ids: Any = action
+            long = len(ids) - 1 > ctx.sampling.max_new
+            if len(ids) > ctx.sampling.max_new:
+                action = ids[:-1]  # it is cut where it would end
         step = Step.of(context, action, version=-1, role=self.role, sampling=Sampling(temperature=self.temperature))
         return Trajectory(Request(problem), (step,)), long
 

@@ -54,6 +54,9 @@ class Ctx(Protocol):
     def noise(self, batch: Batch, name: str) -> Noise: ...  # per row of the whole optimiser batch
     def at(self, number: Number) -> float: ...  # a schedule's value now
     def encode(self, prompt: Payload, role: str = "policy") -> Payload: ...  # text -> token ids; other payloads as is
+    def encode_text(self, text: Payload, role: str = "policy") -> Payload: ...  # the same of what goes on within a row
+    def encode_answer(self, prompt: Payload, answer: Payload, role: str = "policy") -> Payload: ...  # and what ends it
+    def encode_turn(self, said: Payload, prompt: Payload, role: str = "policy", last: int = -1) -> Payload: ...
     def text(self, ids: Payload, role: str = "policy") -> str: ...
     def tell(self, event: Event) -> None: ...
     def charge(self, what: str, amount: float) -> None: ...  # to the ledger

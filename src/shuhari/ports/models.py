@@ -130,6 +130,8 @@ class ModelAttributes(Protocol):
     @property
     def limit(self) -> int | None: ...
     @property
+    def text(self) -> Any: ...  # a `models.text.tokenizers.Tokenizer`, or None
+    @property
     def bins(self) -> Any: ...  # a `models.readout.Bins`, or None
     @property
     def quantiles(self) -> Any: ...  # a `models.quantiles.Quantiles`, or None

@@ -188,12 +188,12 @@ def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: 
         turns = solution if isinstance(solution, tuple) else (solution,)
         if not turns:
             raise ValueError(f"{whose} has a solution without a turn: nothing to show")
-        encoded = [_encode_closed(turn, whose, ctx, role) for turn in turns]
+        encoded = [_encode_turn(turn, whose, ctx, role) for turn in turns]
         played = ctx.wait(replay_turns(Playing(env, Request(problem), ctx, (role,), window), encoded))
         return replace(played, info={**played.info, **read_numbers(problem)})
-    action = _encode_closed("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
-    context = ctx.encode(problem.prompt, role)
-    if not is_tokens(context):
+    said = "".join(solution) if isinstance(solution, tuple) else solution
+    context, action = ctx.encode(problem.prompt, role), ctx.encode_answer(problem.prompt, said, role)
+    if not (is_tokens(context) and is_tokens(action)):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
     step = Step.of(context, action, version=-1, role=role)
     return Trajectory(Request(problem), (step,), info=read_numbers(problem))
@@ -228,13 +228,12 @@ async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
     return Trajectory(play.request, tuple(play.steps), play.status or Status.CUT)
 
 
-def _encode_closed(turn: Payload, whose: str, ctx: Ctx, role: str) -> Array:
-    """Encode text (or take token ids) and end it with the end token."""
-    ids: Any = turn if is_tokens(turn) else ctx.encode(turn, role)
+def _encode_turn(turn: Payload, whose: str, ctx: Ctx, role: str) -> Array:
+    """Encode one turn of several (or take token ids), with the token that ends it."""
+    ids: Any = ctx.encode_answer(None, turn, role)
     if not is_tokens(ids):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
-    end = ctx.models[role].end  # type: ignore[attr-defined]
-    return ids if len(ids) and ids[-1] == end else np.append(ids, np.int32(end))
+    return ids
 
 
 @lru_cache(maxsize=2)

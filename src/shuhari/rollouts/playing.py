@@ -62,6 +62,7 @@ class Playing:
     window: Window | None = None
     timeout: float = 0.0  # seconds of a step; 0: no bound
     number: int = 0
+    prompt: Payload = None  # what the context began with, as the environment said it
     start: Payload = None
     context: Payload = None
     turns: list[tuple[Array, Array]] = field(default_factory=list)
@@ -106,7 +107,7 @@ class Playing:
     async def give(self, action: Payload, *, decided: bool = False) -> None:
         """One turn whose action is given, by nobody we know: a forced one, or with `decided` one to learn from."""
         await self.look()
-        ids = self.ctx.encode(action, self.role)
+        ids = self.ctx.encode_text(action, self.role)
         info = {"text": self.ctx.text(ids, self.role)} if is_tokens(ids) else {}
         await self.act(Trace(ids, None, -1, info), decided=decided)
 
@@ -215,18 +216,20 @@ class Playing:
         if isinstance(observation, Whole) or not is_tokens(self.context):
             self._restart(observation)
             return self._words(observation.context, self.context) if isinstance(observation, Whole) else ""
+        ids: Any = action
         if observation is None or (isinstance(observation, str) and not observation):
             seen: Any = np.zeros(0, np.int32)
         else:
-            seen = observation if is_tokens(observation) else self.ctx.encode(observation, self.role)
-        ids: Any = action
+            last = int(ids[-1]) if len(ids) else -1
+            seen = self.ctx.encode_turn(observation, self.prompt, self.role, last)
         self.turns.append((ids, seen))
         self.context = np.concatenate([self.context, ids, seen])
         return self._words(observation, seen) if len(seen) else ""
 
     def _restart(self, observation: Any) -> None:
         whole = observation.context if isinstance(observation, Whole) else observation
-        self.context = self.start = self.ctx.encode(whole, self.role)
+        self.prompt, self.context = whole, self.ctx.encode(whole, self.role)
+        self.start = self.context
         self.turns = []
 
     def _reads_text(self) -> bool:

@@ -146,7 +146,7 @@ def make_hint(problem: Problem, share: float, ctx: Ctx, role: str = "policy") ->
     said: Any = "".join(problem.solution) if isinstance(problem.solution, tuple) else problem.solution  # type: ignore[arg-type]
     if not (isinstance(said, str) or is_tokens(said)) or not len(said):
         raise ContractError(f"problem {problem.id!r} of {problem.task} has no solution in text to hint with: {said!r}")
-    ids: Any = ctx.encode(said, role)
+    ids: Any = ctx.encode_text(said, role)
     k = round(share * len(ids))
     text = {"text": ctx.text(ids[:k], role)}
     return ((Step.of("", ids[:k], role=role, info=text),) if k else ()), k / len(ids)

@@ -60,7 +60,7 @@ def force_steps(prefix: tuple[Step, ...], context: Payload, role: str, ctx: Ctx)
     """The steps of a prefix in a chain, not sampled: mask False, no log-probability. Texts are encoded."""
     steps: list[Step] = []
     for step in prefix:
-        action, own = ctx.encode(step.action, role), step.context if is_tokens(step.context) else context
+        action, own = ctx.encode_text(step.action, role), step.context if is_tokens(step.context) else context
         if not (is_tokens(own) and is_tokens(action)):
             raise TypeError(f"a prefix goes before text: expected token ids or a string, got {str(step.action)[:60]!r}")
         assert isinstance(own, np.ndarray) and isinstance(action, np.ndarray)

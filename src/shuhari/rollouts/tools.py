@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,16 +21,14 @@ from shuhari.bounds import Length, Seconds, check
 from shuhari.data import ContractError, Payload, Problem, Request, Status, is_tokens, nearest
 from shuhari.kernel import registry
 from shuhari.kernel.registry import register
-from shuhari.models.text.tokenizers import Template
-from shuhari.needs import Trace
-from shuhari.ports import Ctx
+from shuhari.needs import Trace, role_model
+from shuhari.ports import Ctx, ability
 from shuhari.rollouts.function_tool import FunctionTool, ToolError
 from shuhari.tasks.rows import read_strictly
 from shuhari.tasks.source import CALLS
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 LONGEST = 1 << 16  # characters of a call that is read: what is wrong with a huge one takes seconds to tell
-SAID, ANSWERED = "\x1d", "\x1e"  # stand for a turn and an answer while the text around them is found
 # as the chat templates of Qwen 2.5 and Hermes tell a model of its tools
 INSTRUCTIONS = """# Tools
 
@@ -70,12 +68,14 @@ class Tools:
     longest: Length = 4096
     calls: Length = 8
     stamps = ("reward/tool_calls", "reward/tool_errors")
-    around: dict[str, tuple[str, str]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check(self)
         if not self.tools:
             raise ValueError("tools: none are named: expected functions, as file.py:function")
+        if "?" in self.tools:
+            raise ValueError("tools: which functions? Expected those that the model may call, as file.py:function: set "
+                             "rollout.environments.tools")  # fmt: skip
         _ = self.known
 
     @cached_property
@@ -92,22 +92,6 @@ class Tools:
 
     def environment(self, request: Request, ctx: Ctx) -> Calling:
         return Calling(self)
-
-    def frame(self, ctx: Ctx, role: str, prompt: Payload) -> tuple[str, str]:
-        """What stands between a turn and the answers to it, and between these and the next turn: of a conversation as
-        the chat template of the role's model writes the answers, in a turn of the user."""
-        if isinstance(prompt, str):
-            return "\n", "\n"
-        if role not in self.around:
-            turns = [("user", "."), ("assistant", SAID), ("user", ANSWERED)]
-            shown = ctx.text(ctx.encode(tuple({"role": r, "content": c} for r, c in turns), role), role)
-            before, said, rest = shown.partition(SAID)
-            between, answered, after = rest.partition(ANSWERED)
-            if not (said and answered):
-                message = f"the chat template of {role!r} leaves out what was said: {before[-60:]!r}"
-                raise ContractError(f"environments 'tools': {message}")
-            self.around[role] = (between, after)
-        return self.around[role]
 
     def tell(self, prompt: Any) -> Payload:
         """A prompt with what the model is told of its tools."""
@@ -159,13 +143,14 @@ class Calling:
 
     def _show(self, told: list[tuple[bool, str]]) -> Payload:
         """The answers as the policy reads them next; without the end of a turn, where the policy has written it."""
-        between, after = self.of.frame(self.ctx, self.role, self.prompt)
         shown = [text if good else f"error: {text}" for good, text in told]
         cut = [t if len(t) <= self.of.longest else f"{t[: self.of.longest]}..." for t in shown]
         answers = "\n".join(f"<tool_response>\n{t}\n</tool_response>" for t in cut)
         said = answers.encode("utf-8", "replace").decode()  # no half of a pair of surrogates
-        ids: Any = self.ctx.encode(Template(between, said, after), self.role)
-        return ids[1:] if int(ids[0]) == self.last else ids
+        tokens = ability(role_model(self.ctx.models, self.role), "text")
+        chats = not isinstance(self.prompt, str) or (tokens is not None and tokens.chat)
+        ids: Payload = self.ctx.encode_turn(said if chats else f"\n{said}\n", self.prompt, self.role, self.last)
+        return ids
 
     async def _answer(self, said: str) -> tuple[bool, str]:
         """(whether it went well, the answer to one call)."""

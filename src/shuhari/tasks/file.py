@@ -41,6 +41,9 @@ class File:
     the column that it is read from, where that has another name (`{prompt = "question"}`). format: of answers;
     `gsm8k`: what follows the last `####` is the answer, of a row and of what a model writes, and the whole is the
     demonstration where there is no other.
+    chat: whether a prompt of text is a user's turn in a conversation, written by the model's chat template (not set:
+    yes, for a model that has one); false for text as it is, as base models read it. system: the system message of
+    conversations that have none.
     test_fraction: share of the prompts held out, by a hash of the
     prompt, among rows that have no `split`; rows with one prompt are always in one split.
     """
@@ -49,9 +52,14 @@ class File:
     columns: Mapping[str, str] = EMPTY
     format: Form = "whole"
     test_fraction: ProperShare = 0.1
+    chat: bool | None = None
+    system: str = ""
 
     def __post_init__(self) -> None:
         check(self)
+        if self.path == "?":
+            raise ValueError("which file? This recipe reads problems of yours: set task.name = \"file/<path of JSONL, "
+                             "Parquet or CSV>\"; docs/tasks.md says what a row may be")  # fmt: skip
         if not self.path:
             raise ValueError("task file: a path is missing: expected file/<path of a JSONL, Parquet or CSV file>")
         _ = self._splits  # a bad row shows here, before a run starts

@@ -14,7 +14,7 @@ from typing import Any
 from shuhari.bounds import AtLeast0, Seed, check
 from shuhari.data import Problem, Step, nearest
 from shuhari.kernel.registry import register
-from shuhari.models.text.tokenizers import PRINTABLE
+from shuhari.models.text.made_tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task, ability
 from shuhari.ports.answers import Answers
 from shuhari.ports.declares import together

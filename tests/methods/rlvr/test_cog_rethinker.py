@@ -15,7 +15,8 @@ from shuhari.data import ContractError, Problem, Request, Sampling, Step
 from shuhari.engines.local import Local
 from shuhari.kernel.pack import pack
 from shuhari.methods.rlvr.cog_rethinker.cog_rethinker import Cascade, fill, list_special, strip_names
-from shuhari.models.text.tokenizers import Template, bpe_tokenizer, character_tokenizer
+from shuhari.models.text.made_tokenizers import bpe_tokenizer, character_tokenizer
+from shuhari.models.text.tokenizers import Template
 from shuhari.needs import Trace
 from shuhari.rollouts.single import Single
 from shuhari.transforms.advantage import Advantage

@@ -28,7 +28,7 @@ from shuhari.data import FrozenDict, Problem, Request, Step, Trajectory
 from shuhari.kernel.pack import pack
 from shuhari.models.text import classifier
 from shuhari.models.text.causal import Causal
-from shuhari.models.text.tokenizers import bpe_tokenizer
+from shuhari.models.text.made_tokenizers import bpe_tokenizer
 from shuhari.rewards.reward_model import RewardModel
 
 SIZES = {
@@ -134,11 +134,12 @@ def test_a_conversation_is_read_by_the_template(tmp_path: Path) -> None:
     build(tmp_path, "llama").save_scorer(tmp_path / "out")
     found = classifier.load(str(tmp_path / "out"))
     found.text.hf.chat_template = (
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}!{% endif %}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
     prompt = (FrozenDict({"role": "user", "content": "hello"}),)
     assert found.text.decode(np.array(found.encode(prompt, "12"))) == "[user]hello[assistant]12"
-    assert found.text.decode(found.text.encode(prompt)) == "[user]hello!"
+    assert found.text.decode(found.text.encode(prompt)) == "[user]hello[assistant]"
 
 
 def pad_as_end(place: Path) -> None:
@@ -156,8 +157,9 @@ def test_what_is_no_reward_model_is_not_written(tmp_path: Path) -> None:
     pad_as_end(tmp_path / "lm")
     model = Causal(path=str(tmp_path / "lm"), value_head=True)
     model.build(SimpleNamespace())
-    with pytest.raises(ValueError, match="its padding token is its end token too"):
-        model.save_scorer(tmp_path / "out")
+    model.save_scorer(tmp_path / "out")  # its padding is then another special token that no text has
+    found = classifier.load(str(tmp_path / "out"))
+    assert found.pad not in found.text.ends and found.text.hf.pad_token_id == found.pad
 
 
 def labelled(place: Path) -> None:

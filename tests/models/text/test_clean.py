@@ -17,9 +17,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.clean import NEVER, checked_copy, clean_config
 from shuhari.models.text.expressions import explain_slow
+from shuhari.models.text.made_tokenizers import bpe_tokenizer
 from shuhari.models.text.steps import clean_tokenizer
 from shuhari.models.text.tokenizers import Tokenizer as Own
-from shuhari.models.text.tokenizers import bpe_tokenizer
 
 TEXT = ["Hello world, it's 12345 o'clock.\n\n  def f(x):\n    return x**2 +  1", "naïve café ÀÉ 你好 🙂 \t tabs ﬁ"] * 20
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

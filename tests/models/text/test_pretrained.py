@@ -23,7 +23,8 @@ from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import pack
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.expressions import explain_slow
-from shuhari.models.text.tokenizers import Template, Tokenizer, bpe_tokenizer
+from shuhari.models.text.made_tokenizers import bpe_tokenizer
+from shuhari.models.text.tokenizers import Template, Tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no lean forward for layout")
 
@@ -307,7 +308,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         r"weight is \(270, 16\) in its weights, \(200, 16\) by its config.json",
     ),
     "another tokenizer": (words, "its tokenizer has ids up to 2[0-9]+, its model 270 embeddings"),
-    "GGUF": (lambda p: ((p / "m.gguf").touch(), drop(p, "*.json")), "GGUF files are not read"),
+    "GGUF": (lambda p: ((p / "m.gguf").touch(), drop(p, "*.json")), "give the file itself"),
     "a run": (lambda p: ((p / "run.sqlite").touch(), drop(p, "*.json")), "it is a run: start from it by `--init"),
     "further in": (nested, r"no config.json \(but checkpoint-500 in it has\)"),
     # hostile: each of these hung, filled the memory, read a pickle, or ended in an error without a path

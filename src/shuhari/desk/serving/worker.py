@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.serving.telling import Said
 from shuhari.engines.local import Local
 from shuhari.kernel.pack import pack
+from shuhari.models.text.tokenizers import Template
 from shuhari.needs import Trace
 from shuhari.ports.hooks import ability
 from shuhari.store.files import find_memory
@@ -138,7 +140,10 @@ class Worker:
     async def encode(self, prompt: Payload) -> Array:
         """[k] the ids of a text or a conversation. Raises ValueError where the model cannot read it."""
         loop = asyncio.get_running_loop()
-        ids: Array = await loop.run_in_executor(self._readers, self.model.encode, prompt)
+        read: Any = self.model.encode
+        if isinstance(prompt, Template) and (tokens := ability(self.model, "text")) is not None:
+            read = partial(tokens.encode_text, begin=True)  # no chat's words; `<s>` if it does not name it
+        ids: Array = await loop.run_in_executor(self._readers, read, prompt)
         return ids
 
     @contextmanager

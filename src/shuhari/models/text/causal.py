@@ -28,9 +28,10 @@ from shuhari.models.text import classifier, pretrained
 from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
 from shuhari.models.text.lora import Lora, adapt, merge_adapters, name_under_adapters, save_adapters
+from shuhari.models.text.made_tokenizers import bpe_tokenizer, character_tokenizer, task_texts
 from shuhari.models.text.rows import Row
 from shuhari.models.text.static import generate
-from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
+from shuhari.models.text.tokenizers import Tokenizer
 from shuhari.models.text.tokens import TokenDist
 from shuhari.models.text.trunk import Trunk
 from shuhari.needs import Noise, Trace
@@ -57,7 +58,9 @@ class Causal:
     of the state before (a critic); `last`: that of the last decision of a row alone, 0 elsewhere, so that their sum is
     the score of the whole text (a reward model: with the objective `preference`, `score = "value"` and
     `reference_free`, that of Bradley and Terry). The model `causal_value` has a value head by default.
-    `lora`: train low-rank adapters (and the value head) and nothing else;
+    `chat`: whether a prompt of text is read as one turn of a user, by the model's chat template (not set: as the
+    task's `chat` says, else yes if there is a template); `system`: the system message of conversations that have none
+    (else the task's). `lora`: train low-rank adapters (and the value head) and nothing else;
     the extra `lm` has what it needs. Checkpoints hold the base beside the adapters.
 
     `gradient_checkpointing`: for the gradient keep only what goes into each layer, and run the layer again: less
@@ -83,6 +86,8 @@ class Causal:
     value_head: bool = False
     outputs: Width = 1
     after: bool | Literal["last"] = False
+    chat: bool | None = None
+    system: str = ""
     lora: Lora | None = None
     device: str = "cpu"
     gradient_checkpointing: bool = False
@@ -91,6 +96,9 @@ class Causal:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.path == "?":
+            raise ValueError("path: which model? This recipe trains one of yours: set models.<role>.path to its "
+                             "directory (of transformers or `shuhari export`), or to a .gguf file")  # fmt: skip
         if not self.path and (wrong := self._explain_heads()):
             raise ValueError(f"causal: hidden is {self.hidden} and heads {self.heads}: {wrong}")
         size = 0 if self.path else self.layers * self.hidden * (4 * self.hidden + self.intermediate)
@@ -126,6 +134,11 @@ class Causal:
                              "as baselines/ppo_cartpole and baselines/ppo_pendulum have")  # fmt: skip
         device = find_device(self.device)
         lm, self.text = pretrained.load(self.path) if self.path else self._scratch(task)
+        chat = ability(task, "chat") if self.chat is None else self.chat
+        try:
+            self.text.set_chat(chat, self.system or ability(task, "system"))
+        except ValueError as error:
+            raise ValueError(f"{self.path or self.architecture}: {error}") from None
         if self.lora is not None:
             adapt(lm, self.lora)
         dtype = pretrained.DTYPES[self.dtype]

@@ -33,10 +33,12 @@ OFFSET = "score_offset"  # in config.json: what is added to a score, as the head
 
 
 class Classifier:
-    """A model `hf` with one output, and its tokenizer: `score` of texts. `limit`: tokens of the longest text."""
+    """A model `hf` with one output, and its tokenizer: `score` of texts. `limit`: tokens of the longest text. `closed`:
+    whether it scores a conversation at the end of its last turn, as those do that `save` has written, and not behind
+    all that the chat template writes."""
 
-    def __init__(self, hf: Any, text: Tokenizer, offset: float = 0.0) -> None:
-        self.hf, self.text, self.offset = hf.eval().requires_grad_(False), text, offset
+    def __init__(self, hf: Any, text: Tokenizer, offset: float = 0.0, closed: bool = False) -> None:
+        self.hf, self.text, self.offset, self.closed = hf.eval().requires_grad_(False), text, offset, closed
         config = hf.config.get_text_config()
         self.pad = config.pad_token_id
         self.limit = int(getattr(config, "max_position_embeddings", None) or 1 << 30)
@@ -72,12 +74,16 @@ class Classifier:
         if self.pairs and (isinstance(prompt, str) or not getattr(hf, "chat_template", None)):
             first = prompt if isinstance(prompt, str) else plain_chat(prompt)
             return list(hf([first], [completion])["input_ids"][0])  # alone, an empty completion would be no second text
-        if isinstance(prompt, str):
-            return [*self.text.encode(prompt + completion).tolist(), self.text.end]
-        messages = [*prompt, {"role": "assistant", "content": completion}]
-        if getattr(hf, "chat_template", None):
-            return list(self.text.encode_chat(messages, reply=False).tolist())
-        return [*self.text.encode(plain_chat(prompt) + completion).tolist(), self.text.end]
+        if isinstance(prompt, str) and not self.text.chat:
+            return [*self.text.encode_text(prompt + completion, begin=True).tolist(), self.text.end]
+        messages = self.text.as_messages(prompt)
+        if self.closed:
+            return [*self.text.encode(messages).tolist(), *self.text.encode_answer(messages, completion).tolist()]
+        if self.text.has_template:
+            whole = [*messages, {"role": "assistant", "content": completion}]
+            return list(self.text.encode_chat(whole, reply=False).tolist())
+        said = plain_chat(messages) + completion
+        return [*self.text.encode_text(said, begin=True).tolist(), self.text.end]
 
 
 def has_pairs(hf: Any) -> bool:
@@ -131,7 +137,8 @@ def load(path: str) -> Classifier:
         raise ValueError(f"{place / 'config.json'}: pad_token_id is {pad!r}: expected a token, 0 to {size - 1}")
     with reading(place):
         ends = (words.sep_token_id,) if has_pairs(words) else ()
-        return Classifier(hf, Tokenizer(words, ends, size), _read_offset(place))
+        closed = OFFSET in read_json(place / "config.json")
+        return Classifier(hf, Tokenizer(words, ends, size), _read_offset(place), closed)
 
 
 def _read_offset(place: Path) -> float:
@@ -153,10 +160,8 @@ def save(
 
     config = copy.deepcopy(lm.config)
     inner = config.get_text_config()
-    if text.pad in text.ends:
-        raise ValueError("its padding token is its end token too, so that transformers would not see where a text "
-                         "ends: give the tokenizer a padding token of its own")  # fmt: skip
-    config.num_labels, inner.pad_token_id = 1, text.pad
+    pad = text.pad if text.pad not in text.ends else _find_padding(text)
+    config.num_labels, inner.pad_token_id = 1, pad
     setattr(config, OFFSET, float(head["bias"]))
     with pretrained.silence():
         try:
@@ -172,4 +177,19 @@ def save(
     with pretrained.silence():
         made.save_pretrained(directory, max_shard_size=shard)
     follow_umask(directory)
-    text.save(str(directory))
+    words = copy.deepcopy(text.hf)
+    words.pad_token = words.convert_ids_to_tokens(pad)
+    words.save_pretrained(str(directory))
+
+
+def _find_padding(text: Tokenizer) -> int:
+    """A special token that no text has, for a tokenizer whose padding is its end, which transformers would take for
+    what lies behind a text. ValueError if there is none."""
+    turns: Any = ({"role": "user", "content": "."},)
+    said = {*text.ends, text.start, *text.begin, *text.encode(turns).tolist(), *text.encode_answer(turns, ".").tolist()}
+    free = [i for i in sorted(text.special) if i not in said and i < text.limit]
+    if not free:
+        raise ValueError("its padding token is its end token too, so that transformers would not see where a text "
+                         "ends: give the tokenizer a padding token of its own")  # fmt: skip
+    unknown = text.hf.unk_token_id
+    return int(unknown) if unknown in free else free[0]

@@ -224,8 +224,8 @@ def _guess_kind(place: Path) -> str:
     """Guess what a directory without config.json is, for an error message."""
     if (place / "run.sqlite").is_file():
         return f" (it is a run: start from it by `--init {place}`, or give what `shuhari export {place} DIR` writes)"
-    if any(place.glob("*.gguf")):
-        return " (GGUF files are not read: give the model that they were made of)"
+    if found := sorted(p.name for p in place.glob("*.gguf")):
+        return f" (give the file itself: {place / found[0]})"
     inner = sorted(
         p.parent.name for p in place.glob("*/*config.json") if p.name in ("config.json", "adapter_config.json")
     )

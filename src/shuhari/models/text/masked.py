@@ -27,7 +27,7 @@ from shuhari.kernel.registry import register
 from shuhari.models.sampling import honour
 from shuhari.models.text.bidirectional import Bidirectional
 from shuhari.models.text.choice import choose
-from shuhari.models.text.tokenizers import character_tokenizer
+from shuhari.models.text.made_tokenizers import character_tokenizer
 from shuhari.models.text.tokens import NEVER
 from shuhari.needs import Noise, Trace
 from shuhari.ports.hooks import ability

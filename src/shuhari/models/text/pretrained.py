@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from shuhari.data import Array, nearest
+from shuhari.models.text import gguf
 from shuhari.models.text.clean import checked_copy, forget
 from shuhari.models.text.folder import (
     check_adapters,
@@ -43,11 +44,14 @@ LORA = frozenset(  # of adapter_config.json: what decides how adapters are merge
 
 
 def load(path: str) -> tuple[Any, Tokenizer]:
-    """The model and the tokenizer of a directory (or a hub id, where the hub can be reached), or of a directory of LoRA
-    adapters, merged into their base. ValueError, which names the directory, for what cannot work; FileNotFoundError
-    where nothing is there."""
+    """The model and the tokenizer of a directory (or a hub id, if the hub can be reached), of a directory of LoRA
+    adapters, merged into their base, or of a .gguf file. ValueError, which names the place, for what cannot work;
+    FileNotFoundError if nothing is there."""
     place = Path(path).expanduser()
-    if not place.is_dir():
+    if place.suffix == ".gguf" and place.is_file():
+        with reading(place), silence():
+            place = gguf.unpack(place)
+    elif not place.is_dir():
         place = fetch(path, place)
     return _load(place, ())
 

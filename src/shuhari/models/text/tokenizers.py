@@ -1,4 +1,4 @@
-"""Text to token ids and back: any Hugging Face fast tokenizer, and two built here, over characters and byte pairs.
+"""Text to token ids and back: any Hugging Face fast tokenizer (`made_tokenizers` builds two).
 
 Left out: byte offsets, truncation, padding (models pad). Characters take a path of their own, a table lookup, since
 small models read and write short texts very often. Token ids are one-dimensional int32 arrays.
@@ -7,9 +7,7 @@ small models read and write short texts very often. Token ids are one-dimensiona
 from __future__ import annotations
 
 import copy
-import re
-import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -17,11 +15,8 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import Array, Payload
-from shuhari.models.text import chat
-from shuhari.tasks.source import read_first
+from shuhari.models.text.conversation import Conversation
 
-PAD, END = "<pad>", "<end>"
-PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))  # newline and printable ASCII
 KEPT = 1 << 16  # encoded texts kept
 LONGEST = 1 << 12  # characters of a text that is kept
 
@@ -41,33 +36,37 @@ class Template(str):
 class Tokenizer:
     """A Hugging Face fast tokenizer, `hf`, as models use it: `encode`, `decode`, `end`, `pad`, `size`.
 
-    A text ends with `end`, and where it is sampled with any of `ends` ([0] is `end`): the tokenizer's own, then those
-    given. `limit`: ids that the model has, 0 for those of the tokenizer; padding beyond them is `end` instead.
+    A text ends with `end`, and a sampled one with any of `ends`: the end of turn of its chat template, the tokenizer's
+    own end, then those given. `limit`: ids that the model has, 0 for those of the tokenizer; padding beyond them is
+    `end` instead.
 
-    Texts are encoded as they are: no begin or end token is added (a chat template writes its own). A special token is
-    one only where a chat template, or a `Template`, writes it: a text, or the content of a message, that names it
-    (`<|im_end|>`) is plain text, so that no row of data, answer of a tool or text of a model can forge the end of a
-    turn. Raises ValueError where there is no end-of-sequence token, or where the model lacks tokens that texts are made
-    of.
+    `chat`: whether a prompt of text is read as one turn of a user, by the chat template; at first if there is one.
+    `system`: what a conversation begins with that has no system message of its own. A text as it is begins with the
+    tokens with which the tokenizer begins one (`begin`: `<s>`), never twice; no end token is added to a prompt.
+
+    A special token is one only where a chat template, or a `Template`, writes it: a text, or the content of a message,
+    that names it (`<|im_end|>`) is plain text, so that no row of data, answer of a tool or text of a model can forge
+    the end of a turn. Raises ValueError if there is no end-of-sequence token, or the model lacks tokens that texts are
+    made of.
     """
 
     def __init__(self, hf: Any, ends: Sequence[int] = (), limit: int = 0) -> None:
+        self.hf, self.system, self.chat = hf, "", bool(getattr(hf, "chat_template", None))
         own = [] if hf.eos_token_id is None else [int(hf.eos_token_id)]
         self.ends = tuple(dict.fromkeys([*own, *map(int, ends)]))
         if not self.ends:
             raise ValueError("the tokenizer has no end-of-sequence token: expected `eos_token` in "
                              "tokenizer_config.json or `eos_token_id` in generation_config.json")  # fmt: skip
-        self.hf, self.size, self.end = hf, len(hf), self.ends[0]
-        self.limit = limit or self.size
+        self.size, self.limit = len(hf), limit or len(hf)
+        characters = _characters(hf)
+        self.characters = characters is not None  # one character, one token
         needed = max([*self.ends, *(set(hf.get_vocab().values()) - set(hf.added_tokens_decoder))])
         if needed >= self.limit:
             raise ValueError(f"its tokenizer has ids up to {needed}, its model {self.limit} embeddings: expected the "
                              "tokenizer that it was trained with")  # fmt: skip
         padded = hf.pad_token_id is not None and int(hf.pad_token_id) < self.limit
-        self.pad = int(hf.pad_token_id) if padded else self.end
-        self.start = self.end if hf.bos_token_id is None else int(hf.bos_token_id)
-        characters = _characters(hf)
-        self.characters = characters is not None  # one character, one token
+        self.pad = int(hf.pad_token_id) if padded else self.ends[0]
+        self.start = self.ends[0] if hf.bos_token_id is None else int(hf.bos_token_id)
         if characters is not None:
             self._alphabet = "".join(characters)
             points = np.fromiter(map(ord, characters), np.int64, len(characters))
@@ -75,52 +74,122 @@ class Tokenizer:
             self._table[points] = list(characters.values())
             names = {i: n for n, i in hf.get_vocab().items()}
             self._names = [names.get(i, "") for i in range(self.limit)]
-        self._kept: dict[tuple[bool, str], Array] = {}
+        self._kept: dict[tuple[Any, ...], Array] = {}
+        self.conversation = Conversation(self)
+        if self.chat and (closing := self.conversation.closing) is not None:
+            self.ends = tuple(dict.fromkeys([*self.ends, closing]))
+
+    @property
+    def end(self) -> int:
+        """The id that ends an answer: of a model that chats that of its turn, else of a text."""
+        closing = self.conversation.closing if self.chat else None
+        return self.ends[0] if closing is None else closing
 
     def encode(self, prompt: Payload) -> Array:
-        """[k] int32, read-only, of a string, a `Template` or messages (mappings with `role` and `content`). An empty
-        prompt is the start token alone. Raises ValueError for a character outside of a character alphabet, and names
-        it."""
-        if not isinstance(prompt, str):
-            return self.encode_chat(prompt)  # type: ignore[arg-type]
-        key = isinstance(prompt, Template), prompt
-        ids = self._kept.get(key)
-        if ids is None:
-            ids = self._finish(self._read(prompt))
-            if len(self._kept) >= KEPT:
-                self._kept.clear()
-            if len(prompt) <= LONGEST:  # of texts beyond it, many would fill the memory of a server
-                self._kept[key] = ids
-        return ids
+        """[k] int32, read-only, of the prompt that a row begins with: messages (mappings with `role` and `content`), a
+        string (see `chat`), or a `Template`, which is read as it is. An empty prompt is the start token alone. Raises
+        ValueError for a character outside of a character alphabet, and names it."""
+        if not isinstance(prompt, str) or (self.chat and not isinstance(prompt, Template)):
+            return self._keep(("chat", prompt), lambda: self.encode_chat(self.as_messages(prompt)))
+        return self._encode(prompt, begin=not isinstance(prompt, Template))
+
+    def encode_text(self, text: str, *, begin: bool = False) -> Array:
+        """[k] int32, read-only, of a text, or a `Template`, that goes on within a row. begin: that a row begins with,
+        without a chat's words: behind the tokens with which the tokenizer begins a text, if it does not name them."""
+        return self._encode(text, begin=begin) if begin else self._keep((2, text), lambda: self._list_going_on(text))
+
+    def encode_answer(self, prompt: Payload, answer: str) -> Array:
+        """[k] int32, read-only, of an answer to a prompt, with the token that ends it: what follows the ids of the
+        prompt in those of both, if these begin with them."""
+        if isinstance(prompt, Template) or (isinstance(prompt, str) and not self.chat):
+            return self._finish([*self._list_joined(prompt, answer), self.ends[0]])
+        if not self.has_template:
+            return self._finish([*self._list_joined(plain_chat(self.as_messages(prompt)), answer), self.ends[0]])
+        return self._finish(self.conversation.encode_answer(self.as_messages(prompt), answer))
+
+    def encode_turn(self, said: Payload, prompt: Payload = "", last: int = -1) -> Array:
+        """[k] int32, read-only, of what a model reads next, behind its own turn: a text, or messages, as its chat
+        template writes them; without a chat the text as it is. prompt: what the row began with. last: the token that
+        its turn ended with, which is then not told again."""
+        chats = not isinstance(prompt, str) or self.chat
+        if not (chats and self.has_template) or isinstance(said, Template):
+            words: Any = said if isinstance(said, Template) else f"\n{plain_chat(self.as_messages(said))}"
+            ids = self._list_going_on(said if isinstance(prompt, str) and isinstance(said, str) else words)
+        elif isinstance(said, str):
+            between, after = self.conversation.frame
+            ids = self._read(Template(between, said, after))
+        else:
+            ids = self.conversation.encode_turn(said)  # type: ignore[arg-type]
+        return self._finish(ids[1:] if len(ids) > 1 and ids[0] == last else ids)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True) -> Array:
         """[k] int32, read-only, of messages: by the tokenizer's chat template up to where the reply begins (without
         `reply` to their end), else as plain lines `role: content` and `assistant:`."""
-        if not getattr(self.hf, "chat_template", None):
-            return self.encode(plain_chat(messages))
-        sign, names = f"\ue000{secrets.randbelow(10**18):018}", list[str]()  # stands for names while a template runs
+        if not self.has_template:
+            return self._encode(plain_chat(messages), begin=True)
+        return self._finish(self.conversation.encode(messages, reply=reply))
 
-        def mark(value: Any) -> Any:
-            if not isinstance(value, str) or self.characters:
-                return value
-            out, at = "", 0
-            for start, end in self._find_special(value):
-                out, at = f"{out}{value[at:start]}{sign}{len(names):06}", end
-                names.append(value[start:end])
-            return out + value[at:]
+    def set_chat(self, chat: bool | None, system: str) -> None:
+        """Say whether prompts of text are a user's turns (None: if there is a chat template), and what conversations
+        begin with. ValueError for what the tokenizer cannot do."""
+        if chat and not self.has_template:
+            raise ValueError("chat is true, and the tokenizer has no chat template: expected chat = false, or a model "
+                             "with one (an instruct or chat model)")  # fmt: skip
+        self.chat, self.system = self.has_template if chat is None else chat, system
+        if system and not self.chat and chat is not None:
+            raise ValueError("system is set and chat is false: a text as it is has no system message; expected "
+                             "chat = true, or no system")  # fmt: skip
 
-        safe = [
-            {k: mark(v) for k, v in m.items()}
-            for m in messages
-        ]
-        text = chat.render(self.hf.get_chat_template(), safe, self.hf.special_tokens_map, reply=reply)
-        if not names:
-            return self.encode(Template(text))
-        first, *rest = re.split(f"{sign}([0-9]{{6}})", text)
-        ids = self._pieces(first) if first else []
-        for n, after in zip(rest[::2], rest[1::2], strict=True):
-            ids += self._plain(names[int(n)]) + (self._pieces(after) if after else [])
-        return self._finish(ids)
+    @property
+    def has_template(self) -> bool:
+        """Whether it brings a chat template."""
+        return bool(getattr(self.hf, "chat_template", None))
+
+    def as_messages(self, prompt: Any) -> tuple[Any, ...]:
+        """A prompt as messages: a text as one of a user, behind `system`, if there is one."""
+        messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
+        first = self.system and not (messages and messages[0].get("role") == "system")
+        return ({"role": "system", "content": self.system}, *messages) if first else messages
+
+    @cached_property
+    def begin(self) -> list[int]:
+        """The ids that the tokenizer writes before each text (`<s>`); none for most."""
+        if self.characters:
+            return []
+        with told_panics("a"):
+            bare, whole = (self.hf.encode("a", add_special_tokens=more) for more in (False, True))
+        at = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
+        return [int(i) for i in whole[:at]]
+
+    def _encode(self, text: str, *, begin: bool) -> Array:
+        def make() -> Any:
+            ids, first = self._read(text), self.begin if begin and text else []
+            return ids if not first or list(ids[: len(first)]) == first else [*first, *ids]
+
+        return self._keep((isinstance(text, Template), begin, text), make)
+
+    def _keep(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Array:
+        try:
+            ids = self._kept.get(key)
+        except TypeError:  # messages as a program builds them: dicts, which have no hash
+            return self._finish(make())
+        if ids is None:
+            ids = self._finish(make())
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            if _measure(key[-1]) <= LONGEST:  # of texts beyond it, many would fill the memory of a server
+                self._kept[key] = ids
+        return ids
+
+    def _list_joined(self, prompt: str, answer: str) -> Any:
+        """The ids of an answer behind a text."""
+        if self.characters or isinstance(prompt, Template):
+            return self._read(answer)
+        before, whole = self._read(prompt), self._read(prompt + answer)
+        return whole[len(before) :] if whole[: len(before)] == before else self.list_continued(answer)
+
+    def _list_going_on(self, text: str) -> Any:
+        return self._read(text) if self.characters or isinstance(text, Template) else self.list_continued(text)
 
     def decode(self, ids: Array) -> str:
         """The text of token ids, without an end token that closes it; other special tokens show by their names."""
@@ -151,26 +220,45 @@ class Tokenizer:
         if not isinstance(text, Template):
             return self._plain(text)
         before, said, after = text.parts
-        if not self._find_special(said):
-            return self._pieces(str(text))
-        return [i for part, read in ((before, self._pieces), (said, self._plain), (after, self._pieces)) if part
-                for i in read(part)]  # fmt: skip
+        if not self.find_special(said):
+            return self.list_special(str(text))
+        parts = (before, self.list_special), (said, self._plain), (after, self.list_special)
+        return [
+            i
+            for part, read in parts
+            if part
+            for i in read(part)
+        ]
 
-    def _pieces(self, text: str) -> list[int]:
+    def list_special(self, text: str) -> list[int]:
         """Token ids, special ones where they are named."""
         with told_panics(text):
             return self._check(self.hf.encode(text, add_special_tokens=False), text)
+
+    def list_continued(self, text: str) -> list[int]:
+        """Token ids, none special, of a text that goes on behind another: without the space that some tokenizers put
+        before each text."""
+        if not self._spaces:
+            return self._plain(text)
+        before, whole = self._plain("\n"), self._plain(f"\n{text}")
+        return whole[len(before) :] if whole[: len(before)] == before else self._plain(text)
+
+    @cached_property
+    def _spaces(self) -> bool:
+        """Whether it puts a space before each text."""
+        first = self.hf.convert_ids_to_tokens(self._plain("a")[:1])
+        return bool(first) and str(first[0])[:1] in ("\u2581", "\u0120")
 
     def _plain(self, text: str) -> list[int]:
         """Token ids, none special but those of one character, which cannot be written otherwise."""
         with told_panics(text):
             ids = self.hf.encode(text, add_special_tokens=False)
-        if not self._special.isdisjoint(ids):
+        if not self.special.isdisjoint(ids):
             ids = self._blind.encode(text, add_special_tokens=False).ids
-            if any(len(self._special_names[i]) > 1 for i in self._special.intersection(ids)):  # its vocabulary has it
+            if any(len(self._special_names[i]) > 1 for i in self.special.intersection(ids)):  # its vocabulary has it
                 ids = []
                 at = 0
-                for start, end in self._find_special(text):
+                for start, end in self.find_special(text):
                     first = start + 1 if end - start > 1 else end
                     ids += [
                         i
@@ -182,11 +270,11 @@ class Tokenizer:
                 ids += self._plain(text[at:]) if text[at:] else []
         return self._check(ids, text)
 
-    def _find_special(self, text: str) -> list[tuple[int, int]]:
+    def find_special(self, text: str) -> list[tuple[int, int]]:
         """Where a text names special tokens of more than one character."""
         found = self.hf(text, add_special_tokens=False, return_offsets_mapping=True)
         spans = zip(found["input_ids"], found["offset_mapping"], strict=True)
-        return [(int(a), int(b)) for i, (a, b) in spans if i in self._special and len(self._special_names[i]) > 1]
+        return [(int(a), int(b)) for i, (a, b) in spans if i in self.special and len(self._special_names[i]) > 1]
 
     def _check(self, ids: list[int], text: str) -> list[int]:
         if (highest := max(ids, default=0)) >= self.limit:
@@ -202,7 +290,7 @@ class Tokenizer:
         return {i: n for i, n in {**added, **named}.items() if i != self.hf.unk_token_id or i in self.ends}
 
     @cached_property
-    def _special(self) -> frozenset[int]:
+    def special(self) -> frozenset[int]:
         return frozenset(self._special_names)
 
     @cached_property
@@ -222,7 +310,7 @@ class Tokenizer:
             raise ValueError(
                 f"the alphabet has no {char!r} (U+{ord(char):04X}), which {text[:60]!r} contains; "
                 f"it is {self._alphabet!r}: set models.policy.alphabet (or that of the role) to all characters that "
-                "prompts, answers and tools have, or models.policy.tokenizer = \"bpe\", which reads every text"
+                'prompts, answers and tools have, or models.policy.tokenizer = "bpe", which reads every text'
             )
         return ids
 
@@ -238,73 +326,9 @@ def told_panics(given: Any) -> Iterator[None]:
         raise ValueError(f"the tokenizer fails on {str(given)[:60]!r}: {str(error)[:200]}") from None
 
 
-def character_tokenizer(alphabet: str = "") -> Tokenizer:
-    """`<pad>` 0, `<end>` 1, then the characters of `alphabet` in order (default: newline and printable ASCII)."""
-    from tokenizers import Regex, decoders, models, pre_tokenizers
-    from tokenizers import Tokenizer as Backend
-
-    vocabulary = {n: i for i, n in enumerate([PAD, END, *dict.fromkeys(alphabet or PRINTABLE)])}
-    backend = Backend(models.WordLevel(vocabulary, unk_token=PAD))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    backend.decoder = decoders.Fuse()
-    return Tokenizer(_wrap(backend))
-
-
-def bpe_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """Byte pairs learnt from `texts`, `size` tokens in all: `<pad>` 0, `<end>` 1, the 256 bytes, then merges. Raises
-    ValueError for a size below 258."""
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
-    if size < 258:
-        raise ValueError(f"vocabulary is {size}: expected at least 258 (2 special tokens and 256 bytes)")
-    backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    letters = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[PAD, END], initial_alphabet=sorted(letters), show_progress=False
-    )
-    backend.train_from_iterator(texts, trainer)
-    return Tokenizer(_wrap(backend))
-
-
-def task_texts(task: Any, n: int = 4096) -> list[str]:
-    """The strings of the first n training problems of a task: prompts, answers, solutions."""
-    texts: list[str] = []
-    for problem in read_first(task.problems("train"), n):
-        texts += [
-            t
-            for part in (problem.prompt, problem.answer, problem.solution)
-            for t in _strings(part)
-        ]
-    return texts
-
-
-def _strings(payload: Payload) -> list[str]:
-    if isinstance(payload, str):
-        return [payload]
-    if isinstance(payload, Mapping):
-        return [
-            t
-            for v in payload.values()
-            for t in _strings(v)
-        ]
-    return (
-        [
-            t
-            for v in payload
-            for t in _strings(v)
-        ]
-        if isinstance(payload, tuple)
-        else []
-    )
-
-
-def _wrap(backend: Any) -> Any:
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=PAD, eos_token=END)
+def _measure(prompt: Any) -> int:
+    """The characters of a text or of messages."""
+    return len(prompt) if isinstance(prompt, str) else sum(len(str(m.get("content"))) for m in prompt)
 
 
 def _characters(hf: Any) -> dict[str, int] | None:
@@ -320,5 +344,5 @@ def _characters(hf: Any) -> dict[str, int] | None:
 
 
 def plain_chat(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Messages where no tokenizer brings a template of its own."""
-    return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant:"
+    """Messages for a tokenizer that brings no template of its own."""
+    return "".join(f"{m['role']}: {m.get('content') or ''}\n" for m in messages) + "assistant:"

@@ -67,6 +67,10 @@ class Unordered:
         return self._model.end
 
     @property
+    def text(self) -> Any:
+        return self._model.text
+
+    @property
     def limit(self) -> int:
         return self._model.limit
 

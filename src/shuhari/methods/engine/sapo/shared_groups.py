@@ -162,7 +162,7 @@ def show_group(told: Any, ctx: Ctx, role: str) -> list[Trajectory]:
         return []
     try:
         context = ctx.encode(problem.prompt, role)
-        said = [(ctx.encode(text, role), bool(ended)) for text, ended in answers if isinstance(text, str)]
+        said = [(ctx.encode_text(text, role), bool(ended)) for text, ended in answers if isinstance(text, str)]
     except (TypeError, ValueError, KeyError):  # of letters that this run's tokenizer does not know, or of no text
         return []
     model: Any = ctx.models[role]

@@ -1,0 +1,147 @@
+"""The chat template of a tokenizer: messages as token ids, the answer to them, and the turn after that.
+
+One rule for policy, teacher, reward model and server: a conversation reads as the template writes it; an answer ends
+with what the template writes behind it, up to its end of turn. The content of a message is plain text whatever it
+names. Left out: tools told by the template, which `rollouts.tools` tells in words.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from shuhari.models.text import chat
+
+Messages = Sequence[Mapping[str, Any]]
+SAID, ANSWERED = "\ue101", "\ue102"  # stand for a turn and the answer to it: no white space, which templates trim
+ONE = {"role": "user", "content": "."}
+
+
+class Conversation:
+    """What the chat template of the tokenizer `of` (a `Tokenizer`) writes."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+        self._told: set[str] = set()
+
+    def encode(self, messages: Messages, *, reply: bool = True) -> list[int]:
+        """The ids of messages, up to where the reply begins; without `reply` to their end."""
+        return self._read(self._render(*self._hide(messages), reply=reply))
+
+    def encode_answer(self, messages: Messages, answer: str) -> list[int]:
+        """The ids of an answer to messages, with the end of turn that closes it: those by which the whole conversation
+        goes on behind the prompt. If the template writes another prompt before an answer, or trims this one to
+        nothing that it goes on with, the ids of the answer itself."""
+        plain, sign, names = self._hide([*messages, {"role": "assistant", "content": answer}])
+        before = self._render(plain[:-1], sign, names, reply=True)
+        whole = self._render(plain, sign, names, reply=False)
+        if not whole[0].startswith(before[0]):
+            self._tell("writes an answer behind another prompt than the one that is sampled from: demonstrations are "
+                       "the prompt, then the answer, then the end of turn")  # fmt: skip
+            return [*self._of.list_continued(answer), self.end]
+        prompt, ids = self._read(before), self._read(whole)
+        rest = (
+            ids[len(prompt) :]
+            if ids[: len(prompt)] == prompt
+            else self._read((whole[0][len(before[0]) :], sign, names))
+        )
+        at = next((i for i, token in enumerate(rest) if token in self._of.ends), None)
+        if at is not None:
+            return rest[: at + 1]
+        text, hidden = whole[0][len(before[0]) :], str(plain[-1]["content"])
+        until = text.rfind(hidden)
+        kept = text.rstrip() if until < 0 else text[: until + len(hidden)]
+        return [*self._read((kept, sign, names)), self.end]
+
+    def encode_turn(self, messages: Messages) -> list[int]:
+        """The ids from the end of the model's turn on, with `messages` after it, to where its next turn begins."""
+        plain, sign, names = self._hide(messages)
+        text, *_ = self._render([ONE, {"role": "assistant", "content": SAID}, *plain], sign, names, reply=True)
+        before, said, rest = text.partition(SAID)
+        if not said:
+            raise ValueError(f"the chat template leaves out what was said: {before[-60:]!r}")
+        return self._read((rest, sign, names))
+
+    @cached_property
+    def frame(self) -> tuple[str, str]:
+        """What stands between the model's turn and what a user says next, and between that and its own next turn."""
+        turns = [ONE, {"role": "assistant", "content": SAID}, {"role": "user", "content": ANSWERED}]
+        text, *_ = self._render(turns, "", [], reply=True)
+        before, said, rest = text.partition(SAID)
+        between, answered, after = rest.partition(ANSWERED)
+        if not (said and answered):
+            raise ValueError(f"the chat template leaves out what was said: {before[-60:]!r}")
+        return between, after
+
+    @cached_property
+    def closing(self) -> int | None:
+        """The special token that the template writes behind an answer; None if it writes none."""
+        try:
+            text, *_ = self._render([ONE, {"role": "assistant", "content": SAID}], "", [], reply=False)
+        except ValueError:  # of a template that wants other turns: the tokenizer's own end is what there is
+            return None
+        behind = self._of.list_special(text.partition(SAID)[2])
+        return next((i for i in behind if i in self._of.special), None)
+
+    @property
+    def end(self) -> int:
+        """The token that ends an answer."""
+        return self._of.end if self.closing is None else self.closing
+
+    def check(self) -> list[str]:
+        """What is odd about the template, in words."""
+        out = []
+        asked, plain = (self._render([ONE], "", [], reply=reply)[0] for reply in (True, False))
+        answered, *_ = self._render([ONE, {"role": "assistant", "content": SAID}], "", [], reply=False)
+        head = answered.partition(SAID)[0][len(plain) :]
+        if asked == plain and head.strip():
+            out.append(f"it has no generation prompt: a model has to write {head!r} itself before each answer")
+        if not answered.startswith(asked):
+            out.append("it writes an answer behind another prompt than the one that is sampled from")
+        return out
+
+    # ------------------------------------------------------------------ inside
+
+    def _hide(self, messages: Messages) -> tuple[list[dict[str, Any]], str, list[str]]:
+        """(messages in which no special token is named, what stands for one with its number, the names)."""
+        sign, names = f"\ue000{secrets.randbelow(10**18):018}", list[str]()
+
+        def hide(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {k: hide(v) for k, v in value.items()}
+            if isinstance(value, list | tuple):
+                return [hide(v) for v in value]
+            if not isinstance(value, str) or self._of.characters:
+                return value
+            out, at = "", 0
+            for start, end in self._of.find_special(value):
+                out, at = f"{out}{value[at:start]}{sign}{len(names):06}", end
+                names.append(value[start:end])
+            return out + value[at:]
+
+        return [hide(m) for m in messages], sign, names
+
+    def _render(self, messages: Messages, sign: str, names: list[str], *, reply: bool) -> tuple[str, str, list[str]]:
+        hf = self._of.hf
+        return chat.render(hf.get_chat_template(), messages, hf.special_tokens_map, reply=reply), sign, names
+
+    def _read(self, rendered: tuple[str, str, list[str]]) -> list[int]:
+        """The ids of a rendered text, the hidden names as plain text."""
+        text, sign, names = rendered
+        if not names:
+            return self._of.list_special(text)
+        first, *rest = re.split(f"{sign}([0-9]{{6}})", text)
+        ids = self._of.list_special(first) if first else []
+        for n, after in zip(rest[::2], rest[1::2], strict=True):
+            ids += self._of.list_continued(names[int(n)])
+            ids += self._of.list_special(after) if after else []
+        return ids
+
+    def _tell(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            warnings.warn(f"the chat template {what}", stacklevel=4)
