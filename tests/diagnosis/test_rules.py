@@ -272,6 +272,17 @@ def test_an_alarm_is_told_once_and_at_once() -> None:
     assert told == [["starts-at-zero"], *[[]] * 19]
 
 
+def test_alarms_and_diagnosis_judge_by_the_same_recipe() -> None:
+    """A score of 0 that is only watched is no alarm, in the stage that only watches it."""
+    columns = CASES["starts-at-zero, where another reward differs"]
+    (name,) = set(columns["stage"])
+    for weights, told in (({"score": 1.0}, ["starts-at-zero"]), ({"score": 0.0, "loop": 1.0}, [])):
+        recipe = {"stage": [{"name": "other"}, {"name": name, "reward": {"weights": weights}}]}
+        assert [f.rule.name for f in diagnose(columns, recipe)] == told
+        watch = Watch(recipe)
+        assert [f.rule.name for i in range(20) for f in watch.add({n: v[i] for n, v in columns.items()})] == told
+
+
 def test_an_alarm_comes_after_the_first_step_in_each_stage() -> None:
     watch = Watch()
     for stage in ("a", "b"):
