@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shuhari.config.recipe import Recipe
+from shuhari.desk.cli.live import Live
 from shuhari.lab.diagnosis import FINE, RULES, Evidence, Watch, describe_health, diagnose, judge
 from shuhari.lab.diagnosis.judge import split_stages
 from shuhari.lab.diagnosis.scores import _fall, fall
@@ -270,6 +273,26 @@ def test_an_alarm_is_told_once_and_at_once() -> None:
     columns, watch = CASES["starts-at-zero"], Watch()
     told = [[f.rule.name for f in watch.add({n: v[i] for n, v in columns.items()})] for i in range(20)]
     assert told == [["starts-at-zero"], *[[]] * 19]
+
+
+def test_alarms_and_diagnosis_judge_by_the_same_recipe() -> None:
+    """A score of 0 that is only watched is no alarm, in the stage that only watches it."""
+    columns = CASES["starts-at-zero, where another reward differs"]
+    (name,) = set(columns["stage"])
+    for weights, told in (({"score": 1.0}, ["starts-at-zero"]), ({"score": 0.0, "loop": 1.0}, [])):
+        recipe = {"stage": [{"name": "other"}, {"name": name, "reward": {"weights": weights}}]}
+        assert [f.rule.name for f in diagnose(columns, recipe)] == told
+        watch = Watch(recipe)
+        assert [f.rule.name for i in range(20) for f in watch.add({n: v[i] for n, v in columns.items()})] == told
+
+
+def test_what_shows_a_run_hands_its_recipe_to_the_alarms() -> None:
+    columns = CASES["starts-at-zero, where another reward differs"]
+    for weights, told in (({"score": 1.0}, ["starts-at-zero"]), ({"score": 0.0, "loop": 1.0}, [])):
+        (name,) = set(columns["stage"])
+        recipe = Recipe("mine", {"reward": {"weights": weights}, "stage": {name: {"steps": 20}}})
+        watch = Live(recipe, Path("runs/mine")).watch
+        assert [f.rule.name for i in range(20) for f in watch.add({n: v[i] for n, v in columns.items()})] == told
 
 
 def test_an_alarm_comes_after_the_first_step_in_each_stage() -> None:

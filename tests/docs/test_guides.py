@@ -71,13 +71,19 @@ def test_several_roles(follow: Follow) -> None:
 
 
 def test_judges(follow: Follow) -> None:
-    """What is watched is reported and not trained on; both answers of an episode are decisions."""
-    run = follow("judges")["run"]
-    verdicts, surprises = (run.metrics[f"reward/{name}"][-2:] for name in ("verdict", "surprise"))
+    """What is watched is reported and not trained on; both answers of an episode are decisions, and what credits turns
+    or tokens by settings alone gives other updates than what credits the whole."""
+    made = follow("judges")
+    run = made["run"]
+    verdicts, surprises, briefs = (run.metrics[f"reward/{name}"][-2:] for name in ("verdict", "surprise", "brief"))
     assert all(0 < x < 1 for x in verdicts) and all(x > 0 for x in surprises)
     means, scores = run.metrics["reward/mean"][-2:], run.metrics["reward/score"][-2:]
-    assert means == pytest.approx([s + 0.5 * v for s, v in zip(scores, verdicts, strict=True)], abs=1e-6)
+    sums = [s + 0.5 * v + 0.5 * b for s, v, b in zip(scores, verdicts, briefs, strict=True)]
+    assert means == pytest.approx(sums, abs=0.05), "but for samples that answer nothing, which have no verdict"
+    assert all(0 < b < 1 for b in briefs)
     assert run.metrics["rollout/turns"][-1] == 2
+    first = [made[name].metrics["policy/grad_norm"][-2] for name in ("run", "turns", "tokens")]
+    assert len(set(first)) == 3 and all(x > 0 for x in first)
 
 
 def test_from_verifiers(follow: Follow) -> None:

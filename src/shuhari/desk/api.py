@@ -195,7 +195,7 @@ def _show(
         with Live(recipe, path) as live:
             yield live.show
         return
-    watch = Watch()
+    watch = Watch({"stage": recipe.stages})
 
     def tell(report: Info) -> None:
         for finding in watch.add(report):

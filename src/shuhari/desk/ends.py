@@ -75,6 +75,10 @@ def tell_rewards(table: Mapping[str, Any], after: Mapping[str, float]) -> list[s
         return [f"greedy is the reward that is trained, the weighted sum{names}"]
     own = ", the task's own measure" if measure in ("score", "task") else ""
     lines = [f"greedy is the reward {measure!r}{own}"]
+    summed = list_named(table.get("reward") or {})
+    if len(summed) > 1:
+        names = " and ".join(map(repr, summed))
+        return [*lines, f"trained is the weighted sum of {names} (--set evaluate.measure=reward reports that)"]
     other = [name for name in trained if name in graded and name != measure]
     return lines + [f"trained is the reward {name!r}, greedy.{name} (--set evaluate.measure={name} reports that)"
                     for name in other]  # fmt: skip

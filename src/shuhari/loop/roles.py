@@ -104,7 +104,8 @@ def _weights_from(source: str, name: str, models: Mapping[str, Model]) -> Mappin
     saved = load_initial(run)
     if (role or name) not in saved:
         near = nearest(role or name, saved)
-        raise KeyError(f"[models.{name}] from = {source!r}: no role {role or name!r} there ('RUN:role'); {near}")
+        form = "'RUN:role' or 'RUN@step:role'"
+        raise KeyError(f"[models.{name}] from = {source!r}: no role {role or name!r} there ({form}); {near}")
     found: Mapping[str, Any] = saved[role or name]
     return found
 

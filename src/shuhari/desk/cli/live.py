@@ -23,7 +23,7 @@ class Live:
     def __init__(self, recipe: Recipe, path: Path) -> None:
         from shuhari.lab.diagnosis import Watch
 
-        self.watch = Watch()
+        self.watch = Watch({"stage": recipe.stages})
         self.console = make_console()
         self.eta = Eta(recipe.stages)
         self.path = path

@@ -83,15 +83,19 @@ def split_stages(
     columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], began: Mapping[str, Any] = EMPTY
 ) -> Iterator[Evidence]:
     """The evidence of each stage, in order."""
-    tables = {t.get("name"): t for t in recipe.get("stage", ()) if isinstance(t, Mapping)}
     at, before = 0, dict[str, float]()
     for stage, group in groupby(columns.get("stage", ())):
         end = at + len(list(group))
         own = {name: values[at:end] for name, values in columns.items()}
-        table = {**{k: v for k, v in recipe.items() if k != "stage"}, **tables.get(stage, {})}
-        yield Evidence(str(stage), own, table, before, began.get(str(stage), EMPTY))
+        yield Evidence(str(stage), own, find_table(recipe, stage), before, began.get(str(stage), EMPTY))
         before = {n: v[-1] for n, v in own.items() if n.startswith("spent/") and v[-1] is not None}
         at = end
+
+
+def find_table(recipe: Mapping[str, Any], stage: str) -> dict[str, Any]:
+    """What a recipe, a plain tree, says of a stage: that stage's own keys over those of the recipe."""
+    tables = {t.get("name"): t for t in recipe.get("stage", ()) if isinstance(t, Mapping)}
+    return {**{k: v for k, v in recipe.items() if k != "stage"}, **tables.get(stage, {})}
 
 
 def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shuhari.data import EMPTY
 from shuhari.lab.diagnosis.evidence import Evidence
-from shuhari.lab.diagnosis.judge import RULES, Finding, judge
+from shuhari.lab.diagnosis.judge import RULES, Finding, find_table, judge
 
 ASKED = frozenset({1, 2, 3, 5, 10, 20, 50, 100, 200, 500})  # at these steps of a stage
 _AT_ONCE = tuple(rule for rule in RULES if rule.at_once)
@@ -14,9 +15,11 @@ _AT_ONCE = tuple(rule for rule in RULES if rule.at_once)
 
 class Watch:
     """Sees the reports of a run one by one. `add` gives what is found, each rule once a stage. A stage of which it has
-    not seen the first step, as of a run that is resumed, is not judged."""
+    not seen the first step, as of a run that is resumed, is not judged. `recipe`: what the run is made of, a plain
+    tree as in `diagnose`; without it a rule takes it that the task's own measure is trained."""
 
-    def __init__(self) -> None:
+    def __init__(self, recipe: Mapping[str, Any] = EMPTY) -> None:
+        self._recipe = recipe
         self._stage: str | None = None
         self._step, self._rows, self._raised = 0, list[Mapping[str, Any]](), set[str]()
         self._before: Mapping[str, Any] = {}
@@ -45,7 +48,7 @@ class Watch:
             n: [row.get(n) for row in self._rows]
             for n in names
         }
-        found = judge(Evidence(stage, columns, {}, self._before), _AT_ONCE)
+        found = judge(Evidence(stage, columns, find_table(self._recipe, stage), self._before), _AT_ONCE)
         new = [f for f in found if self._raised.isdisjoint({f.rule.name, *f.rule.covers})]
         for finding in new:
             self._raised |= {finding.rule.name, *finding.rule.covers}

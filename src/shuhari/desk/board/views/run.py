@@ -125,7 +125,7 @@ def judge(steps: Steps, opened: Run, run: str) -> dict[str, Any]:
     from shuhari.lab.diagnosis import FINE, RULES, describe_health, diagnose
 
     columns, (_, _, recipe) = steps.to_lists(), _read(opened)
-    raised = _find_alarms(columns)
+    raised = _find_alarms(columns, recipe)
     findings = []
     for f in diagnose(columns, recipe, opened.get("began", {})):
         what, seen, helps = f.list_lines()
@@ -202,12 +202,12 @@ def _is_there(name: str, find: Any) -> bool:
     return len(parts) > 1 and all(p and p not in (".", "..") for p in parts) and find(name) is not None
 
 
-def _find_alarms(columns: Mapping[str, list[Any]]) -> dict[tuple[str, str], int]:
+def _find_alarms(columns: Mapping[str, list[Any]], recipe: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     """(stage, rule) -> the step at which `shuhari train` told it."""
     from shuhari.lab.diagnosis import Watch
     from shuhari.lab.diagnosis.watch import ASKED
 
-    watch, out = Watch(), dict[tuple[str, str], int]()
+    watch, out = Watch(recipe), dict[tuple[str, str], int]()
     for _, group in groupby(range(len(columns["step"])), key=lambda i: columns["stage"][i]):
         rows = list(group)
         for i in [*rows[: max(ASKED)], *rows[max(ASKED) :][-1:]]:
