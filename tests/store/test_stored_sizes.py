@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 import tracemalloc
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from shuhari.store import Run, Store, StoreError, codec, rollouts, sizes, tensors
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
+from shuhari.desk.board.numbers import Known
+from shuhari.desk.profile_report import read as read_profile
+from shuhari.store import Run, Store, StoreError, codec, inspect_run, rollouts, sizes, tensors
+from shuhari.store.files import CheckpointError
+from shuhari.store.ring import Ring, RingFiles
 from shuhari.store.rows import write_rows
 
 MAGIC = b"shuhari1"
@@ -142,7 +150,7 @@ def test_files_with_holes_are_refused_before_they_take_memory(tmp_path: Path) ->
         assert any(name in fault and "bytes: expected at most" in fault for fault in report.faults), name
     assert read_profile(run / "none") is None
     for ask in (lambda: Run(run).recipe, lambda: Run(run).summary, lambda: Run(run).load()):
-        with pytest.raises(StoreError, match="expected at most|File too large|bytes"):
+        with pytest.raises(StoreError, match=r"expected at most|File too large|bytes"):
             ask()
     with pytest.raises(OSError, match="expected at most"):
         read_profile(run)
@@ -158,5 +166,19 @@ def test_a_ring_takes_the_memory_of_what_was_written_to_it(tmp_path: Path) -> No
     assert ring.capacity == 2**20 and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18
     assert ring.columns["x"].data_ptr() % 64 == 0 and float(ring.columns["x"][-1].sum()) == 0
     for odd in ({"capacity": 2**60}, {"capacity": 2**40, "block": 1}):
-        with pytest.raises(CheckpointError, match="a ring of .* rows in blocks of"):
+        with pytest.raises(CheckpointError, match=r"a ring of .* rows in blocks of"):
             RingFiles(tmp_path).load({**manifest, **odd})
+
+
+def test_a_table_of_metrics_that_is_almost_empty_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step names many metrics, and many steps none: small on disk, and not as columns."""
+    with Store.open(tmp_path / "run") as store:
+        store.commit(1, metrics={f"m{i}": 1.0 for i in range(400)}, tree={})
+        for step in range(2, 2050):
+            store.commit(step, metrics={"loss": 0.5})
+    assert len(Run(tmp_path / "run").metrics()) == 404
+    monkeypatch.setattr(sizes, "CELLS", 100)
+    monkeypatch.setattr(sizes, "SPARSE", 8)
+    for ask in (Run(tmp_path / "run").metrics, lambda: Known(tmp_path / "run").look(60)):
+        with pytest.raises(StoreError, match=r"40[12] metrics over \d+ steps, most of which have none"):
+            ask()

@@ -11,9 +11,12 @@ import re
 import zlib
 from typing import Any
 
+from shuhari.store.files import StoreError
+
 GROUP = 2**26  # bytes of a kept group, unpacked
 ELEMENTS = 2**22  # values of JSON in a kept group, and in a row
 # a text that does not end is one too: else each of its quotes would be tried as a beginning
+CELLS, SPARSE = 2**24, 128  # of a table of metrics, which is empty in many places: cells; cells for a value
 DIGITS = 309  # of a whole number that no float is as large as
 _LONG = rf"(?<![0-9])[0-9]{{{DIGITS}}}"  # looked for from the beginning of a number alone
 _IS_LONG = {str: re.compile(_LONG).search, bytes: re.compile(_LONG.encode()).search}
@@ -48,6 +51,13 @@ def count_elements(text: bytes, enough: int = 0) -> int:
         return rough
     plain = _TEXT.sub(b"", text)  # what stands in texts makes no element
     return 1 + sum(map(plain.count, (b",", b"[", b"{")))
+
+
+def check_table(columns: int, rows: int, values: int) -> None:
+    """StoreError where a table of so many columns and rows is almost empty, for the values that were stored: one step
+    may name a million metrics, which a million others have not."""
+    if columns * rows > CELLS + SPARSE * (values + rows):
+        raise StoreError(f"{columns} metrics over {rows} steps, most of which have none of them: expected fewer")
 
 
 def unzip(data: bytes, limit: int = GROUP) -> bytes:
