@@ -62,7 +62,8 @@ def check_group(group: Mapping[str, Any]) -> Mapping[str, Any]:
         raise StoreError(f"a group of step {group['step']} is none of episodes: its {name} is {group.get(name)!s:.60}")
     for t, computed in zip(trajectories or (), decisions, strict=False):
         if len(computed) != len(t.steps):
-            raise StoreError(f"a group of step {group['step']} has numbers of {len(computed)} steps, of {len(t.steps)}")
+            many = f"numbers of {len(computed)} steps, of {len(t.steps)}"
+            raise StoreError(f"a group of step {group['step']} has {many}")
     return group
 
 
