@@ -48,7 +48,7 @@ def count_alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any]
 
 
 def check_group(group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored group of episodes, as it is; StoreError where it is none that a run keeps: its bytes may be anybody's."""
+    """A stored group of episodes, as it is; StoreError where a run keeps none such: its bytes may be anybody's."""
     trajectories, decisions = group.get("trajectories"), group.get("decisions") or ()
     faults = {
         "trajectories": not trajectories or not all(isinstance(t, Trajectory) for t in trajectories),
