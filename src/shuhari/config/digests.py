@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+COPY, SOURCE = 16 * 2**20, 2**20  # bytes of a file or directory of which a copy is kept; of a file of Python in it
 WHOLE = 256 * 2**20  # bytes of a file, above which its digest is of its size, its beginning and its end
 
 
@@ -29,6 +30,18 @@ def compute_digest(path: Path) -> str:
             while chunk := opened.read(2**20):
                 code.update(chunk)
     return code.hexdigest()
+
+
+def explain_copy(place: Path) -> str:
+    """Why what stands at an absolute path without links is no copy that a run keeps; "" where it may be one. Before it
+    is read: a link may lead to a whole disk, and a program of few bytes takes hundreds of times as many to parse."""
+    if place.resolve() != place or any(p.is_symlink() for p in place.rglob("*")):
+        return "there is a link"
+    sizes = {file: file.stat().st_size for file in list_files(place)}
+    source = max((n for file, n in sizes.items() if file.suffix == ".py"), default=0)
+    if sum(sizes.values()) > COPY or source > SOURCE:
+        return f"it is larger than {SOURCE if source > SOURCE else COPY} bytes"
+    return ""
 
 
 def list_files(path: Path) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path as File
 from typing import Any
 
-from shuhari.config.digests import compute_digest
+from shuhari.config.digests import compute_digest, explain_copy
 from shuhari.config.library import find_recipe, list_names, read_table
 from shuhari.config.older import translate
 from shuhari.config.overlay import RecipeError, Tree
@@ -146,8 +146,11 @@ def _use_copies(table: Tree, run: File) -> set[str]:
         module = split_module(text) if not copy or File(copy).suffix == ".py" else ""
         if not copy or (_is_there(module) if module else find_named(text) is not None):
             continue
-        place = (run / NEEDS / MODULES / f"{module.replace('.', '/')}.py" if module else run / NEEDS / copy).resolve()
+        own = run.resolve() / NEEDS
+        place = own / MODULES / f"{module.replace('.', '/')}.py" if module else own / copy
         if place.exists():
+            if why := explain_copy(place):
+                raise RecipeError("", f"{text!r} is not there, and its copy {place} is not what was kept ({why})")
             if compute_digest(place) != digest:
                 message = f"{text!r} is not there, and its copy {place} is not what was kept (its content has changed)"
                 raise RecipeError("", f"{message}: put back the one or the other")
@@ -166,7 +169,7 @@ def _read_kept(run: File) -> dict[str, tuple[str, str]]:
         return {}
     entries = {k: e for k, e in kept.items() if isinstance(e, dict)} if isinstance(kept, dict) else {}
     found = {name: (entry.get("copy"), entry.get("digest")) for name, entry in entries.items()}
-    return {n: (c, str(d)) for n, (c, d) in found.items() if isinstance(c, str) and File(c).name == c}
+    return {n: (c, str(d)) for n, (c, d) in found.items() if isinstance(c, str) and File(c).name == c != ".."}
 
 
 def _find_path(text: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path as File
 
 from shuhari.config.overlay import RecipeError, Tree, copy_tree
 from shuhari.kernel import plugins
+from shuhari.store.files import read_file
 
 FORMAT = 2
 RECIPE, CLAIM = "recipe.toml", "claim.toml"  # of a method's folder
@@ -100,7 +101,8 @@ def read_table(name: str, source: Traversable) -> Tree:
 
 def _read_toml(name: str, source: Traversable) -> Tree:
     try:
-        return copy_tree(_parse(source.read_text(encoding="utf-8")))
+        data = read_file(source) if isinstance(source, File) else source.read_bytes()
+        return copy_tree(_parse(data.decode("utf-8")))
     except RecursionError:
         raise RecipeError("", f"recipe {name} is not TOML that can be read: its tables lie too deep") from None
     except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shuhari.data import Trajectory
+from shuhari.store.files import StoreError
+
 EPISODES = 3  # of a controller, that are played
 
 
@@ -44,8 +47,29 @@ def count_alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any]
     return list(found.values())
 
 
+def check_group(group: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored group of episodes, as it is; StoreError where a run keeps none such: its bytes may be anybody's."""
+    trajectories, decisions = group.get("trajectories"), group.get("decisions") or ()
+    faults = {
+        "trajectories": not trajectories or not all(isinstance(t, Trajectory) for t in trajectories),
+        "score": not isinstance(group.get("score", 0.0), float | int | None),
+        "why": not isinstance(group.get("why", ""), str),
+        "pieces": not isinstance(group.get("pieces") or {}, Mapping),
+        "weights": not isinstance(group.get("weights") or {}, Mapping),
+        "decisions": len(decisions) not in (0, len(trajectories or ())),
+    }
+    for name in (n for n, wrong in faults.items() if wrong):
+        raise StoreError(f"a group of step {group['step']} is none of episodes: its {name} is {group.get(name)!s:.60}")
+    for t, computed in zip(trajectories or (), decisions, strict=False):
+        if len(computed) != len(t.steps):
+            many = f"numbers of {len(computed)} steps, of {len(t.steps)}"
+            raise StoreError(f"a group of step {group['step']} has {many}")
+    return group
+
+
 def read_group(group: Mapping[str, Any]) -> dict[str, Any]:
     """A stored group in plain values."""
+    check_group(group)
     trajectories = group["trajectories"]
     problem = trajectories[0].request.problem
     decisions = group.get("decisions") or [[{}] * len(t.steps) for t in trajectories]

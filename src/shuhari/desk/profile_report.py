@@ -20,6 +20,7 @@ from shuhari.config.recipe import Recipe
 from shuhari.data import Info
 from shuhari.kernel.profile import Peaks, Profile, Work
 from shuhari.ports.hooks import ability
+from shuhari.store.files import read_file
 
 NUMBERS, TRACE = "profile.json", "trace.json"
 HEADS = ("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB")
@@ -120,7 +121,7 @@ class Cost:
 
 def read(path: Path) -> Any:
     """The numbers of the run at `path`, None where it has no profile."""
-    return json.loads((path / NUMBERS).read_text()) if (path / NUMBERS).is_file() else None
+    return json.loads(read_file(path / NUMBERS)) if (path / NUMBERS).is_file() else None
 
 
 RATES = {"sampled": "generate", "trained": "update"}  # what is worked on -> the phase in which it is

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shuhari.config.digests import compute_digest, list_files
+from shuhari.config.digests import COPY, SOURCE, compute_digest, list_files
 from shuhari.config.files import MODULES, NEEDS, find_named, split_module
 from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe
@@ -24,7 +24,6 @@ from shuhari.store import Store
 from shuhari.store.files import translate_errors
 
 ANEW = ": another --run trains with what is there now"
-COPY = 16 * 2**20  # bytes of a file or directory, above which no copy is kept
 
 
 def find_outside(recipe: Recipe, stages: Iterable[Any] = ()) -> dict[str, Path]:
@@ -77,7 +76,8 @@ def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
     listing: dict[str, dict[str, str | int | None]] = {}
     for name, path in outside.items():
         size = sum(f.stat().st_size for f in list_files(path))
-        copy = f"{digests[name][:8]}-{path.name}" if size <= COPY else None
+        small = all(f.stat().st_size <= SOURCE for f in list_files(path) if f.suffix == ".py")
+        copy = f"{digests[name][:8]}-{path.name}" if size <= COPY and small else None
         if copy is not None:
             target = store.path / NEEDS / copy
             with translate_errors(f"copy {path} to {target}"):

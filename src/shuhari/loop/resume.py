@@ -26,6 +26,7 @@ from shuhari.loop.reward_names import read_names, write_names
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
 from shuhari.store import Store
+from shuhari.store.files import read_file
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context
@@ -221,11 +222,14 @@ def open_store(
 def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Path], accept: bool) -> None:
     path = store.path
     file = path / "recipe.toml"
-    known = store.get("recipe") or (file.read_text() if file.is_file() else "")  # older runs have it in the file alone
+    stored = store.get("recipe")
+    known = stored or (read_file(file).decode() if file.is_file() else "")  # older runs have it in the file alone
     if known:
         recipe, originals = restore_names(recipe, known, path)
         outside = {originals.get(name, name): place for name, place in outside.items()}
     text = dump(recipe)
+    if known not in ("", text) and not stored and store.step < 0:
+        raise RecipeError("", f"{file} is there, and of no run: move it away, or choose another folder with --run")
     if not known or store.step < 0:  # a run that never made a step holds no folder
         store.write_text("recipe.toml", text)
         store.set(recipe=text, total=recipe.total, made_with=versions(), init=origin)

@@ -18,17 +18,19 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from shuhari.store import codec
+from shuhari.store import codec, sizes
 from shuhari.store import tensors as tensor_files
 from shuhari.store.files import CheckpointError, DamageError, read_file, remove, sync_directory, write_file
 from shuhari.store.names import join_block
 from shuhari.store.ring import RingFiles
 
 FORMAT = 2  # 1: the checksum of `tree.json` was that of its tree alone
+DOCUMENT = 2**30  # bytes of `tree.json`
 LIMIT = 4 * 2**30  # bytes of tensors a file; one tensor that is larger has a file of its own
 # `tensors`: bytes and crc32 of each file, in order
 _HEAD = re.compile(
-    rb'({"format":(\d+),"tensors":(\[\d+,\d+(?:,\d+,\d+)*\]),"rings":(\[.*?\])),"crc32":(\d+),"tree":', re.DOTALL
+    rb'({"format":(\d{1,9}),"tensors":(\[\d+,\d+(?:,\d+,\d+)*\]),"rings":(\[.*?\])),"crc32":(\d{1,10}),"tree":',
+    re.DOTALL,
 )
 
 
@@ -134,7 +136,7 @@ def _read_document(path: Path) -> tuple[list[int], list[str], bytes]:
     """(bytes and crc32 of each file of tensors, ring blocks, the tree's JSON)."""
     file = path / "tree.json"
     try:
-        data = read_file(file)
+        data = read_file(file, DOCUMENT)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: the file is missing") from None
     except OSError as error:
@@ -148,7 +150,7 @@ def _read_document(path: Path) -> tuple[list[int], list[str], bytes]:
     if zlib.crc32(text, zlib.crc32(head[1]) if format > 1 else 0) != int(head[5]):
         raise CheckpointError(f"{file}: its content is not what was written (checksum)")
     try:
-        sums, blocks = json.loads(head[3]), json.loads(head[4])
+        sums, blocks = sizes.read_json(head[3]), sizes.read_json(head[4])
         for block in blocks:
             join_block(path, block)
     except (ValueError, RecursionError, DamageError) as error:

@@ -11,6 +11,7 @@ In the JSON an object with the one key `$<tag>` is something that JSON has not.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,23 +40,30 @@ def encode(tree: Any, *, ring: Callable[[str, Ring], Any] | None = None) -> tupl
     return writer.write(tree, ""), writer.tensors
 
 
-def decode(value: Any, tensors: Mapping[str, Tensor], *, ring: Callable[[Any], Ring] | None = None) -> Any:
-    """The tree of (JSON, tensors); CodecError for anything that `encode` does not write."""
+def decode(
+    value: Any, tensors: Mapping[str, Tensor], *, ring: Callable[[Any], Ring] | None = None, numbers: float = math.inf
+) -> Any:
+    """The tree of (JSON, tensors); CodecError for anything that `encode` does not write, and for arrays of more than so
+    many `numbers` in all, each counted as often as it is named."""
     with refuse_errors():
-        return Reader(tensors, ring).read(value, 0)
+        return Reader(tensors, ring, numbers).read(value, 0)
 
 
-def dumps(tree: Any) -> bytes:
-    """A tree as self-contained bytes: a mark, the length of the JSON (8 bytes, little-endian), JSON, safetensors."""
-    value, tensors = encode(tree)
+def dumps(tree: Any, numbers: float = math.inf) -> bytes:
+    """A tree as self-contained bytes: a mark, the length of the JSON (8 bytes, little-endian), JSON, safetensors.
+    SizeError where `loads` would refuse its `numbers`."""
+    writer = Writer(None)
+    value, tensors = writer.write(tree, ""), writer.tensors
+    if writer.numbers > numbers:
+        raise sizes.SizeError(f"arrays of {writer.numbers} numbers: expected at most {numbers}")
     text = to_json(value)
     head = _MAGIC + len(text).to_bytes(8, "little") + text
     return b"".join([head, *files.pack(tensors)]) if tensors else head
 
 
-def loads(data: bytes, limit: int = 2**30, elements: int = TREE) -> Any:
+def loads(data: bytes, limit: int = 2**30, elements: int = TREE, numbers: float = math.inf) -> Any:
     """The tree of `dumps`; CodecError where the bytes are none, or are more than `limit`, or their JSON has more
-    `elements`."""
+    `elements`, or their arrays more `numbers`."""
     if len(data) > limit:
         raise CodecError(f"{len(data)} bytes: expected at most {limit}")
     if data[:8] != _MAGIC or len(data) < 16:
@@ -66,7 +74,7 @@ def loads(data: bytes, limit: int = 2**30, elements: int = TREE) -> Any:
     with refuse_errors():
         value = from_json(data[16:end], elements)
         tensors = files.unpack(data[end:]) if len(data) > end else {}
-        return decode(value, tensors)
+        return decode(value, tensors, numbers=numbers)
 
 
 def count_elements(data: bytes) -> int:

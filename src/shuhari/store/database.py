@@ -175,10 +175,11 @@ class Store:
         with suppress(sqlite3.Error):  # a full disk: the log stays beside the database, and counts
             self._db.close()
         if error is not None and self._trail is not None and self.step < 0:
-            files = (*schema.FILES, Lock.NAME, "recipe.toml", "data.json")
-            needs = sorted((self.path / "needs").rglob("*"), reverse=True)
+            files = ("recipe.toml", "data.json", *schema.FILES, Lock.NAME)  # the database late: it says whose they are
+            needs = self.path / "needs"
+            copies = sorted(needs.rglob("*"), reverse=True) if self._trail.is_new(needs) else ()
             folders = [] if is_linked(self.path) else [self._kept.rings.root, self._kept.folder]
-            own = [*folders, *needs, *(self.path / n for n in (*files, "needs"))]
+            own = [*folders, *copies, *(self.path / n for n in (*files, "needs"))]
             self._trail.remove(own)
         self._trail = None
         if self._linked is not None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, FrozenDict, Problem, Request, Sampling, Status, Step, Trajectory, nearest
-from shuhari.store.encode import DEPTH, FIELDS, WIRE
+from shuhari.store.encode import DEPTH, FIELDS, WIRE, count_numbers
 from shuhari.store.files import StoreError
 from shuhari.store.ring import Ring
 
@@ -91,8 +91,11 @@ def from_tree(tree: Mapping[str, Any]) -> Batch:
 class Reader:
     """JSON back into a tree. Each tag has a method; whatever goes wrong in one makes a CodecError in `decode`."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], ring: Callable[[Any], Ring] | None) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], ring: Callable[[Any], Ring] | None, numbers: float = math.inf
+    ) -> None:
         self.tensors, self.ring = tensors, ring
+        self.numbers = numbers  # that arrays may still stand for, each time that they are named
         self.left = sum(x.nbytes for x in tensors.values())  # bytes that may be copied out of tensors: each once
 
     def read(self, x: Any, depth: int) -> Any:
@@ -119,7 +122,7 @@ class Reader:
     def _read_tag(self, tag: str, value: Any, depth: int) -> Any:
         name = tag[1:]
         if name == "array":
-            return self._read_array(value)
+            return self._count(self._read_array(value))
         if name == "tuple":
             return tuple([self.read(v, depth) for v in value])
         if name in WIRE:
@@ -132,9 +135,9 @@ class Reader:
         if name == "map":
             return {self._read_key(k, depth): self.read(v, depth) for k, v in value}
         if name == "tensor":
-            return self.tensors[value]
+            return self._count(self.tensors[value])
         if name == "complex":
-            return torch.view_as_complex(self.tensors[value])
+            return torch.view_as_complex(self._count(self.tensors[value]))
         if name == "blob":
             return self._read_blob(value)
         if name == "scalar":
@@ -142,7 +145,7 @@ class Reader:
         if name == "float":
             return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[value]
         if name == "int":
-            return int(value, 16)
+            return _read_int(value)
         if name == "Status":
             return Status(value)
         if name == "Batch":
@@ -152,6 +155,13 @@ class Reader:
         if name == "Blocks" and self.ring is not None:
             return self.ring(value)
         raise CodecError(f"the tag {tag!r}; {nearest(name, ['array', 'tensor', 'tuple', *WIRE])}")
+
+    def _count(self, x: Any) -> Any:
+        """An array as it is; CodecError where what is read of it, as lists of numbers, would be more than may be."""
+        self.numbers -= count_numbers(x.shape)
+        if self.numbers < 0:
+            raise CodecError(f"arrays of more numbers than may be: one more of the shape {str(list(x.shape))[:60]}")
+        return x
 
     def _read_blob(self, name: Any) -> bytes:
         x = self.tensors[name]
@@ -206,6 +216,13 @@ def _name_grades(fields: Mapping[str, Any]) -> dict[str, Any]:
     }))
     told = fields["graded_by"].items()
     return {grader: (names if given else None) if type(given) is bool else given for grader, given in told}
+
+
+def _read_int(text: str) -> int:
+    """A whole number beyond 64 bits; such as a generator's state has."""
+    if len(text) > 256:
+        raise CodecError(f"a number of {len(text)} hexadecimal digits: expected at most 256")
+    return int(text, 16)
 
 
 def _make_ring(fields: dict[str, Any]) -> Ring:

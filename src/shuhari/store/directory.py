@@ -19,6 +19,7 @@ from shuhari.store import finding, schema
 from shuhari.store.files import CheckpointError, StoreError, is_locked, read_file, translate_errors
 from shuhari.store.names import join_checkpoint, read_name
 from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
+from shuhari.store.sizes import check_table
 
 NEWEST = 8  # runs that a message names
 
@@ -98,15 +99,17 @@ class Run:
         with self._open() as db:
             rows = list(read_rows(db, "steps", "where step > ? order by step limit ?", args))
         values = [self._parse(f"step {row[0]}", row[3], dict) for row in rows]
+        names = dict.fromkeys(
+            n
+            for v in values
+            for n in v
+        )
+        check_table(len(names), len(rows), sum(map(len, values)))
         columns: dict[str, list[Any]] = {
             n: [row[i] for row in rows]
             for i, n in enumerate(("step", "stage", "wall"))
         }
-        for name in dict.fromkeys(
-            n
-            for v in values
-            for n in v
-        ):
+        for name in names:
             if name not in ("step", "stage", "wall"):
                 columns[name] = [v.get(name) for v in values]
         return columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,11 @@ _NATIVE = {str(dtype).removeprefix("torch.") for dtype in files.NAMES}  # numpy'
 _INLINE = 512  # bytes of an array that stands in the JSON: thousands of small arrays make slow tensor files
 
 
+def count_numbers(shape: Iterable[int]) -> int:
+    """What an array of a shape costs as lists, in numbers: an empty list, of which one without any is made, is many."""
+    return math.prod(n or 64 for n in shape)
+
+
 def to_tree(batch: Batch) -> dict[str, Any]:
     """A batch as a plain tree: its columns (own copies of a view's rows), the steps they use, its links."""
     flat = batch.flat()
@@ -37,6 +42,7 @@ class Writer:
         self.ring = ring
         self.tensors: dict[str, Tensor] = {}
         self.depth = 0
+        self.numbers = 0  # that arrays stand for, each time that they are named
         self._names: dict[Any, str] = {}
         self._alive: list[Any] = []  # an address stands for a tensor only as long as nothing else can take it
 
@@ -47,7 +53,7 @@ class Writer:
         if kind is str:
             return x if x.isascii() or _is_unicode(x) else {"$text": _to_base64(x.encode("utf-8", "surrogatepass"))}
         if kind is int:
-            return x if -(2**63) <= x < 2**64 else {"$int": hex(x)}
+            return x if -(2**63) <= x < 2**64 else _write_int(x, path)
         if kind is float:
             return x if math.isfinite(x) else {"$float": repr(x)}
         if self.depth >= DEPTH:
@@ -65,6 +71,8 @@ class Writer:
             return [self.write(v, f"{path}/{i}") for i, v in enumerate(x)]
         if kind is tuple:
             return {"$tuple": [self.write(v, f"{path}/{i}") for i, v in enumerate(x)]}
+        if kind is np.ndarray or isinstance(x, Tensor):
+            self.numbers += count_numbers(x.shape)
         if kind is np.ndarray:
             return self._write_array(x, path)
         if isinstance(x, Tensor):
@@ -145,6 +153,12 @@ class Writer:
 
 def _name(path: str) -> str:
     return path.removeprefix("/") or "the tree"
+
+
+def _write_int(x: int, path: str) -> Any:
+    if abs(x) >= 2**1000:
+        raise TypeError(f"{_name(path)} is a whole number of {x.bit_length()} bits: expected at most 1000")
+    return {"$int": hex(x)}
 
 
 def _to_base64(raw: bytes) -> str:

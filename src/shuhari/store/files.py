@@ -26,6 +26,7 @@ except ImportError:  # no lock on such a system: two writers of one run are then
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # open a pipe without waiting for its other end
 _ITSELF = getattr(os, "O_NOFOLLOW", 0)  # write no file elsewhere that a link in the run's folder names
+TEXT = 2**26  # bytes of a text of a run, such as its recipe
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left, on the disk or to its user
 
 
@@ -65,14 +66,18 @@ def follow_umask(folder: Path) -> None:
         path.chmod(mode)
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a plain file, behind links too. OSError for anything else, such as a pipe, which would wait for
-    ever, or a device, which may never end."""
+def read_file(path: Path, most: int = TEXT) -> bytes:
+    """The bytes of a plain file, behind links too. OSError for one of more than so many bytes, as holes in a file cost
+    its maker nothing, and for anything else, such as a pipe, which would wait for ever, or a device, which may never
+    end."""
     if (kind := describe_kind(path)) not in ("", "file"):
         raise OSError(errno.EINVAL, f"it is a {kind}, no plain file", str(path))
     with open(os.open(path, os.O_RDONLY | _AT_ONCE), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # another by now
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):  # another by now
             raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        if found.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {found.st_size} bytes: expected at most {most}", str(path))
         return file.read()
 
 
@@ -175,21 +180,25 @@ def make_run_folder(path: Path) -> None:
 
 class Trail:
     """What is about to be made at `path`, so that it can be taken back: the folders on the way there that are missing
-    yet, and what stands there already."""
+    yet, and what stands there already, which stays, with all that lies in it or behind it."""
 
     def __init__(self, path: Path) -> None:
         self.missing = [p for p in (path, *path.parents) if not p.exists()]
         self.path, self.before = path, set(path.iterdir()) if path.is_dir() else set()
 
+    def is_new(self, path: Path) -> bool:
+        """Whether what is at a path below was not there before."""
+        return self.before.isdisjoint((path, *path.parents))
+
     def remove(self, own: Collection[Path]) -> None:
-        """Remove the files and empty folders `own`, in order, and the folders on the way there; all of it stays where
-        more than that has been made."""
+        """Remove the files and empty folders `own` that are new, in order, and the folders on the way there; all of it
+        stays where more than that has been made."""
         with suppress(OSError):
             there = set(self.path.iterdir()) if self.path.is_dir() else set[Path]()
             if there - self.before - {*own}:
                 return
-            for path in own:
-                if path.is_dir():
+            for path in filter(self.is_new, own):
+                if path.is_dir() and not path.is_symlink():
                     path.rmdir()
                 else:
                     path.unlink(missing_ok=True)

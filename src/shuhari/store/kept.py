@@ -17,7 +17,7 @@ from typing import Any
 from shuhari.kernel.stats import UNGRADED
 from shuhari.store import checkpoint
 from shuhari.store.files import remove
-from shuhari.store.names import join_checkpoint, read_name
+from shuhari.store.names import is_checkpoint, join_checkpoint, read_name
 from shuhari.store.ring import RingFiles
 from shuhari.store.rows import read_rows
 
@@ -99,7 +99,7 @@ class Kept:
             self.all.append(Checkpoint(name, step, bool(pinned), score, blocks))
         names = {k.name for k in self.all}
         for entry in self.folder.iterdir():
-            if entry.name not in names and entry.name.startswith(("step-", ".tmp-")):
+            if entry.name not in names and is_checkpoint(entry.name):
                 remove(entry)
         if not damaged:
             self.rings.sweep({

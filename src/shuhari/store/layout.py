@@ -1,13 +1,14 @@
 """What stands in a run's folder, and of which kind: files of the library are plain files, its folders folders.
 
 Anything else in the place of one (a named pipe, which waits for ever; a folder, which no file can replace) would be met
-at the end of a run, so it is looked for at its start. Links lead out of the folder, so what is removed behind one could
-be anybody's: one in the place of `checkpoints` is looked into (`linked`), one below it is refused. What others have put
-there is nobody's business here.
+at the end of a run, so it is looked for at its start. Links lead out of the folder, so what is written or removed
+behind one could be anybody's: one in the place of `checkpoints` is looked into (`linked`), others are refused. What
+others have put there is nobody's business here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from shuhari.store import linked, schema
@@ -30,15 +31,24 @@ def find_odd(run: Path) -> dict[str, str]:
             found[name] = f"{run / name} is a {there}: expected a {kind}"
     if why := linked.find_foreign(run):
         found["checkpoints"] = why
-    rings = run / "checkpoints" / "rings"
-    below = sorted(rings.iterdir()) if rings.is_dir() else []
-    for path in [p for p in (rings, *below) if p.is_symlink()]:
-        found[str(path.relative_to(run))] = f"{path} is a link: expected a folder itself, as files are removed there"
+    for path in _list_links(run):
+        found[str(path.relative_to(run))] = f"{path} is a link: expected none, as what is there is written or removed"
     for name in TEXTS:
         if describe_kind(run / f".tmp-{name}") == "folder":  # where the file is written before it is renamed
             found[f".tmp-{name}"] = f"{run / f'.tmp-{name}'} is a folder, and {name} is written there first"
     return {name: what for name, what in found.items() if not name.startswith(("needs/", "checkpoints/"))
             or name.partition("/")[0] not in found}  # fmt: skip
+
+
+def _list_links(run: Path) -> Iterator[Path]:
+    """The links in the place of what is written, or removed, where it is: the database, which SQLite would write to
+    behind a link, and folders but that of the checkpoints, with those in them that are another ring, or another run."""
+    rings, children = run / "checkpoints" / "rings", run / "children"
+    for path in (*(run / name for name in (*schema.FILES, "needs", "needs/modules", "shared")), rings, children):
+        if path.is_symlink():
+            yield path
+        elif path in (rings, children) and path.is_dir():
+            yield from (p for p in sorted(path.iterdir()) if p.is_symlink())
 
 
 def refuse_odd(run: Path) -> None:

@@ -30,7 +30,8 @@ def find_foreign(run: Path) -> str:
     """Why the folder that `checkpoints` leads to is not this run's; "" where it is, or is no link."""
     if not is_linked(run) or not (folder := (run / "checkpoints").resolve()).is_dir():
         return ""
-    own, named = None, set[str]()
+    own: object = None
+    named = set[str]()
     with suppress(StoreError, sqlite3.Error, FileNotFoundError), closing(schema.connect(run)) as db:
         own, named = read_fact(db, ID), {name for _, name, *_ in read_rows(db, "checkpoints")}
     what = f"{run / 'checkpoints'} is a link to {folder}, which"
@@ -39,7 +40,10 @@ def find_foreign(run: Path) -> str:
     owner = _read_owner(folder)
     if owner is None:  # of a new run, or of one that was linked before there were owners
         theirs = [step for name, step in list_folders(run) if name not in named]
-        return f"{what} holds checkpoints that the run does not name, of steps {theirs[:8]}" if len(theirs) > 1 else ""
+        own_too = any(name in named for name, _ in list_folders(run))  # beside which a kill leaves one without a name
+        if len(theirs) > own_too:
+            return f"{what} holds checkpoints that the run does not name, of steps {theirs[:8]}"
+        return ""
     if owner.get("id") != own:
         return f"{what} is, by its {OWNER}, of another run ({str(owner.get('run'))!r:.200})"
     other = Path(str(owner.get("run")))

@@ -14,6 +14,8 @@ from shuhari.store.files import DamageError
 
 _STEP = re.compile(r"step-(\d{8,18})(?:\.(\d{1,18}))?", re.ASCII)
 _BLOCK = re.compile(r"([\w-]{1,200})/(\w[\w.-]{0,200}\.safetensors)", re.ASCII)
+_OWN_BLOCK = re.compile(r"\w{0,80}-[0-9a-f]{8}/\d{6,}-[\w.-]+\.safetensors", re.ASCII)  # as they are called here
+_PART = re.compile(r"\.tmp-(.+)", re.DOTALL)  # of what was being written
 
 
 def read_name(name: object) -> tuple[int, int]:
@@ -38,6 +40,18 @@ def join_block(rings: Path, name: object) -> Path:
     if found is None:
         raise DamageError(f"{name!r:.80} is not the name of a block: expected <ring>/<block>.safetensors")
     return rings / found[1] / found[2]
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether an entry of the folder of checkpoints is one by its name, or a part of one: nothing else is removed."""
+    part = _PART.fullmatch(name)
+    return _STEP.fullmatch(part[1] if part else name) is not None
+
+
+def is_block(folder: str, name: str) -> bool:
+    """The same of `folder/name` in that of rings."""
+    part = _PART.fullmatch(name)
+    return _OWN_BLOCK.fullmatch(f"{folder}/{part[1] if part else name}") is not None
 
 
 def list_folders(run: Path) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ from shuhari.store import codec, sizes
 def pack(group: Mapping[str, Any]) -> bytes:
     """A group (trajectories, rewards, reasons, anything the codec takes) as compressed bytes. SizeError where `unpack`
     would refuse it, being too large."""
-    plain = codec.dumps(dict(group))
+    plain = codec.dumps(dict(group), sizes.GROUP)
     if len(plain) > sizes.GROUP:
         raise sizes.SizeError(f"{len(plain)} bytes: expected at most {sizes.GROUP}")
     if len(plain) > sizes.ELEMENTS and (n := codec.count_elements(plain)) > sizes.ELEMENTS:
@@ -26,7 +26,7 @@ def unpack(data: bytes) -> dict[str, Any]:
         plain = sizes.unzip(data)
     except (zlib.error, sizes.SizeError, TypeError) as error:  # no bytes: a row without a checksum may have text there
         raise codec.CodecError(f"a stored rollout: {error}") from error
-    group = codec.loads(plain, sizes.GROUP, sizes.ELEMENTS)
+    group = codec.loads(plain, sizes.GROUP, sizes.ELEMENTS, sizes.GROUP)
     if not isinstance(group, dict):
         raise codec.CodecError(f"a stored rollout is a {type(group).__name__}: expected a mapping")
     return group

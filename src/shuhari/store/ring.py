@@ -6,10 +6,11 @@ files named by the checkpoint that wrote them, never changed afterwards; a check
 
 from __future__ import annotations
 
+import math
 import re
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,20 @@ from torch import Tensor
 from shuhari.data import Array
 from shuhari.store import tensors
 from shuhari.store.files import CheckpointError, DamageError, read_file, replace_file, sync_directory
-from shuhari.store.names import join_block
+from shuhari.store.names import is_block, join_block
 
+LARGEST, BLOCKS = 2**44, 2**24  # bytes and blocks of a ring that is read
+ALIGNED = 64  # bytes
 _DTYPES = {str(d).removeprefix("torch."): d for d in tensors.NAMES}
+
+
+def _make_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros [N, ...] that take memory only where they are written to: a ring may be large, and hold little. They lie as
+    torch's do, as sums of the same numbers at other alignments may differ in their last bits."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + ALIGNED, np.uint8)
+    first = -raw.ctypes.data % ALIGNED
+    return torch.from_numpy(raw[first : first + size]).view(dtype).view(*shape)
 
 
 class Ring:
@@ -135,26 +147,31 @@ class RingFiles:
     def load(self, manifest: Mapping[str, Any]) -> Ring:
         """The ring of a manifest; CheckpointError names a block that is missing or damaged."""
         capacity, block = manifest["capacity"], manifest["block"]
-        spec = manifest["columns"]
-        columns = {n: torch.zeros(capacity, *shape, dtype=_DTYPES[dtype]) for n, (dtype, shape) in spec.items()}
+        spec = {n: (_DTYPES[dtype], shape) for n, (dtype, shape) in manifest["columns"].items()}
+        row = sum(math.prod(shape) * dtype.itemsize for dtype, shape in spec.values())
+        if capacity * row > LARGEST or capacity > BLOCKS * block:
+            raise CheckpointError(f"{self.root}: a ring of {capacity} rows in blocks of {block}, {row} bytes each: "
+                                  f"expected at most {LARGEST} bytes and {BLOCKS} blocks")  # fmt: skip
+        columns = {n: _make_zeros((capacity, *shape), dtype) for n, (dtype, shape) in spec.items()}
         ring = Ring(columns, 0, block)
         ring.written = manifest["written"]
         files: dict[int, tuple[str, int]] = {}
         for b, file, crc in manifest["files"]:
-            for name, x in self._read_block(file, crc).items():
+            for name, x in self._read_block(file, crc, block * row).items():
                 columns[name][b * block : (b + 1) * block] = x
             ring.touch(b * block)
             files[b] = file, crc
         self._stored[manifest["name"]] = weakref.ref(ring), ring.stamps.copy(), files
         return ring
 
-    def _read_block(self, file: str, crc: int) -> dict[str, Tensor]:
+    def _read_block(self, file: str, crc: int, size: int) -> dict[str, Tensor]:
+        """The columns of a block, of at most `size` bytes."""
         try:
             path = join_block(self.root, file)
         except DamageError as error:
             raise CheckpointError(f"{self.root}: {error}") from None
         try:
-            data = read_file(path)
+            data = read_file(path, size + 2**20)
         except FileNotFoundError:
             raise CheckpointError(f"{path}: the file is missing") from None
         except OSError as error:
@@ -177,7 +194,7 @@ class RingFiles:
             return
         for folder in [x for x in self.root.iterdir() if x.is_dir() and not x.is_symlink()]:
             for path in folder.glob("*.safetensors"):
-                if f"{folder.name}/{path.name}" not in wanted:
+                if f"{folder.name}/{path.name}" not in wanted and is_block(folder.name, path.name):
                     path.unlink(missing_ok=True)
             if not any(folder.iterdir()):
                 folder.rmdir()

@@ -21,6 +21,7 @@ from shuhari.data import Array
 from shuhari.store import Run
 from shuhari.store.directory import read_change_time
 from shuhari.store.rows import read_rows
+from shuhari.store.sizes import check_table
 
 KEPT = 6  # runs
 AT_ONCE = 0.2  # seconds that a reader is waited for
@@ -63,13 +64,16 @@ class _Table:
     """Rows as they come, in arrays that grow."""
 
     n: int = 0
+    values: int = 0  # that were stored
     step: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
     columns: dict[str, Array] = field(default_factory=dict)
     stages: list[tuple[str, int]] = field(default_factory=list)
 
     def add(self, step: int, stage: str, wall: float, values: Mapping[str, Any]) -> None:
         size = len(self.step)
+        self.values += len(values)
         if self.n == size:
+            check_table(len(self.columns), size, self.values)
             self.step = np.concatenate([self.step, np.zeros(size, np.int64)])
             self.columns = {k: np.concatenate([c, np.full(size, np.nan)]) for k, c in self.columns.items()}
         if not self.stages or self.stages[-1][0] != stage:

@@ -99,7 +99,7 @@ def _shorten(seen: Any) -> str:
         return format_number(seen)
     if seen and isinstance(seen[0], list):
         shape = [len(seen)]
-        while isinstance(seen[0], list):
+        while seen and isinstance(seen[0], list):
             seen = seen[0]
             shape.append(len(seen))
         return f"picture {' x '.join(map(str, shape))}"

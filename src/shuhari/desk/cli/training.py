@@ -118,11 +118,12 @@ def _is_complete(path: Path, recipe: Recipe, init: str) -> bool:
     """Whether the run at `path` is complete; a run of another recipe or origin is for `open_run` to refuse."""
     from shuhari.config.recipe import dump, find_differences, restore_names, spreads
     from shuhari.store import Run
+    from shuhari.store.files import read_file
 
     if not (path / "run.sqlite").is_file() or not (path / "recipe.toml").is_file():
         return False
     there = Run(path)
-    text = (path / "recipe.toml").read_text()
+    text = read_file(path / "recipe.toml").decode()
     changed = find_differences(text, dump(restore_names(recipe, text, path)[0]))
     same = all(map(spreads, changed)) and (not init or there.get("init", "") == init)
     return same and there.status == "complete"

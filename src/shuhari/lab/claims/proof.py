@@ -271,12 +271,13 @@ def _compare_columns(columns: Mapping[str, Sequence[Any]], path: Path) -> str | 
 
 
 def _link_runs(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
-    """Link the present names of runs to those that a result was measured with."""
+    """Link the present names of runs to those that a result was measured with, and that lie below `root`."""
     jobs = {(job.arm, job.seed): job.path for job in plan_runs(claim, root)} if result["arms"] else {}
     for arm, kept in result["arms"].items():
         for seed, name in zip(result["seeds"], kept.get("runs", ()), strict=False):
             old, new = root / name, jobs[arm, seed]
-            if old.is_dir() and old != new and not new.exists():
+            inside = old.resolve().is_relative_to(root.resolve())  # the document may be anybody's
+            if inside and old.is_dir() and old != new and not new.exists():
                 new.unlink(missing_ok=True)
                 new.symlink_to(old.resolve(), target_is_directory=True)
 

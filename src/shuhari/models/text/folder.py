@@ -9,7 +9,6 @@ Axes: none; sizes are numbers of parameters.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -20,11 +19,13 @@ from typing import Any
 import torch
 
 from shuhari.data import nearest
+from shuhari.store import sizes
 from shuhari.store.files import find_memory
 
 WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 TEXT = 1 << 29  # bytes of a file of JSON
+ELEMENTS = 1 << 24  # of a file of JSON; a vocabulary has some for each token and merge
 EXPERTS, ADAPTED = 4096, 1 << 16  # in one layer; entries of a list of adapters
 SLACK = 10_000_000  # parameters that a model may have beside those stored, or twice those
 CONVERT = (
@@ -74,7 +75,7 @@ def read_json(file: Path) -> dict[str, Any]:
     if (size := file.stat().st_size) > TEXT:
         raise ValueError(f"{file} has {size} bytes: expected JSON of at most {TEXT}")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = sizes.read_json(file.read_text(encoding="utf-8"), ELEMENTS)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {str(error) or type(error).__name__}") from None
     if not isinstance(found, dict):

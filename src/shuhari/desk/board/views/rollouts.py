@@ -12,7 +12,7 @@ from pydantic import Field
 
 from shuhari.data import Array, Step, Trajectory, find_outcomes, is_tokens, sum_reward
 from shuhari.desk.board.catalogue import Catalogue
-from shuhari.desk.episodes import list_reasons, to_readable
+from shuhari.desk.episodes import check_group, list_reasons, to_readable
 from shuhari.desk.printable import make_printable
 from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.tokens import count_leaves, find_ranges, follow, read_numbers, spell, unroll
@@ -76,7 +76,7 @@ def _cut_names(group: Mapping[str, Any]) -> dict[str, Any]:
 def open_group(runs: Catalogue, run: str, id: Id) -> dict[str, Any]:
     """A group with its episodes: rewards by name, why, and the first tokens of each step with all that is known of
     them. Episodes that are alike come once, with the numbers of all that are (`alike`)."""
-    group = Run(runs.find(run)).read_group(id)
+    group = check_group(Run(runs.find(run)).read_group(id))
     trajectories: Sequence[Trajectory] = group["trajectories"]
     problem, decisions = trajectories[0].request.problem, _read_decisions(group)
     numbers = [[read_numbers(s, c) for s, c in zip(t.steps, d, strict=True)]
@@ -122,7 +122,7 @@ def open_tokens(
     limit: Annotated[int, Field(ge=1, le=20_000)] = TOKENS,
 ) -> dict[str, Any]:
     """{pieces, mask, numbers} of tokens of a step beyond those of `open_group`."""
-    group = Run(runs.find(run)).read_group(id)
+    group = check_group(Run(runs.find(run)).read_group(id))
     at = _find_step(group, episode, step)
     columns = read_numbers(at, _read_decisions(group)[episode][step])
     return _tell_tokens(at, columns, group.get("pieces") or {}, offset, limit)
@@ -131,7 +131,7 @@ def open_tokens(
 def open_text(runs: Catalogue, run: str, id: Id, part: str, offset: Id = 0) -> dict[str, Any]:
     """{text, left, next}: more of a text that was cut, from a character on. part: "prompt/TURN", "answer",
     "reason/EPISODE/NAME", "said/EPISODE/STEP" or "told/EPISODE/STEP"."""
-    group = Run(runs.find(run)).read_group(id)
+    group = check_group(Run(runs.find(run)).read_group(id))
     kind, *rest = part.split("/", 2)
     problem = group["trajectories"][0].request.problem
     try:
