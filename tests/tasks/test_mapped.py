@@ -39,7 +39,8 @@ def test_what_maps_nothing_changes_nothing() -> None:
     [
         ([GSM], {"columns": {"promt": "question"}}, "columns.promt: a row has no such field; did you mean 'prompt'"),
         ([GSM], {"columns": {"prompt": "questions"}}, "line 1: no column 'questions', which columns.prompt names; did"),
-        ([GSM], {}, r"line 1: no 'prompt' and no 'messages'; .*task.columns.prompt=<name>"),
+        ([{"task": "a"}], {}, r"line 1: no 'prompt' and no 'messages'; .*task.columns.prompt=<name>"),
+        ([GSM], {}, "every `answer` is worked out and ends in `#### <number>`: say how .*task.format = 'gsm8k'"),
         ([{"prompt": "a", "answer": "72"}], {"format": "gsm8k"}, "line 1: `answer` is '72': expected `#### <number>`"),
         ([{"prompt": "a", "answer": 72}], {"format": "gsm8k"}, "line 1: `answer` is 72: expected `#### <number>`"),
         ([GSM], {"format": "gms8k"}, "gms8k"),

@@ -25,7 +25,7 @@ from shuhari.models.text.tokenizers import Template
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.rollouts.function_tool import FunctionTool, ToolError
-from shuhari.tasks.rows import read_strictly
+from shuhari.tasks.reading import read_strictly
 from shuhari.tasks.source import CALLS
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
