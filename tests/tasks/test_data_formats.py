@@ -75,7 +75,8 @@ def test_sharegpt(make: Any) -> None:
 def test_calls_of_tools_stay_in_the_messages(make: Any, arguments: Any) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "price", "arguments": arguments}}
     talk = [HI, {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c1", "content": "3"}, {"role": "assistant", "content": "It is 3."}]  # fmt: skip
+            {"role": "tool", "tool_call_id": "c1", "content": "3"},
+            {"role": "assistant", "content": "It is 3."}]  # fmt: skip
     problem = first(make({"messages": talk}))
     called = problem.prompt[1]
     assert called["content"] == "" and problem.solution == "It is 3."
@@ -193,8 +194,8 @@ def test_a_mark_of_utf_8_is_read(make: Any) -> None:
     [
         ({"question": "q", "answer": "a"}, "q", "a", None, "reads `question` as the prompt and `answer` as the answer"),
         ({"query": "q", "response": "r"}, "q", None, "r", "`query` as the prompt and `response` as the demonstration"),
-        ({"problem": "q", "solution": "s", "answer": 4}, "q", 4, "s", "`problem` as the prompt, `answer` as the answer"),
-        ({"instruction": "do", "input": "it", "output": "o"}, "do\n\nit", None, "o", "`instruction` (and `input` behind"),
+        ({"problem": "q", "solution": "s", "answer": 4}, "q", 4, "s", "`problem` as the prompt, `answer` as the"),
+        ({"instruction": "do", "input": "it", "output": "o"}, "do\n\nit", None, "o", "`instruction` (and `input`"),
         ({"instruction": "do", "input": "", "output": "o"}, "do", None, "o", "`instruction` (and `input` behind it)"),
         ({"instruction": "do", "output": "o"}, "do", None, "o", "`instruction` as the prompt and `output` as the dem"),
         ({"input": "i", "output": "o"}, "i", None, "o", "`input` as the prompt and `output` as the demonstration"),
@@ -224,7 +225,7 @@ def test_what_was_recognised_is_where_errors_and_reports_look(make: Any) -> None
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"question": "q", "problem": "p", "answer": "a"}, "`question` and `problem` may each be the prompt: say which"),
+        ({"question": "q", "problem": "p", "answer": "a"}, "`question` and `problem` may each be the prompt: say"),
         ({"question": "q", "response": "r", "output": "o"}, "`response` and `output` may each be the demonstration"),
         ({"text": "t", "label": 1}, "`text` beside `label` may be a prompt or .*task.columns.answer = 'label'"),
         ({"input": "i"}, "no 'prompt' and no 'messages'"),
@@ -288,7 +289,7 @@ def test_a_folder_has_a_file_for_each_split(tmp_path: Path) -> None:
     task = File(str(folder))
     assert task.counts == {"test": 1, "train": 3, "validation": 1}
     assert [p.prompt for p in task.problems("train").problems] == ["a", "b", "c"]
-    assert [*task.places.values()][0] == "test.json, row 1"
+    assert next(iter(task.places.values())) == "test.json, row 1"
     (folder / "train.jsonl").write_text(lines({"prompt": "e"}))
     with pytest.raises(ValueError, match=r"test\.json, row 1 and train\.jsonl, line 1 have one prompt but the splits"):
         File(str(folder))

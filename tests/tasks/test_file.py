@@ -267,7 +267,7 @@ def test_the_alphabet_has_pairs(write: Any) -> None:
 
 def test_a_table_is_refused_with_the_command_that_mends_it(tmp_path: Path) -> None:
     (tmp_path / "rows.xlsx").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="a spreadsheet: expected JSON Lines, .* or TSV: save it as CSV"):
+    with pytest.raises(ValueError, match=r"a spreadsheet: expected JSON Lines, .* or TSV: save it as CSV"):
         File(str(tmp_path / "rows.xlsx"))
 
 

@@ -41,6 +41,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "make": None,  # () -> a Gymnasium environment, for lanes
     "alphabet": "",  # the characters of all its texts, for tokenizers of characters
     "read_from": EMPTY,  # field of a problem -> the column of the data that it is read from
+    "fit": None,  # (split, problems): these in the place of a split's listed rows, which a model cannot all read
     "ungraded": False,  # whether it grades nothing
     "answers": do_nothing,  # (problem) -> Answers | None, see Listing
     "first_wrong": None,  # (problem, text) -> the place of the first character that is wrong; None where it is right
@@ -107,7 +108,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "spreads": (),  # the settings that say how the work is spread, not what is done; read from its class
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
-    "odd": (),  # of a recording: what is to be told of what it has read, in words
+    "odd": (),  # of a recording, or a task of listed rows: what is to be told of what it has read, in words
     "unknown": "",  # of a recording, or a buffer of one: the first reward in it that is not known, in words
     "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns

@@ -94,6 +94,11 @@ class File:
         return {split: len(rows) for split, rows in self._splits.items()}
 
     @property
+    def named_splits(self) -> tuple[str, ...]:
+        """The splits that rows, or the files of a folder, name."""
+        return tuple(dict.fromkeys(row.split for row in self._read.rows if row.split))
+
+    @property
     def raw_columns(self) -> Mapping[str, int]:
         """Column of the file -> how many rows have a value there."""
         return self._read.columns

@@ -40,7 +40,7 @@ def describe_unused(there: Iterable[str], asked: Iterable[str], counts: dict[str
     """What of the splits of a data set nobody asks for, in words; "" where all are used."""
     there = list(there)
     used = {find_split(split, there) for split in asked}
-    left = [f"{name!r} ({counts[name]} rows)" for name in there if name not in used]
+    left = [f"{name!r} ({counts[name]} row{'s' * (counts[name] != 1)})" for name in there if name not in used]
     if not left:
         return ""
     return f"nothing here reads its split{'s' * (len(left) > 1)} {' and '.join(left)}" if left else ""
