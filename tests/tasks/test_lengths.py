@@ -65,8 +65,8 @@ def test_what_is_said() -> None:
     found = measure(rows, Words(), 20)
     told = describe(found, rows, context="models.policy.context")
     assert told == (
-        "5 of 7 rows are longer than the 20 tokens that the model reads (longest 30: line 30; also line 28, line 27 and "
-        '2 more): set models.policy.context = 32, or task.too_long = "leave_out" or "cut"'
+        "5 of 7 rows are longer than the 20 tokens that the model reads (longest 30: line 30; also line 28, line 27 "
+        'and 2 more): set models.policy.context = 32, or task.too_long = "leave_out" or "cut"'
     )
     assert "set task.too_long" in describe(found, rows, context="models.policy.context", most=20)
     assert "context = 31, or" in describe(found, rows, context="models.policy.context", most=31)

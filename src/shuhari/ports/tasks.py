@@ -68,7 +68,7 @@ class Makes(Protocol):
 
 class Fits(Protocol):
     """A task of listed rows that can do without some, or with shorter ones: `fit` says which stand for a split's. It
-    has `too_long`, `path`, `places` (id of a problem -> where it stands), `counts` (split -> how many) and `named_splits`,
+    has `too_long`, `path`, `places` (id of a problem -> where it stands), `counts` (of its splits) and `named_splits`,
     as `tasks.file.File`."""
 
     def fit(self, split: str, problems: Sequence[Problem]) -> None: ...
