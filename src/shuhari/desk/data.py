@@ -29,7 +29,11 @@ OWN = {"messages": CONVERSATION, "conversations": CONVERSATION, "chosen": "the b
 
 def report(task: File, n: int = 3, model: Any = None) -> dict[str, Any]:
     """What is known of a file. n: how many rows are shown; model: one whose tokens are counted."""
-    problems = [(split, p) for split in task.counts for p in task.problems(split).problems]
+    problems = [
+        (split, p)
+        for split in task.counts
+        for p in task.problems(split).problems
+    ]
     order = {problem: i for i, problem in enumerate(task.places)}
     problems.sort(key=lambda one: order[one[1].id])
     whole = [p for _, p in problems]
@@ -64,15 +68,16 @@ def show_tokens(problem: Problem, model: Any) -> dict[str, list[dict[str, Any]]]
     or each side of a pair."""
     asks = SimpleNamespace(environment=lambda problem: None)
     ctx: Any = SimpleNamespace(task=asks, models={"policy": model}, encode=lambda prompt, role: model.encode(prompt))
-    names = _name_special(model)
+    names = ability(model, "special")
     ids = model.encode(problem.prompt)
-    found = {"sampled": _spell(ids, np.zeros(len(ids), bool), model, names)}
+    found = {"sampled": _spell(ids, np.zeros(len(ids), np.bool_), model, names)}
     shown = {"trained": problem.solution, **{side: problem.info.get(side) for side in ("chosen", "rejected")}}
     for name, text in shown.items():
         if isinstance(text, str):
             (step,) = show_solution(problem, text, ctx, "policy").steps
-            mask = np.r_[np.zeros(len(step.context), bool), step.mask]
-            found[name] = _spell(np.r_[step.context, step.action], mask, model, names)
+            context: Any = step.context
+            mask = np.r_[np.zeros(len(context), np.bool_), step.mask]
+            found[name] = _spell(np.r_[context, step.action], mask, model, names)
     return found
 
 
@@ -82,17 +87,6 @@ def _spell(ids: Array, mask: Array, model: Any, names: Mapping[int, str]) -> lis
         {"id": i, "text": texts[i], "trained": bool(m), "special": i in names}
         for i, m in zip(ids.tolist(), mask.tolist(), strict=True)
     ]
-
-
-def _name_special(model: Any) -> dict[int, str]:
-    """Id -> name of the tokens that are no text."""
-    text = getattr(model, "text", None)
-    hf = getattr(text, "hf", None)
-    if hf is None:
-        return {}
-    added = [i for i, token in hf.added_tokens_decoder.items() if token.special]
-    ids = {*hf.all_special_ids, *getattr(text, "ends", ()), *added}
-    return {int(i): str(hf.convert_ids_to_tokens(int(i))) for i in ids}
 
 
 def _tell_column(task: File, name: str, problems: Sequence[Problem]) -> str:
@@ -135,6 +129,10 @@ def _describe_lengths(problems: Sequence[Problem], places: Mapping[str, str], co
     return out
 
 
+def _list_shown(problem: Problem) -> tuple[Payload, ...]:
+    return tuple(part for name, part in _list_parts(problem) if name not in ("prompt", "answer"))
+
+
 def _list_parts(problem: Problem) -> Iterator[tuple[str, Payload]]:
     yield "prompt", problem.prompt
     for name, part in (("demonstration", problem.solution), ("answer", problem.answer)):
@@ -154,8 +152,7 @@ def _count_tokens(problems: Sequence[Problem], places: Mapping[str, str], model:
     some = problems[:: -(-len(problems) // COUNTED)]
     found: dict[str, Any] = {"tokens": _describe_lengths(some, places, lambda part: len(model.encode(part)))}
     limit = ability(model, "limit")
-    shown = [{name: part for name, part in _list_parts(p) if name not in ("prompt", "answer")} for p in problems]
-    rows = [Shown(places[p.id], p.prompt, (*parts.values(),)) for p, parts in zip(problems, shown, strict=True)]
+    rows = [Shown(places[p.id], p.prompt, _list_shown(p)) for p in problems]
     if limit is not None:
         long = measure(rows, model.encode, limit, 1)
         found["limit"], found["too_long"] = limit, describe(long, rows) if long.long else ""
@@ -164,7 +161,7 @@ def _count_tokens(problems: Sequence[Problem], places: Mapping[str, str], model:
 
 def to_plain(problem: Problem) -> dict[str, Any]:
     """A row as JSON has it."""
-    prompt = problem.prompt
-    shown = prompt if isinstance(prompt, str) else [dict(m) for m in prompt]  # type: ignore[union-attr, call-overload]
+    prompt: Any = problem.prompt
+    shown = prompt if isinstance(prompt, str) else [dict(m) for m in prompt]
     return {"id": problem.id, "prompt": shown, "answer": problem.answer, "demonstration": problem.solution,
             **{name: value for name, value in problem.info.items() if value is not None}}  # fmt: skip

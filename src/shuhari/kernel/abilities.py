@@ -35,7 +35,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "asks": False,  # of a rollout of lanes: whether these ask the curriculum where they begin; of a buffer: whether it
     # has the run's rollout answer by itself (read from its class)
     "open": do_nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
-    "role": "policy",  # of a rollout: which role decides
+    "role": "policy",  # of a rollout: which role decides; of a buffer of recorded answers: which learns them
+    "split": "train",  # of a curriculum, or a buffer of recorded answers: whose problems it takes
     # tasks
     "spaces": do_nothing,  # a must of a task; a model of text is also built without one
     "make": None,  # () -> a Gymnasium environment, for lanes
@@ -76,6 +77,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "encode": None,  # see TextModel
     "decode": None,
     "limit": None,
+    "longest": None,  # of a model with the setting `context`: what that may be at most
+    "special": EMPTY,  # id -> name of the tokens that are no text
     "save": None,
     "save_scorer": None,  # (directory): a value head, as a classifier of texts
     "decoder": None,
@@ -106,6 +109,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "samples": True,  # of a buffer: whether it is filled by what the loop samples; read from its class
     "bootstraps": False,  # of a buffer: whether what learns from it has targets that are copies; read from its class
     "spreads": (),  # the settings that say how the work is spread, not what is done; read from its class
+    "shows": None,  # of a buffer of recorded answers: (problem) -> the texts that it puts behind its prompt, each alone
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
     "odd": (),  # of a recording, or a task of listed rows: what is to be told of what it has read, in words

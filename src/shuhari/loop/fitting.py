@@ -8,18 +8,13 @@ of tasks without an end, and tasks that cannot say where a problem stands (`plac
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from shuhari.buffers.demos import Demos
-from shuhari.buffers.picked import Picked
-from shuhari.buffers.preferences import Preferences
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import Components, walk_learners
-from shuhari.data import EMPTY, FrozenDict, Problem
+from shuhari.data import FrozenDict, Payload, Problem
 from shuhari.kernel.state import walk, walk_placed
 from shuhari.ports import ability, is_text, is_vector
 from shuhari.tasks.lengths import Lengths, Shown, cut, describe, measure
@@ -37,29 +32,21 @@ class TooLongError(RecipeError):
 
 @dataclass(frozen=True)
 class Use:
-    """What a stage does with the problems of a split, of the first `n` (0: of all): `role` reads them; `shows`: what is
-    put behind the prompt (`solution`, `answer` where there is none, `pair`), "" where an answer of up to `room` tokens
-    is sampled."""
+    """What a stage does with the problems of a split, of the first `n` (0: of all): `role` reads them; `shows`: gives
+    what is put behind the prompt of one, each alone; without it an answer of up to `room` tokens is sampled."""
 
     split: str
     role: str
-    shows: str = ""
+    shows: Callable[[Problem], tuple[Payload, ...]] | None = None
     room: int = 0
     n: int = 0
-    where: Mapping[str, Any] = EMPTY
 
     def show(self, problem: Problem, place: str) -> Shown | None:
-        """The problem as it is read; None where this does not use it."""
-        if any(not _has(problem.info, name, value) for name, value in self.where.items()):
+        """The problem as it is read; None where this does not use it, or not as text."""
+        texts = self.shows(problem) if self.shows is not None else ()
+        if (self.shows is not None and not texts) or not all(_is_read(x) for x in (problem.prompt, *texts)):
             return None
-        texts: Sequence[Any] = ()
-        if self.shows == "pair" and "chosen" in problem.info:
-            texts = problem.info["chosen"], problem.info["rejected"]
-        elif self.shows:
-            shown = problem.answer if problem.solution is None and self.shows == "answer" else problem.solution
-            texts = [str(shown) if isinstance(shown, int | float) else shown]
-        said = [m for m in (problem.prompt, *texts) if not _is_read(m)]
-        return None if said or (self.shows and not texts) else Shown(place, problem.prompt, tuple(texts))
+        return Shown(place, problem.prompt, texts)
 
 
 def fit_rows(stage: Components, ctx: Context, stages: Iterable[Components], *, restoring: bool = False) -> None:
@@ -109,7 +96,7 @@ def _fit_split(
             kept[indices[j]] = None
             if part.too_long == "cut":
                 shorter = cut(rows[j], model.encode, limit, use.room)
-                whole[indices[j]] = kept[indices[j]] = _take_cut(whole[indices[j]], use, shorter)
+                whole[indices[j]] = kept[indices[j]] = _take_cut(whole[indices[j]], shorter)
     if not told:
         return None
     left = [problem for problem in kept if problem is not None]
@@ -118,9 +105,10 @@ def _fit_split(
     return left
 
 
-def _take_cut(problem: Problem, use: Use, row: Shown) -> Problem:
+def _take_cut(problem: Problem, row: Shown) -> Problem:
+    """A problem with the prompt and the replies of a row that was cut."""
     new: dict[str, Any] = {"prompt": row.prompt}
-    if use.shows == "pair" and len(row.replies) == 2:
+    if len(row.replies) == 2:
         new["info"] = FrozenDict({**problem.info, "chosen": row.replies[0], "rejected": row.replies[1]})
     elif row.replies:
         new["answer" if problem.solution is None else "solution"] = row.replies[0]
@@ -129,28 +117,31 @@ def _take_cut(problem: Problem, use: Use, row: Shown) -> Problem:
 
 def _describe(part: Any, use: Use, found: Lengths, rows: Sequence[Shown], setting: str, model: Any) -> str:
     """What does not fit, in words."""
-    context = f"models.{use.role}.context" if hasattr(model, "context") else ""
-    built = getattr(getattr(getattr(model, "module", None), "lm", None), "config", None)
-    most = int(getattr(built, "max_position_embeddings", 0) or 0) if ability(model, "path") else 0
+    most = ability(model, "longest")
+    context = "" if most is None else f"models.{use.role}.context"
     did = {"refuse": "", "leave_out": "left out", "cut": "cut"}[part.too_long]
-    words = describe(found, rows, did=did, context=context, most=most, setting=setting)
+    words = describe(found, rows, did=did, context=context, most=most or 0, setting=setting)
     return f"file/{part.path}, split {use.split!r}: {words}"
 
 
 def _walk_tasks(stage: Components) -> Iterator[tuple[tuple[str, ...], Any, list[Use]]]:
     """(place, task, what is done with its problems) of the tasks of a stage."""
     tested = stage.evaluate
-    uses = [use for _, learner in walk_learners(stage.learners) for use in _list_shown(learner.buffer)]
+    uses = [
+        use
+        for _, learner in walk_learners(stage.learners)
+        for use in _list_shown(learner.buffer)
+    ]
     role = ability(stage.rollout, "role")
     plays = not is_vector(stage.rollout)
     asked = stage.sampling.max_new if MAX_NEW not in stage.defaults else 1
     held = list[Use]()
     if plays and any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
-        uses.append(Use(str(getattr(stage.curriculum, "split", "train")), role, room=asked))
+        uses.append(Use(ability(stage.curriculum, "split"), role, room=asked))
     if tested is not None and plays and tested.n:
         own = tested.sampling is not None and "evaluate.sampling.max_new" not in stage.defaults
         room = tested.sampling.max_new if own and tested.sampling else asked
-        held = [replace(use, split=tested.split, n=tested.n) for use in uses if use.shows]
+        held = [replace(use, split=tested.split, n=tested.n) for use in uses if use.shows is not None]
         held.append(Use(tested.split, role, room=room, n=tested.n + tested.watch))
     if tested is not None and tested.task is not None and tested.task is not stage.task:
         yield ("evaluate", "task"), tested.task, held
@@ -161,11 +152,8 @@ def _walk_tasks(stage: Components) -> Iterator[tuple[tuple[str, ...], Any, list[
 def _list_shown(buffer: Any) -> Iterator[Use]:
     """What a buffer, and those in it, show of recorded answers."""
     for _, part in walk(buffer):
-        if isinstance(part, Demos | Picked):
-            imitated = getattr(part, "imitate", "solution")
-            yield Use(part.split, part.role, str(imitated), where=getattr(part, "where", EMPTY))
-        elif isinstance(part, Preferences):
-            yield Use(part.split, part.role, "pair", where=part.where)
+        if (shows := ability(part, "shows")) is not None:
+            yield Use(ability(part, "split"), ability(part, "role"), shows)
 
 
 def _list_problems(part: Any, split: str) -> Sequence[Problem]:
@@ -201,11 +189,6 @@ def _tell(ctx: Context, words: Iterable[str]) -> None:
 
 def _is_read(value: Any) -> bool:
     """Whether a payload is text or messages."""
-    return isinstance(value, str) or (
-        isinstance(value, tuple) and bool(value) and all(isinstance(m, Mapping) and "content" in m for m in value)
-    )
-
-
-def _has(info: Mapping[str, Any], name: str, value: Any) -> bool:
-    wanted = value if isinstance(value, list | tuple) else (value,)
-    return name in info and any(bool(np.array_equal(info[name], v)) for v in wanted)
+    if isinstance(value, str):
+        return True
+    return isinstance(value, tuple) and bool(value) and all(isinstance(m, Mapping) and "content" in m for m in value)

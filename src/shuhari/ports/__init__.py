@@ -66,6 +66,7 @@ from shuhari.ports.learning import (
     Recording,
     Records,
     Shares,
+    Shows,
     Transform,
 )
 from shuhari.ports.models import (
@@ -180,6 +181,7 @@ __all__ = [
     "SavesScorer",
     "Saving",
     "Shares",
+    "Shows",
     "Snapshots",
     "Source",
     "Spaces",

@@ -130,6 +130,10 @@ class ModelAttributes(Protocol):
     @property
     def limit(self) -> int | None: ...
     @property
+    def longest(self) -> int | None: ...
+    @property
+    def special(self) -> Mapping[int, str]: ...
+    @property
     def bins(self) -> Any: ...  # a `models.readout.Bins`, or None
     @property
     def quantiles(self) -> Any: ...  # a `models.quantiles.Quantiles`, or None

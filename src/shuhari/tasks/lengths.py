@@ -15,7 +15,7 @@ from typing import Any, Literal
 from shuhari.data import FrozenDict, Payload
 from shuhari.tasks.messages import spell_message
 
-Encode = Callable[[Payload], Sequence[int]]
+Encode = Callable[[Payload], Any]  # token ids
 TooLong = Literal["refuse", "leave_out", "cut"]
 END = 1  # the token behind a reply
 SLACK = 8  # tokens that a tokenizer may put before a text
@@ -66,7 +66,7 @@ def measure(rows: Sequence[Shown], encode: Encode, limit: int, room: int = 0) ->
         read, most = read + size, max(most, tokens / size)
         if tokens > limit:
             long[i] = tokens
-    return Lengths(FrozenDict(sorted(long.items())), limit, len(rows), room)
+    return Lengths(dict(sorted(long.items())), limit, len(rows), room)
 
 
 def count_tokens(row: Shown, encode: Encode, room: int = 0) -> int:
@@ -141,9 +141,8 @@ def cut_prompt(row: Shown, encode: Encode, most: int) -> Payload:
 
 def count_bytes(payload: Payload) -> int:
     """The bytes of a text, or of all that messages say."""
-    if isinstance(payload, str):
-        return len(payload.encode())
-    return sum(len(spell_message(m).encode()) for m in payload)  # type: ignore[union-attr, arg-type]
+    messages: Any = payload
+    return len(payload.encode()) if isinstance(payload, str) else sum(len(spell_message(m).encode()) for m in messages)
 
 
 def _measure_template(prompt: Payload, encode: Encode, base: dict[tuple[str, ...], int]) -> int:

@@ -128,7 +128,7 @@ def _read_json(path: Path, called: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(whole, dict) or FIELDS & whole.keys():
         yield "line 1", whole
         return
-    lists = {k: v for k, v in whole.items() if isinstance(v, list) and any(isinstance(row, dict) for row in v)}
+    lists = {k: v for k, v in whole.items() if isinstance(v, list) and any(map(_is_object, v))}
     splits = {k: name_split(k) for k in lists}
     if not lists:
         yield "line 1", whole
@@ -205,6 +205,10 @@ def _take_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{shorten(name)} stands twice in one object: expected each key once")
         found[name] = value
     return found
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _refuse(constant: str) -> None:

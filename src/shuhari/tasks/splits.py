@@ -7,7 +7,7 @@ Left out: splits by content (`source.is_held_out`).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 NAMES = {  # the split that is asked for -> what data sets call it
     "train": ("train", "training"),
@@ -15,9 +15,9 @@ NAMES = {  # the split that is asked for -> what data sets call it
     "validation": ("validation", "valid", "val", "dev", "eval", "evaluation"),
 }
 KNOWN = {
-    name: split
-    for split in ("validation", "test", "train")
-    for name in NAMES[split][: 2 if split == "test" else None]
+    **dict.fromkeys(NAMES["validation"], "validation"),
+    **dict.fromkeys(NAMES["test"][:2], "test"),
+    **dict.fromkeys(NAMES["train"], "train"),
 }
 _PART = re.compile(r"[-_.](?=[0-9]|of[-_.])")
 
@@ -36,7 +36,7 @@ def find_split(asked: str, there: Collection[str]) -> str:
     return next((folded[name] for name in NAMES.get(asked, (asked.casefold(),)) if name in folded), "")
 
 
-def describe_unused(there: Iterable[str], asked: Iterable[str], counts: dict[str, int]) -> str:
+def describe_unused(there: Iterable[str], asked: Iterable[str], counts: Mapping[str, int]) -> str:
     """What of the splits of a data set nobody asks for, in words; "" where all are used."""
     there = list(there)
     used = {find_split(split, there) for split in asked}
