@@ -52,6 +52,14 @@ def test_what_is_longer_is_found_to_the_token() -> None:
     assert measure(talks, Words(), 11).long == {0: 12} and not measure(talks, Words(), 12).long
 
 
+def test_a_row_that_cannot_be_read_is_named() -> None:
+    def refuse(payload: Any) -> list[int]:
+        raise ValueError(f"no template for {len(payload)}")
+
+    with pytest.raises(ValueError, match="line 7: no template for 1"):
+        measure([Shown("line 7", chat("hi"))], refuse, 100)
+
+
 def test_of_very_much_text_only_what_may_be_too_long_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shuhari.tasks.lengths.MOST", 2000)
     rows = [Shown(f"line {n}", words(n)) for n in range(1, 101)]

@@ -60,6 +60,7 @@ def test_gsm8k(said: str, score: float, tmp_path: Path) -> None:
     task = make(tmp_path, GSM, columns={"prompt": "question"}, format="gsm8k")
     (problem,) = task.problems("train").problems
     assert problem.answer == "1072" and problem.solution == GSM["answer"]
+    assert task.read_from == {"prompt": "question", "answer": "answer", "solution": "answer"}
     assert task.grade(problem, [Step("", "", None, 0, info={"text": said})]) == {"score": score}
     own = make(tmp_path, {**GSM, "completion": "x"}, columns={"prompt": "question"}, format="gsm8k")
     assert own.problems("train")[0].solution == "x"

@@ -74,6 +74,8 @@ def _fit_split(
     part: Any, whole: list[Problem], uses: Sequence[Use], ctx: Context, setting: str, told: list[str], *, refuse: bool
 ) -> list[Problem] | None:
     """The problems of a split that fit, or as they were cut; None where all fit. What was done is added to `told`."""
+    if part.too_long == "refuse" and not refuse:
+        return None
     kept: list[Problem | None] = list(whole)
     for use in uses:
         model = ctx.models.get(use.role)
@@ -86,7 +88,7 @@ def _fit_split(
                 indices.append(i)
                 rows.append(row)
         found = measure(rows, model.encode, limit, use.room)
-        if not found.long or (part.too_long == "refuse" and not refuse):
+        if not found.long:
             continue
         words = _describe(part, use, found, rows, setting, model)
         if part.too_long == "refuse":

@@ -70,9 +70,12 @@ def measure(rows: Sequence[Shown], encode: Encode, limit: int, room: int = 0) ->
 
 
 def count_tokens(row: Shown, encode: Encode, room: int = 0) -> int:
-    """The tokens that a row takes."""
-    replies = max((len(encode(r)) for r in row.replies), default=0)
-    return len(encode(row.prompt)) + (replies + END if row.replies else room)
+    """The tokens that a row takes. ValueError, which names its place, where it cannot be read."""
+    try:
+        replies = max((len(encode(r)) for r in row.replies), default=0)
+        return len(encode(row.prompt)) + (replies + END if row.replies else room)
+    except ValueError as error:  # of a letter that the alphabet has not, or messages that a template refuses
+        raise ValueError(f"{row.place}: {error}") from None
 
 
 def describe(

@@ -144,6 +144,8 @@ def _find_sources(columns: Mapping[str, int], mapped: Mapped, found: Recognised)
         sources["completion"] = talks
     if "completion" not in {*columns, *sources} and "solution" in {*columns, *sources}:
         sources["completion"] = sources.get("solution", "solution")
+    if mapped.form == "gsm8k" and not {"completion", "solution"} & {*columns, *sources}:
+        sources["completion"] = sources.get("answer", "answer")  # worked out
     return sources
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -59,16 +60,15 @@ def data(
     except (FileNotFoundError, ValueError, ModuleNotFoundError) as error:
         raise error if isinstance(error, RecipeError) else RecipeError("", str(error)) from None
     policy = _load(model) if model else None
-    try:
-        found = report(task, n, policy) if row is None else {}
+    with _told("--row"):
         chosen = find_row(task, row, split) if row is not None else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--row") from None
-    problem = chosen or (find_row(task, _find_first(found)) if policy is not None else None)
-    if chosen is not None:
-        found = {"row": {"place": task.places[chosen.id], **to_plain(chosen)}}
-    if policy is not None and problem is not None:
-        found["shown"] = {"place": task.places[problem.id], **show_tokens(problem, policy)}
+    with _told("--model"):
+        found = report(task, n, policy) if chosen is None else {}
+        problem = chosen or find_row(task, _find_first(found))
+        if chosen is not None:
+            found = {"row": {"place": task.places[chosen.id], **to_plain(chosen)}}
+        if policy is not None:
+            found["shown"] = {"place": task.places[problem.id], **show_tokens(problem, policy)}
     if json:
         print_json(found)
         return
@@ -78,6 +78,15 @@ def data(
         _say_row(found["row"])
     if "shown" in found:
         _say_tokens(found["shown"])
+
+
+@contextmanager
+def _told(option: str) -> Iterator[None]:
+    """A ValueError as a mistake in an option."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _load(name: str) -> Any:
