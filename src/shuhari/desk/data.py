@@ -41,7 +41,8 @@ def report(task: File, n: int = 3, model: Any = None) -> dict[str, Any]:
         "rows": len(whole),
         "columns": {name: {"rows": rows, "read_as": _tell_column(task, name, whole)}
                     for name, rows in task.raw_columns.items()},
-        "splits": {split: {"rows": rows, "for": _tell_split(task, split)} for split, rows in task.counts.items()},
+        "splits": {split: {"rows": task.counts[split], "for": _tell_split(task, split)}
+                   for split in sorted(task.counts, key=lambda name: name != find_split("train", task.counts))},
         "notes": [*task.odd, *_list_left(task)],
         "lengths": {"characters": _describe_lengths(whole, task.places, _count_characters),
                     **({} if model is None else _count_tokens(whole, task.places, model))},
