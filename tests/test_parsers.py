@@ -21,8 +21,9 @@ from shuhari.store import codec
 from shuhari.tasks import expressions
 from shuhari.tasks.file import matches
 from shuhari.tasks.mapped import cut_answer
+from shuhari.tasks.reading import read_strictly
 from shuhari.tasks.reasoning import alone, formulas, grading, logic
-from shuhari.tasks.rows import read, read_strictly
+from shuhari.tasks.rows import read
 from shuhari.tasks.separators import stands_alone
 
 BOUND = 3.0  # seconds of processor time, on a busy machine

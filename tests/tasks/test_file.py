@@ -126,7 +126,7 @@ def test_files_that_are_not_there_or_empty(write: Any, tmp_path: Path) -> None:
         File(write(b"\n \n"))
     with pytest.raises(FileNotFoundError, match=r"did you mean 'rows\.jsonl'"):
         File(str(tmp_path / "row.jsonl"))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match="no rows"):
         File(str(tmp_path))
     with pytest.raises(ValueError, match="a path is missing"):
         File()
@@ -174,7 +174,6 @@ HI, HO, HA = message("user", "hi"), message("assistant", "ho"), message("assista
         ({"prompt": [HI], "chosen": [HO], "rejected": [HA]}, (HI,), None, {"chosen": "ho", "rejected": "ha"}),
         ({"prompt": [HI], "chosen": [HI, HO], "rejected": [HI, HA]}, (HI,), None, {"chosen": "ho", "rejected": "ha"}),
         ({"chosen": [HI, HO], "rejected": [HI, HA]}, (HI,), None, {"chosen": "ho", "rejected": "ha"}),
-        ({"chosen": [HI, HO], "rejected": [HI, HO]}, (HI,), None, {"chosen": "ho", "rejected": "ho"}),
         ({"prompt": "hi", "chosen": [HI, HO], "rejected": [HI, HA]}, (HI,), None, {"chosen": "ho", "rejected": "ha"}),
         ({"prompt": "hi", "chosen": [HO], "rejected": [HA]}, "hi", None, {"chosen": "ho", "rejected": "ha"}),
         (
@@ -217,7 +216,7 @@ def test_the_forms_of_a_row(write: Any, row: dict[str, Any], prompt: Any, soluti
         ({"prompt": [HI], "chosen": [HI, HO], "rejected": [HA, HO]}, "`chosen` ends with messages of user, assistant"),
         ({"chosen": "same", "rejected": "same"}, "are the same"),
         ({"chosen": "a", "rejected": "b"}, "share none"),
-        ({"prompt": "p", "completion": "c", "label": 1}, "`label` is 1"),
+        ({"prompt": "p", "completion": "c", "label": 2}, "`label` is 2"),
         ({"prompt": "p", "completion": 1}, "`completion` is 1"),
         (b'{"prompt": "p", "answer": 1e999}\n', "`answer` is inf"),
         (b'{"prompt": "p", "x": [-1e999]}\n', "`x` is -inf"),
@@ -268,7 +267,7 @@ def test_the_alphabet_has_pairs(write: Any) -> None:
 
 def test_a_table_is_refused_with_the_command_that_mends_it(tmp_path: Path) -> None:
     (tmp_path / "rows.xlsx").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="a spreadsheet: expected JSON Lines, Parquet, CSV or TSV: save it as CSV"):
+    with pytest.raises(ValueError, match=r"a spreadsheet: expected JSON Lines, .* or TSV: save it as CSV"):
         File(str(tmp_path / "rows.xlsx"))
 
 
@@ -406,7 +405,7 @@ def test_parquet_that_stands_for_more_than_there_is_memory_for_is_refused(
     parquet.write_table(pa.table({"prompt": ["a" * 2000] * 600, "answer": ["b"] * 600}), file, compression="zstd")
     assert file.stat().st_size < 10_000
     for memory, told in ((4 * 600_000, "after row 256: more than this machine's memory"), (9999, "it has 600 rows")):
-        monkeypatch.setattr("shuhari.tasks.rows.measure_memory", lambda memory=memory: memory)
+        monkeypatch.setattr("shuhari.tasks.reading.measure_memory", lambda memory=memory: memory)
         with pytest.raises(ValueError, match=f"file/{file}: .*{told}"):
             File(str(file))
 

@@ -39,7 +39,8 @@ def test_what_maps_nothing_changes_nothing() -> None:
     [
         ([GSM], {"columns": {"promt": "question"}}, "columns.promt: a row has no such field; did you mean 'prompt'"),
         ([GSM], {"columns": {"prompt": "questions"}}, "line 1: no column 'questions', which columns.prompt names; did"),
-        ([GSM], {}, r"line 1: no 'prompt' and no 'messages'; .*task.columns.prompt=<name>"),
+        ([{"task": "a"}], {}, r"line 1: no 'prompt' and no 'messages'; .*task.columns.prompt=<name>"),
+        ([GSM], {}, "every `answer` is worked out and ends in `#### <number>`: say how .*task.format = 'gsm8k'"),
         ([{"prompt": "a", "answer": "72"}], {"format": "gsm8k"}, "line 1: `answer` is '72': expected `#### <number>`"),
         ([{"prompt": "a", "answer": 72}], {"format": "gsm8k"}, "line 1: `answer` is 72: expected `#### <number>`"),
         ([GSM], {"format": "gms8k"}, "gms8k"),
@@ -59,6 +60,7 @@ def test_gsm8k(said: str, score: float, tmp_path: Path) -> None:
     task = make(tmp_path, GSM, columns={"prompt": "question"}, format="gsm8k")
     (problem,) = task.problems("train").problems
     assert problem.answer == "1072" and problem.solution == GSM["answer"]
+    assert task.read_from == {"prompt": "question", "answer": "answer", "solution": "answer"}
     assert task.grade(problem, [Step("", "", None, 0, info={"text": said})]) == {"score": score}
     own = make(tmp_path, {**GSM, "completion": "x"}, columns={"prompt": "question"}, format="gsm8k")
     assert own.problems("train")[0].solution == "x"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
-from shuhari.data import EMPTY
+from shuhari.data import EMPTY, Payload, Problem
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Source, Task, Window
@@ -23,6 +23,7 @@ from shuhari.rollouts.demonstrations import (
     restrict_to_split,
     show_solution,
 )
+from shuhari.tasks.source import has_values
 
 
 @register("buffer", "demos")
@@ -69,6 +70,13 @@ class Demos:
     def imitates(self, task: Task) -> str:
         """What is imitated of a task's problems, in words. ValueError where one lacks it."""
         return check_solutions(self, self.imitate, task)
+
+    def shows(self, problem: Problem) -> tuple[Payload, ...]:
+        """What it puts behind the prompt of a problem."""
+        if not has_values(problem.info, self.where) or (problem.solution is None and self.imitate != "answer"):
+            return ()
+        shown = find_solution(problem, self.imitate)
+        return () if shown is None else (shown,)
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
         """Up to n problems of `split`, in one batch."""

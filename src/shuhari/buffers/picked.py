@@ -18,7 +18,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Share, Size, check
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.curricula.target import count_successes, name_of
-from shuhari.data import Request, code
+from shuhari.data import Payload, Problem, Request, code
 from shuhari.events import Event, StageStarted
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import register
@@ -77,6 +77,10 @@ class Picked:
     def observe(self, event: Event) -> None:
         if isinstance(event, StageStarted):
             self.state |= {"picked": None, "at": 0}
+
+    def shows(self, problem: Problem) -> tuple[Payload, ...]:
+        """What it puts behind the prompt of a problem."""
+        return () if problem.solution is None else (problem.solution,)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         if self.state["picked"] is None:

@@ -15,12 +15,13 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
-from shuhari.data import EMPTY, Problem, nearest
+from shuhari.data import EMPTY, Payload, Problem, nearest
 from shuhari.kernel.columns import LINKED
 from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Source
 from shuhari.rollouts.demonstrations import draw_problems, restrict_to_split, show_solution
+from shuhari.tasks.source import has_values
 
 
 @register("buffer", "preferences")
@@ -60,6 +61,12 @@ class Preferences:
 
     def wanted(self) -> int:
         return 0
+
+    def shows(self, problem: Problem) -> tuple[Payload, ...]:
+        """What it puts behind the prompt of a problem."""
+        info, sides = problem.info, ("chosen", "rejected")
+        shown = [info.get(side) for side in sides] if "chosen" in info else [problem.solution]
+        return tuple(x for x in shown if x is not None) if has_values(info, self.where) else ()
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
         """Up to n problems of `split`, in one batch."""

@@ -128,7 +128,8 @@ def find_named(text: str) -> File | None:
     path = File(_find_path(text))
     if ".py:" not in text:
         named = "/" in text or path.suffix
-        if not named or (path.is_dir() and not (path / "config.json").is_file()):
+        data = text.startswith("file/")  # a folder of data, a file for each split
+        if not named or (path.is_dir() and not data and not (path / "config.json").is_file()):
             return None
     try:
         return path if path.is_file() or path.is_dir() else None

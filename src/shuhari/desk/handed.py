@@ -29,7 +29,7 @@ from shuhari.data import EMPTY
 from shuhari.kernel import registry
 from shuhari.rollouts.function_tool import FunctionTool
 from shuhari.store.files import replace_file
-from shuhari.tasks.rows import freeze_value
+from shuhari.tasks.messages import freeze_value
 
 ROW = "a mapping with `prompt` or `messages`, and `answer`, `completion`, or `chosen` and `rejected`"
 

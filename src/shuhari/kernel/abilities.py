@@ -35,7 +35,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "asks": False,  # of a rollout of lanes: whether these ask the curriculum where they begin; of a buffer: whether it
     # has the run's rollout answer by itself (read from its class)
     "open": do_nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
-    "role": "policy",  # of a rollout: which role decides
+    "role": "policy",  # of a rollout: which role decides; of a buffer of recorded answers: which learns them
+    "split": "train",  # of a curriculum, or a buffer of recorded answers: whose problems it takes
     # tasks
     "spaces": do_nothing,  # a must of a task; a model of text is also built without one
     "make": None,  # () -> a Gymnasium environment, for lanes
@@ -43,6 +44,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "chat": None,  # whether models read its prompts of text as turns of a user; None: as each does by itself
     "system": "",  # what its conversations begin with, where they have no system message of their own
     "read_from": EMPTY,  # field of a problem -> the column of the data that it is read from
+    "fit": None,  # (split, problems): these in the place of a split's listed rows, which a model cannot all read
     "ungraded": False,  # whether it grades nothing
     "answers": do_nothing,  # (problem) -> Answers | None, see Listing
     "first_wrong": None,  # (problem, text) -> the place of the first character that is wrong; None where it is right
@@ -78,6 +80,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "decode": None,
     "text": None,  # its tokenizer, a `models.text.tokenizers.Tokenizer`: how prompts, answers and turns are written
     "limit": None,
+    "longest": None,  # of a model with the setting `context`: what that may be at most
+    "special": EMPTY,  # id -> name of the tokens that are no text
     "save": None,
     "save_scorer": None,  # (directory): a value head, as a classifier of texts
     "decoder": None,
@@ -108,9 +112,10 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "samples": True,  # of a buffer: whether it is filled by what the loop samples; read from its class
     "bootstraps": False,  # of a buffer: whether what learns from it has targets that are copies; read from its class
     "spreads": (),  # the settings that say how the work is spread, not what is done; read from its class
+    "shows": None,  # of a buffer of recorded answers: (problem) -> the texts that it puts behind its prompt, each alone
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
-    "odd": (),  # of a recording: what is to be told of what it has read, in words
+    "odd": (),  # of a recording, or a task of listed rows: what is to be told of what it has read, in words
     "unknown": "",  # of a recording, or a buffer of one: the first reward in it that is not known, in words
     "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns

@@ -74,6 +74,7 @@ class Context:
         self.team: Team | None = None  # the processes that share updates, where there are several
         self.crew: Any = None  # workers elsewhere, which play groups (`distributed.crew`)
         self.refuse: Callable[[str], BaseException] | None = None  # at a worker: the error at what only the run has
+        self.told: set[str] | None = set()  # of the data, to whom it concerns; None: nothing is to be told
         self.began = 0.0  # the time at which the step did
         # the components of the stage
         self.name = ""

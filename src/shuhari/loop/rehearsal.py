@@ -51,6 +51,7 @@ from shuhari.loop.breaches import (
 )
 from shuhari.loop.collect import AllFailedError
 from shuhari.loop.engines import advise_engine
+from shuhari.loop.fitting import TooLongError
 from shuhari.loop.run import Run, open_run
 from shuhari.loop.wording import describe_reading
 from shuhari.ports import Ctx, Model, Transform, ability, is_text, is_vector
@@ -71,6 +72,7 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
     """Play each stage of a recipe once. Raises what its components raise, with a note that names the stage."""
     with _kept_generators(), Run(make_small(recipe), init) as run:
         failures = run.ctx.failed = _Failures()
+        run.ctx.told = None  # the run itself tells of its data
         asked = [stage.sampling.max_new for stage in run.progress.stages]
         first = _describe_tested(recipe.stages[0])  # the run itself measures that before anything else
         given = run.progress.stages
@@ -87,6 +89,8 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
                     failures.judge("rollout")
             except (StalledError, FloatingPointError):  # maybe for want of learning, as what is not judged so
                 pass
+            except TooLongError:  # which the run would find anyway
+                raise
             except Exception as error:
                 error.add_note(NOTE.format(stage.name))
                 raise

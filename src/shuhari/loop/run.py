@@ -21,6 +21,7 @@ from shuhari.loop.checks import check_names, make_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
 from shuhari.loop.evaluation import LastScores, watch
+from shuhari.loop.fitting import fit_rows
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_measured, commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
@@ -120,6 +121,7 @@ class Run:
         ctx = self.ctx
         ctx.play(stage)
         cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared, sources=not restoring)
+        fit_rows(stage, ctx, self.progress.stages, restoring=restoring)
         ctx.open(stage.list_rollouts(), stage.rewards.values())
         for learner in stage.learners.values():
             learner.bind(ctx.models)

@@ -66,6 +66,7 @@ from shuhari.ports.learning import (
     Recording,
     Records,
     Shares,
+    Shows,
     Transform,
 )
 from shuhari.ports.models import (
@@ -91,6 +92,7 @@ from shuhari.ports.tasks import (
     EnvironmentAttributes,
     Expert,
     Filmable,
+    Fits,
     Listing,
     Makes,
     Marks,
@@ -135,6 +137,7 @@ __all__ = [
     "Expert",
     "Exports",
     "Filmable",
+    "Fits",
     "Follow",
     "FollowAttributes",
     "Functional",
@@ -178,6 +181,7 @@ __all__ = [
     "SavesScorer",
     "Saving",
     "Shares",
+    "Shows",
     "Snapshots",
     "Source",
     "Spaces",

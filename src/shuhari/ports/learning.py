@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.data import Info
+from shuhari.data import Info, Payload, Problem
 from shuhari.events import Event, On, Updated, When
 from shuhari.needs import Need
 
@@ -114,6 +114,13 @@ class Imitates(Protocol):
     def imitates(self, task: Task) -> str: ...
 
 
+class Shows(Protocol):
+    """A buffer of recorded answers that tells which texts of a problem it puts behind its prompt, each in a row of its
+    own; none of a problem that it does not use."""
+
+    def shows(self, problem: Problem) -> tuple[Payload, ...]: ...
+
+
 class Records(Protocol):
     """A buffer that gives what it holds as the columns of a data set."""
 
@@ -135,6 +142,8 @@ class BufferAttributes(Protocol):
     def size(self) -> int | None: ...
     @property
     def card(self) -> Mapping[str, Any]: ...
+    @property
+    def split(self) -> str: ...
     @property
     def odd(self) -> tuple[str, ...]: ...
     @property

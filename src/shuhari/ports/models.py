@@ -132,6 +132,10 @@ class ModelAttributes(Protocol):
     @property
     def text(self) -> Any: ...  # a `models.text.tokenizers.Tokenizer`, or None
     @property
+    def longest(self) -> int | None: ...
+    @property
+    def special(self) -> Mapping[int, str]: ...
+    @property
     def bins(self) -> Any: ...  # a `models.readout.Bins`, or None
     @property
     def quantiles(self) -> Any: ...  # a `models.quantiles.Quantiles`, or None

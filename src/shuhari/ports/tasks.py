@@ -25,7 +25,7 @@ class Task(Protocol):
     """What is to be solved. `grade` names its rewards; `score` in [0, 1] is the task's own measure. `spaces` tells
     models of fixed size what they see and do (Gymnasium spaces; None for text).
 
-    Optional: `Makes`, `Listing`, `Marks`, `Previews`, `Filmable`, `Expert`, and what `TaskAttributes` has."""
+    Optional: `Makes`, `Listing`, `Fits`, `Marks`, `Previews`, `Filmable`, `Expert`, and what `TaskAttributes` has."""
 
     def problems(self, split: str) -> Source: ...
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None: ...
@@ -64,6 +64,14 @@ class Makes(Protocol):
     """A task whose environments lanes can play: `make` gives a new one of Gymnasium."""
 
     def make(self) -> Env[Any, Any]: ...
+
+
+class Fits(Protocol):
+    """A task of listed rows that can do without some, or with shorter ones: `fit` says which stand for a split's. It
+    has `too_long`, `path`, `places` (id of a problem -> where it stands), `counts` (of its splits) and `named_splits`,
+    as `tasks.file.File`."""
+
+    def fit(self, split: str, problems: Sequence[Problem]) -> None: ...
 
 
 class Marks(Protocol):

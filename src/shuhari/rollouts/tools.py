@@ -24,7 +24,7 @@ from shuhari.kernel.registry import register
 from shuhari.needs import Trace, role_model
 from shuhari.ports import Ctx, ability
 from shuhari.rollouts.function_tool import FunctionTool, ToolError
-from shuhari.tasks.rows import read_strictly
+from shuhari.tasks.reading import read_strictly
 from shuhari.tasks.source import CALLS
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

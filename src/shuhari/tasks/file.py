@@ -1,4 +1,5 @@
-"""Problems from a file of yours, JSON Lines, Parquet, CSV or TSV; what a row may be is in `rows.py`.
+"""Problems from a file of yours, JSON Lines, JSON, Parquet, CSV or TSV, or a folder of these; what a row may be is in
+`rows.py`.
 
 Left out: any grading beyond a normalised exact match; rewards of one's own stand beside it (`[reward.<name>]`).
 """
@@ -13,15 +14,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shuhari.bounds import ProperShare, check
 from shuhari.data import EMPTY, Problem, Step, code
 from shuhari.kernel.registry import held, register
 from shuhari.models.text.tokenizers import plain_chat
 from shuhari.tasks.mapped import Form, Mapped, cut_answer
-from shuhari.tasks.rows import ROLE, list_texts, read
+from shuhari.tasks.rows import ROLE, Read, Row, list_texts, name_places, read_file
 from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, is_held_out
+from shuhari.tasks.splits import find_split
 
 LONGEST = 8192  # characters of an answer that are read, or four times the truth's where that is more
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
@@ -30,13 +32,17 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
 @register("task", "file")
 @dataclass
 class File:
-    """Your own problems, named as `file/<path>`: JSONL, CSV, TSV, or Parquet (which needs the extra `lm`).
+    """Your own problems, named as `file/<path>`: JSONL, JSON, CSV, TSV, or Parquet (which needs the extra `lm`); or a
+    folder of these, in which each file is the split of its name (`train.jsonl`, `test.parquet`).
 
     A row has `prompt` (text, or messages {"role", "content"}) or `messages` (a conversation: where the assistant ends
-    it, its last message is the demonstration and the rest the prompt), and any of `answer` (text or a number),
-    `completion` (a demonstration; `solution` is the same), `completion` and `label` (whether it is good), or `chosen`
-    and `rejected` (text or messages; without a prompt, it is the beginning that the two share). `id` is the problem's
-    name, `split` its split; other columns land in the problem's `info`, with `chosen`, `rejected` and `label`.
+    it, its last message is the demonstration and the rest the prompt; also as `conversations` {"from", "value"}), and
+    any of `answer` (text or a number), `completion` (a demonstration; `solution` is the same), `completion` and `label`
+    (whether it is good), or `chosen` and `rejected` (text or messages; without a prompt, it is the beginning that the
+    two share). Of a file that has neither, `question`, `query`, `problem`, or the `instruction` and `input` of Alpaca
+    are the prompt, `response` or `output` the demonstration, and `text` alone is text to imitate. `id` is the problem's
+    name, `split` its split; other columns land in the problem's `info`, with `chosen`, `rejected` and `label`. Pairs
+    whose answers are the same are left out.
     path: the file, beside the recipe file that names it, else from the working directory. columns: field of a row ->
     the column that it is read from, where that has another name (`{prompt = "question"}`). format: of answers;
     `gsm8k`: what follows the last `####` is the answer, of a row and of what a model writes, and the whole is the
@@ -45,7 +51,9 @@ class File:
     yes, for a model that has one); false for text as it is, as base models read it. system: the system message of
     conversations that have none.
     test_fraction: share of the prompts held out, by a hash of the
-    prompt, among rows that have no `split`; rows with one prompt are always in one split.
+    prompt, among rows that have no `split`; rows with one prompt are always in one split. too_long: of rows that are
+    longer than the model reads, which is found before the first step: `refuse` ends the run, and says which they are;
+    `leave_out` does without them; `cut` cuts a demonstration's end and a prompt's beginning. How many is told.
     """
 
     path: str = ""
@@ -54,6 +62,7 @@ class File:
     test_fraction: ProperShare = 0.1
     chat: bool | None = None
     system: str = ""
+    too_long: Literal["refuse", "leave_out", "cut"] = "refuse"
 
     def __post_init__(self) -> None:
         check(self)
@@ -62,6 +71,7 @@ class File:
                              "Parquet or CSV>\"; docs/tasks.md says what a row may be")  # fmt: skip
         if not self.path:
             raise ValueError("task file: a path is missing: expected file/<path of a JSONL, Parquet or CSV file>")
+        self._fitted: dict[str, tuple[Problem, ...]] = {}
         _ = self._splits  # a bad row shows here, before a run starts
 
     @classmethod
@@ -71,8 +81,39 @@ class File:
     @property
     def read_from(self) -> Mapping[str, str]:
         """Field of a problem -> the column that it is read from."""
-        own = {"prompt": "prompt", "answer": "answer", "solution": "completion"}
-        return {field: self.columns.get(name, name) for field, name in own.items()}
+        own, found = {"prompt": "prompt", "answer": "answer", "solution": "completion"}, self._read.read_from
+        return {field: found.get(name, name) for field, name in own.items()}
+
+    @property
+    def odd(self) -> tuple[str, ...]:
+        """What is to be told of the file, in words: columns of other names, rows that are odd or left out."""
+        same = [row.place for row in self._read.rows if _is_same(row)]
+        told = f"file/{self.path}: {len(same)} of {len(self._read.rows)} rows have the same `chosen` and `rejected`"
+        return (*self._read.notes, *((f"{told} ({name_places(same)}), and are left out",) if same else ()))
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Id of a problem -> where it stands in the file."""
+        return self._placed[1]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Split, as the file calls it -> how many problems it has."""
+        return {split: len(rows) for split, rows in self._splits.items()}
+
+    @property
+    def named_splits(self) -> tuple[str, ...]:
+        """The splits that rows, or the files of a folder, name."""
+        return tuple(dict.fromkeys(row.split for row in self._read.rows if row.split))
+
+    @property
+    def raw_columns(self) -> Mapping[str, int]:
+        """Column of the file -> how many rows have a value there."""
+        return self._read.columns
+
+    def fit(self, split: str, problems: Sequence[Problem]) -> None:
+        """Take these in the place of a split's problems: those that the model can read."""
+        self._fitted[find_split(split, self._splits)] = tuple(problems)
 
     @property
     def alphabet(self) -> str:
@@ -96,13 +137,15 @@ class File:
 
     def problems(self, split: str) -> Listed:
         """The rows of a split in the order of the file. ValueError for a split that no row is in."""
-        rows = self._splits.get(split)
+        found = find_split(split, self._splits)
+        rows = self._fitted.get(found) or self._splits.get(found)
         if rows is None:
             check_split(split, sorted({*SPLITS, *self._splits}))
             count = sum(map(len, self._splits.values()))
+            there = f"; all are in {', '.join(map(repr, self._splits))}" if len(self._splits) > 1 else ""
             raise ValueError(
                 f"file/{self.path}: none of its {count} rows is in the split {split!r} (test_fraction is "
-                f"{self.test_fraction}): expected more rows, another test_fraction, or a column `split`"
+                f"{self.test_fraction}{there}): expected more rows, another test_fraction, or a column `split`"
             )
         return Listed(rows)
 
@@ -130,9 +173,22 @@ class File:
             yield from (*list_texts(problem.prompt), *(str(t) for t in more if t is not None))
 
     @cached_property
+    def _read(self) -> Read:
+        path = held(self.path) or Path(self.path).expanduser()
+        return read_file(path, f"file/{self.path}", Mapped(self.columns, self.format))
+
+    @property
     def _splits(self) -> dict[str, tuple[Problem, ...]]:
+        return self._placed[0]
+
+    @cached_property
+    def _placed(self) -> tuple[dict[str, tuple[Problem, ...]], dict[str, str]]:
+        """(split -> its problems, id of a problem -> its place)."""
         called = f"file/{self.path}"
-        rows = read(held(self.path) or Path(self.path).expanduser(), called, Mapped(self.columns, self.format))
+        rows = [row for row in self._read.rows if not _is_same(row)]
+        if not rows:
+            message = "in every row `chosen` is the `rejected` too: expected pairs of answers that differ"
+            raise ValueError(f"{called}: {message}")
         home: dict[str, tuple[str, str]] = {}  # prompt -> its split and the row that says so
         for row in rows:
             split, before = home.setdefault(row.text, (row.split, row.place)) if row.split else ("", "")
@@ -158,7 +214,12 @@ class File:
             ids[name] = row.place
             problem = Problem(called, name, row.prompt, row.answer, row.solution, row.info)
             splits.setdefault(split, []).append(problem)
-        return {split: tuple(problems) for split, problems in splits.items()}
+        return {split: tuple(problems) for split, problems in splits.items()}, ids
+
+
+def _is_same(row: Row) -> bool:
+    """Whether a row is a pair of one answer with itself, which says nothing."""
+    return "chosen" in row.info and row.info["chosen"] == row.info["rejected"]
 
 
 def matches(text: str, answer: str) -> bool:

@@ -1,41 +1,47 @@
-"""Read rows of JSON Lines, Parquet, CSV or TSV files, in the formats that public data sets use.
+"""What the rows of a file mean, in the formats that public data sets use: a prompt or a conversation, with an answer, a
+demonstration, or a pair of answers. How files are read is in `reading.py`, messages in `messages.py`, columns of other
+names in `mapped.py` and `recognised.py`.
 
-Left out: other formats, streaming (a file is held in memory), images, tool calls. The forms are those of TRL's
-"Dataset formats and types": a prompt or a conversation, with an answer, a demonstration, or a pair of answers.
+Left out: images. The forms are those of TRL's "Dataset formats and types".
 """
 
 from __future__ import annotations
 
-import csv
-import datetime
-import decimal
-import json
 import math
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from shuhari.data import EMPTY, FrozenDict, Payload, nearest
-from shuhari.store.files import measure_memory
-from shuhari.tasks.parquet import read_parquet
+from shuhari.tasks.mapped import Mapped
+from shuhari.tasks.messages import (
+    ROLES,
+    check_unicode,
+    freeze_value,
+    list_odd_roles,
+    read_messages,
+    spell_message,
+)
+from shuhari.tasks.reading import Raw, find_columns, read_raw, shorten
+from shuhari.tasks.recognised import Recognised, check_form, recognise
 
 ROLE = "\x1f"  # between the role and the content of a message, where a prompt is one text
-TABLES = {".csv": ",", ".tsv": "\t"}  # with a first line of names
-CELL = 1 << 24  # characters of a cell
-_OWN = ("prompt", "messages", "answer", "completion", "solution", "chosen", "rejected", "id", "split")
+SHOWN = 3  # places that a note names
+_OWN = (
+    "prompt", "messages", "conversations", "answer", "completion", "solution", "chosen", "rejected", "id", "split"
+)  # fmt: skip
 _KINDS = ("answer", "completion", "solution", "chosen")  # what says how a prompt is to be answered
-_AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
+_TRUE = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}  # labels
 
 
 @dataclass(frozen=True)
 class Row:
-    """`place`: how errors name it. `prompt` is text or messages, `text` the same as one text; `answer` is text or a
-    number; `solution` the demonstration. `info`: the other columns (None where only other rows have one, as in
-    Parquet), with the texts `chosen` and `rejected` of a pair, and the truth value `label` of a completion (None:
-    neither good nor bad)."""
+    """`place`: how errors name it. `prompt` is text or messages, `text` the same as one text (of a text to imitate
+    that text); `answer` is text or a number; `solution` the demonstration. `info`: the other columns (None where only
+    other rows have one, as in Parquet), with the texts `chosen` and `rejected` of a pair, and the truth value `label`
+    of a completion (None: neither good nor bad)."""
 
     place: str
     prompt: Payload
@@ -47,29 +53,41 @@ class Row:
     info: Mapping[str, Any] = EMPTY
 
 
-def read(path: Path, called: str, mapped: Callable[[Any], Any] = lambda raw: raw) -> list[Row]:
-    """Read the rows of a file, in order. `called`: what errors call the file; `mapped`: row -> what it means. Raises
+@dataclass(frozen=True)
+class Read:
+    """The rows of a file. `read_from`: field -> the column that it is read from; `columns`: all that there are -> rows
+    that have a value there; `notes`: what is to be told of them, in words."""
+
+    rows: Sequence[Row]
+    read_from: Mapping[str, str] = EMPTY
+    columns: Mapping[str, int] = EMPTY
+    notes: tuple[str, ...] = ()
+
+
+def read(path: Path, called: str, mapped: Mapped | None = None) -> list[Row]:
+    """The rows of a file, in order; see `read_file`."""
+    return [*read_file(path, called, mapped or Mapped()).rows]
+
+
+def read_file(path: Path, called: str, mapped: Mapped) -> Read:
+    """Read a file, or the files of a folder. `called`: what errors call it; `mapped`: row -> what it means. Raises
     ValueError, which names the place of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError where
     Parquet needs pyarrow."""
-    if not path.is_file():
-        there = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet", *TABLES)]
-        message = nearest(path.name, there) if there else ""
-        places = f"looked in {Path.cwd()}; of a recipe file beside that first"
-        raise FileNotFoundError(f"{called}: no such file ({places}); {message}".rstrip("; "))
-    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
-        raise ValueError(f"{called}: a spreadsheet: expected JSON Lines, Parquet, CSV or TSV: save it as CSV")
-    with path.open("rb") as file:
-        parquet = file.read(4) == b"PAR1"
-    table = path.suffix.lower() in TABLES
+    given: list[Raw] = list(read_raw(path, called))
+    if not given:
+        raise ValueError(f"{called}: the file has no rows: expected one JSON object a line, an array of them, Parquet, "
+                         "CSV or TSV")  # fmt: skip
+    columns = find_columns(given)
+    meant = [replace(raw, value=_map(raw, mapped, called)) for raw in given]
+    found = recognise(find_columns(meant), columns, mapped.columns, called)
+    if found.columns.get("answer") and "answer" not in mapped.columns:
+        check_form((r.value.get("answer") for r in meant if isinstance(r.value, Mapping)), mapped.form, called)
     rows = []
-    for place, raw in (_read_parquet if parquet else _read_table if table else _read_json_lines)(path, called):
+    for raw in meant:
         try:
-            found = read_strictly(raw) if isinstance(raw, str) else raw
-            rows.append(_parse_row(place, mapped(found)))
+            rows.append(_parse_row(raw.place, _take_split(found(raw.value), raw.split), whole=bool(found.whole)))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{called}, {place}: {str(error) or type(error).__name__}") from None
-    if not rows:
-        raise ValueError(f"{called}: the file has no rows: expected one JSON object a line, Parquet, CSV or TSV")
+            raise ValueError(f"{called}, {raw.place}: {str(error) or type(error).__name__}") from None
     graded = next((r.place for r in rows if r.answer is not None), "")
     for row in rows:
         if graded and row.answer is None and row.solution is None and "chosen" not in row.info:
@@ -80,125 +98,166 @@ def read(path: Path, called: str, mapped: Callable[[Any], Any] = lambda raw: raw
         for n in row.info
         if n not in ("chosen", "rejected")
     )
-    return [r if none.keys() <= r.info.keys() else replace(r, info=FrozenDict({**none, **r.info})) for r in rows]
+    rows = [r if none.keys() <= r.info.keys() else replace(r, info=FrozenDict({**none, **r.info})) for r in rows]
+    told = found.describe()
+    return Read(
+        rows, FrozenDict(_find_sources(columns, mapped, found)), FrozenDict(columns),
+        (*((f"{called}: {told}",) if told else ()), *(f"{called}: {note}" for note in _list_odd(rows))),
+    )  # fmt: skip
 
 
 def list_texts(prompt: Any) -> list[str]:
     """List the texts of a prompt, one for each message."""
-    return [prompt] if isinstance(prompt, str) else [f"{m['role']}{ROLE}{m['content']}" for m in prompt]
+    return [prompt] if isinstance(prompt, str) else [f"{m['role']}{ROLE}{spell_message(m)}" for m in prompt]
 
 
-# ------------------------------------------------------------------------------------------------ files
+def name_places(places: Sequence[str]) -> str:
+    """The first places of many, in words."""
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return f"{', '.join(places[:SHOWN])}{more}"
 
 
-def _read_json_lines(path: Path, called: str) -> Iterator[tuple[str, str]]:
-    """(place, text) of each line that is not blank."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{called}, line {number}: {error}") from None
-            if text.strip():
-                yield f"line {number}", text
+def _map(raw: Raw, mapped: Mapped, called: str) -> Any:
+    try:
+        return mapped(raw.value)
+    except ValueError as error:
+        raise ValueError(f"{called}, {raw.place}: {error}") from None
 
 
-def _read_parquet(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) of each row, counted from 1; a quarter of the memory is for rows, and problems made of them."""
-    return read_parquet(path, called, measure_memory() // 4)
+def _take_split(row: Any, split: str) -> Any:
+    """A row with the split of its file; ValueError where it names another one."""
+    if not split or not isinstance(row, Mapping):
+        return row
+    if row.get("split") not in (None, split):
+        raise ValueError(f"`split` is {row['split']!r} in the file of the split {split!r}: expected no column `split`, "
+                         "or that value")  # fmt: skip
+    return {**row, "split": split}
 
 
-def _read_table(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) of each row of a CSV or TSV file (RFC 4180), whose first line names the columns; an empty cell is
-    none. Every value is text."""
-    csv.field_size_limit(CELL)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        lines = csv.reader(file, delimiter=TABLES[path.suffix.lower()], strict=True)
-        try:
-            names = next(lines, [])
-            if not names or not all(names) or len(set(names)) < len(names):
-                message = f"its first line is {_shorten(names)}: expected a name for each column, once"
-                raise ValueError(f"{called}: {message}")
-            for cells in lines:
-                if cells and len(cells) != len(names):
-                    raise ValueError(f"{called}, line {lines.line_num}: {len(cells)} cells, and {len(names)} columns")
-                if cells:
-                    yield f"line {lines.line_num}", {k: v or None for k, v in zip(names, cells, strict=True)}
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{called}, line {lines.line_num}: {error}") from None
+def _find_sources(columns: Mapping[str, int], mapped: Mapped, found: Recognised) -> dict[str, str]:
+    """Field -> the column that it is read from, of those that were given or recognised."""
+    sources = {**found.columns, **mapped.columns}
+    if found.whole:
+        sources["completion"] = mapped.columns.get("completion", found.whole)
+    talks = next((name for name in ("messages", "conversations") if name in columns), "")
+    if talks and not {"completion", "solution"} & {*columns, *sources}:
+        sources["completion"] = talks
+    if "completion" not in {*columns, *sources} and "solution" in {*columns, *sources}:
+        sources["completion"] = sources.get("solution", "solution")
+    if mapped.form == "gsm8k" and not {"completion", "solution"} & {*columns, *sources}:
+        sources["completion"] = sources.get("answer", "answer")  # worked out
+    return sources
 
 
-def read_strictly(text: str) -> Any:
-    """A value of JSON; ValueError for a constant that JSON has not (NaN), and for an object that has a key twice."""
-    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_take_once)
+def _list_odd(rows: Sequence[Row]) -> list[str]:
+    """What is odd about rows that can be read, in words."""
+    roles: dict[str, list[str]] = {}
+    for row in rows:
+        for role in dict.fromkeys(list_odd_roles(row.prompt)):
+            roles.setdefault(role, []).append(row.place)
+    told = [f"{_count(places)} a turn of the role {role!r} ({name_places(places)}): chat templates know "
+            f"{', '.join(ROLES[:4])}" for role, places in roles.items()]  # fmt: skip
+    empty = [r.place for r in rows if r.solution is not None and not r.solution.strip()]
+    if empty:
+        told.append(f"{_count(empty)} an empty demonstration ({name_places(empty)}), which teaches to say nothing")
+    for side in ("chosen", "rejected"):
+        if none := [r.place for r in rows if not r.info.get(side, "x").strip()]:
+            told.append(f"{_count(none)} an empty `{side}` ({name_places(none)})")
+    return told
 
 
-def _take_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{_shorten(name)} stands twice in one object: expected each key once")
-        found[name] = value
-    return found
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+def _count(places: Sequence[str]) -> str:
+    return "1 row has" if len(places) == 1 else f"{len(places)} rows have"
 
 
 # ------------------------------------------------------------------------------------------------ one row
 
 
-def _parse_row(place: str, raw: Any) -> Row:
-    """ValueError says what is wrong with it. A column of None is one that the row has not: Parquet has no other."""
+def _parse_row(place: str, raw: Any, *, whole: bool = False) -> Row:
+    """ValueError says what is wrong with it. A column of None is one that the row has not: Parquet has no other.
+    whole: it is a text to imitate, without a prompt."""
     if not isinstance(raw, dict):
         raise ValueError(f"expected a JSON object, found {type(raw).__name__}")
     row = {k: v for k, v in raw.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
     info = {k: freeze_value(v, k) for k, v in raw.items() if k not in _OWN}
     demonstration, prompt = _find_demonstration(row, info), row.get("prompt")
-    if "messages" in row:
-        if "prompt" in row:
-            raise ValueError("both `prompt` and `messages`: expected one of them")
-        prompt = _check_messages(row["messages"], "messages")
-        if prompt[-1]["role"] == "assistant":
-            if demonstration is not None:
-                raise ValueError("a demonstration beside `messages` that end with the assistant: expected one of them")
-            demonstration, prompt = prompt[-1]["content"], prompt[:-1]
-            if not prompt:
-                raise ValueError("`messages` has nothing before the assistant's: expected a prompt")
+    talks = [name for name in ("messages", "conversations") if name in row]
+    if talks:
+        name, *more = [*talks, *(["prompt"] if "prompt" in row else [])]
+        if more:
+            raise ValueError(f"both `{more[-1]}` and `{name}`: expected one of them")
+        prompt, said = _split_conversation(row[name], name)
+        if said is not None and demonstration is not None:
+            raise ValueError(f"a demonstration beside `{name}` that end with the assistant: expected one of them")
+        demonstration = demonstration if said is None else said
     elif isinstance(prompt, list | tuple):
-        prompt = _check_messages(prompt, "prompt")
+        prompt = read_messages(prompt, "prompt")
     if "chosen" in row or "rejected" in row:
         prompt, info["chosen"], info["rejected"] = _parse_pair(row, prompt)
     if prompt is None:
         named = "; a column of another name: task.columns.prompt=<name>" if row else ""
         raise ValueError(f"no 'prompt' and no 'messages'; {_suggest('prompt', row)}{named}")
-    if not (isinstance(prompt, tuple) or (isinstance(prompt, str) and prompt)):
-        raise ValueError(f"`prompt` is {_shorten(prompt)}: expected text, or messages with `role` and `content`")
-    if "completion" in row and "answer" not in row and not isinstance(row.get("label", True), bool):
-        raise ValueError(f"`label` is {row['label']!r}: expected true or false beside a completion")
+    if not (isinstance(prompt, tuple) or (isinstance(prompt, str) and (prompt or whole))):
+        raise ValueError(f"`prompt` is {shorten(prompt)}: expected text, or messages with `role` and `content`")
+    if whole and not demonstration:
+        raise ValueError("no text to imitate: expected some")
+    if "completion" in row and "answer" not in row and "label" in row and not whole:
+        info["label"] = _read_label(row["label"])
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
-        raise ValueError(f"`answer` is {_shorten(answer)}: expected text or a number")
+        raise ValueError(f"`answer` is {shorten(answer)}: expected text or a number")
     if demonstration is None and "chosen" not in info and not any(k in row for k in _KINDS):
         for kind in _KINDS:
             if (near := get_close_matches(kind, info, 1, 0.8)) and near[0] != f"{kind}s":  # `answers` may be meant
                 raise ValueError(f"no {kind!r}; did you mean {near[0]!r}?")
     if "split" in row and not isinstance(row["split"], str):
         raise ValueError(f"`split` is {row['split']!r}: expected text")
+    texts = [demonstration or ""] if whole else list_texts(prompt)
     return Row(
-        place, prompt, "\x1e".join(_check_unicode(t, "prompt") for t in list_texts(prompt)),
-        freeze_value(answer, "answer"), demonstration,
-        _check_unicode(str(row.get("id", "")), "id"), _check_unicode(row.get("split", ""), "split"), FrozenDict(info),
-    )  # fmt: skip
+        place=place,
+        prompt=prompt,
+        text="\x1e".join(check_unicode(t, "prompt") for t in texts),
+        answer=freeze_value(answer, "answer"),
+        solution=demonstration,
+        id=check_unicode(str(row.get("id", "")), "id"),
+        split=check_unicode(row.get("split", ""), "split"),
+        info=FrozenDict(info),
+    )
+
+
+def _split_conversation(value: Any, name: str) -> tuple[Payload, str | None]:
+    """(prompt, demonstration): a last turn of the assistant is what is shown, all before it the prompt."""
+    messages = read_messages(value, name)
+    if messages[-1]["role"] != "assistant":
+        return messages, None
+    if len(messages) == 1:
+        raise ValueError(f"`{name}` has nothing before the assistant's: expected a prompt")
+    return messages[:-1], _take_said(messages[-1], name)
+
+
+def _take_said(message: Mapping[str, Any], name: str) -> str:
+    """The text of a turn that is shown. ValueError for a call of a tool, which each model writes in its own way."""
+    if message.get("tool_calls"):
+        called = shorten(message["tool_calls"][0]["function"]["name"])
+        raise ValueError(f"`{name}` ends with a call of the tool {called}, and what is imitated is text: write "
+                         "the call into `content` as the model is to write it, or end with a turn of text")  # fmt: skip
+    return str(message["content"])
+
+
+def _read_label(value: Any) -> bool:
+    """Whether a completion is good: true or false, 1 or 0, and their texts, as a table has them."""
+    known = _TRUE.get(str(value).strip().casefold())
+    if known is None:
+        raise ValueError(f"`label` is {value!r}: expected true or false (or 1 or 0) beside a completion")
+    return known
 
 
 def _find_demonstration(row: Mapping[str, Any], info: dict[str, Any]) -> str | None:
     """`completion`, else `solution`; where both are there, `solution` is a column like any other."""
     if "completion" not in row:
         if not isinstance(row.get("solution", ""), str):
-            raise ValueError(f"`solution` is {_shorten(row['solution'])}: expected text")
-        return _check_unicode(row["solution"], "solution") if "solution" in row else None
+            raise ValueError(f"`solution` is {shorten(row['solution'])}: expected text")
+        return check_unicode(row["solution"], "solution") if "solution" in row else None
     if "solution" in row:
         info["solution"] = freeze_value(row["solution"], "solution")
     return _find_reply(row["completion"], "completion")
@@ -212,7 +271,7 @@ def _parse_pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
         raise ValueError(f"no {missing!r}, and `chosen` and `rejected` make a pair; {_suggest(missing, row)}")
     both = row["chosen"], row["rejected"]
     if all(isinstance(x, str) for x in both):
-        good, bad = (_check_unicode(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
+        good, bad = (check_unicode(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
         if prompt is not None:
             return prompt, good, bad
         at = next((i for i, (x, y) in enumerate(zip(good, bad, strict=False)) if x != y), min(map(len, both)))
@@ -220,7 +279,7 @@ def _parse_pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
         if not at or good == bad:
             raise ValueError(f"no 'prompt', and `chosen` and `rejected` {'are the same' if at else 'share none'}")
         return good[:at], good[at:], bad[at:]
-    a, b = (_check_messages(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
+    a, b = (read_messages(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
     if isinstance(prompt, tuple):
         n = len(prompt) * (a[: len(prompt)] == prompt == b[: len(prompt)])
     else:
@@ -233,57 +292,13 @@ def _parse_pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
 def _find_reply(value: Any, name: str) -> str:
     """The assistant's reply: text, or one message."""
     if isinstance(value, str):
-        return _check_unicode(value, name)
-    messages = _check_messages(value, name)
+        return check_unicode(value, name)
+    messages = read_messages(value, name)
     if len(messages) != 1 or messages[0]["role"] != "assistant":
         roles = ", ".join(m["role"] for m in messages)
         raise ValueError(f"`{name}` ends with messages of {roles}: expected text, or one message of the assistant")
-    return str(messages[0]["content"])
-
-
-def _check_messages(value: Any, name: str) -> tuple[FrozenDict, ...]:
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"`{name}` is {_shorten(value)}: expected messages with `role` and `content`")
-    out = []
-    for m in value:
-        if not (isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)):
-            raise ValueError(f"`{name}` has {_shorten(m)}: expected messages with `role` and `content` as text")
-        out.append(FrozenDict((k, freeze_value(v, name)) for k, v in m.items() if v is not None))
-    return tuple(out)
-
-
-def freeze_value(value: Any, name: str) -> Payload:
-    """A value of a column as wire data; NaN is None. ValueError for an infinite number and for a type that has none."""
-    if isinstance(value, list | tuple):
-        return tuple(freeze_value(v, name) for v in value)
-    if isinstance(value, Mapping):
-        return FrozenDict((k, freeze_value(v, name)) for k, v in value.items())
-    if isinstance(value, str):
-        return _check_unicode(value, name)
-    if isinstance(value, float) and not math.isfinite(value):
-        if math.isnan(value):
-            return None
-        raise ValueError(f"`{name}` is {value}: expected a finite number")
-    if isinstance(value, _AS_TEXT):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | bytes):
-        return value
-    raise ValueError(f"`{name}` is of type {type(value).__name__}: expected numbers, text, lists or objects")
-
-
-def _check_unicode(text: str, name: str) -> str:
-    """Check that UTF-8 can encode a text: JSON may escape half of a character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"`{name}` is no text of Unicode: {error}") from None
-    return text
+    return _take_said(messages[0], name)
 
 
 def _suggest(name: str, row: Mapping[str, Any]) -> str:
     return nearest(name, row) if row else "the object is empty"
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -7,10 +7,12 @@ other task moves it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from shuhari.data import Problem, Step, code, nearest
 from shuhari.ports.tasks import Source
@@ -97,6 +99,14 @@ def check_split(split: str, known: Sequence[str] = SPLITS) -> str:
 def is_held_out(content: str, fraction: float) -> bool:
     """Whether the problem with this content belongs to the test split, which holds `fraction` of all contents."""
     return code("held out", content) < fraction * 2.0**63
+
+
+def has_values(info: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+    """Whether the info of a problem has every value of `where`, of a list any of them."""
+    return all(
+        name in info and any(bool(np.array_equal(info[name], v)) for v in (x if isinstance(x, list | tuple) else (x,)))
+        for name, x in where.items()
+    )
 
 
 def draw_item(split: str, fraction: float, draw: Callable[[], tuple[str, T]], what: str) -> tuple[str, T]:

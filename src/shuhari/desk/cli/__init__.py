@@ -17,6 +17,7 @@ from shuhari.desk.cli import (
     catalogue,
     claiming,
     components,
+    data,
     diagnosing,
     doctoring,
     explaining,
@@ -61,6 +62,7 @@ for name, command in (
     ("plan", planning.plan),
     ("methods", catalogue.methods),
     ("tasks", catalogue.tasks),
+    ("data", data.data),
     ("components", components.components),
     ("doctor", doctoring.doctor),
 ):

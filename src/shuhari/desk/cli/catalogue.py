@@ -163,10 +163,12 @@ def tasks(
 
 def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None:
     from shuhari.config.build import make_component
-    from shuhari.config.overlay import format_path, parse_setting
+    from shuhari.config.overlay import lay, nest, parse_setting
     from shuhari.tasks import catalogue
 
-    given = dict((format_path(path), value) for path, value in map(parse_setting, sets))
+    given: dict[str, Any] = {}
+    for path, value in map(parse_setting, sets):
+        lay(given, nest(path, value), "--set", {})
     task = make_component("task", {"name": name, **given})
     shown = catalogue.preview(task, n, split)
     if json:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from shuhari.desk.serving.refusals import Refused, show
-from shuhari.tasks.rows import read_strictly
+from shuhari.tasks.reading import read_strictly
 
 BODY = 1 << 20  # bytes of a request
 HELD = 64 * BODY  # bytes of all requests that are being read or parsed

@@ -165,6 +165,20 @@ class Causal:
         return (self.context or 1 << 30) if built is None else built.limit
 
     @property
+    def longest(self) -> int:
+        """What `context` may be at most: of a model that was loaded, the positions that it knows."""
+        known = pretrained.count_positions(self.module.lm) if self.path else 0
+        return known or 1 << 30
+
+    @property
+    def special(self) -> Mapping[int, str]:
+        """Id -> name of the tokens that are no text."""
+        hf = self.text.hf
+        added = [i for i, token in hf.added_tokens_decoder.items() if token.special]
+        ids = {*map(int, hf.all_special_ids), *self.text.ends, *added}
+        return {i: str(hf.convert_ids_to_tokens(i)) for i in sorted(ids)}
+
+    @property
     def packs(self) -> bool:
         """Whether it runs rows without padding, so that a micro-batch is sized by its real tokens."""
         return self.module.lean is not None

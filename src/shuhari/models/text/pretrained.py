@@ -107,6 +107,11 @@ def dtype_of(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
+def count_positions(lm: Any) -> int:
+    """The positions that a model knows; 0 where there is no bound."""
+    return int(lm.config.to_dict().get("max_position_embeddings") or 0)
+
+
 def load_head(value: Any, file: Path) -> None:
     """Load a linear value head from its file; ValueError where it is another's."""
     from safetensors import SafetensorError

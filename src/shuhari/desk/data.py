@@ -1,0 +1,168 @@
+"""How a file of problems is read, in plain values: its columns, splits and lengths, its first rows, and the token ids
+of a row as a model is trained on it and samples for it.
+
+Left out: quality (what is right, what is near to what), and tasks that make their own problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Array, Payload, Problem
+from shuhari.ports import ability
+from shuhari.rollouts.demonstrations import show_solution
+from shuhari.tasks.file import File
+from shuhari.tasks.lengths import Shown, describe, measure
+from shuhari.tasks.rows import list_texts
+from shuhari.tasks.splits import describe_unused, find_split
+
+COUNTED = 1000  # rows whose tokens are counted
+WORDS = {"prompt": "the prompt", "answer": "the answer", "solution": "the demonstration"}
+CONVERSATION = "a conversation: the last turn of the assistant is the demonstration, the rest the prompt"
+OWN = {"messages": CONVERSATION, "conversations": CONVERSATION, "chosen": "the better answer of a pair",
+       "rejected": "the worse answer of a pair", "id": "the name of the row", "split": "the split"}  # fmt: skip
+
+
+def report(task: File, n: int = 3, model: Any = None) -> dict[str, Any]:
+    """What is known of a file. n: how many rows are shown; model: one whose tokens are counted."""
+    problems = [
+        (split, p)
+        for split in task.counts
+        for p in task.problems(split).problems
+    ]
+    order = {problem: i for i, problem in enumerate(task.places)}
+    problems.sort(key=lambda one: order[one[1].id])
+    whole = [p for _, p in problems]
+    return {
+        "rows": len(whole),
+        "columns": {name: {"rows": rows, "read_as": _tell_column(task, name, whole)}
+                    for name, rows in task.raw_columns.items()},
+        "splits": {split: {"rows": task.counts[split], "for": _tell_split(task, split)}
+                   for split in sorted(task.counts, key=lambda name: name != find_split("train", task.counts))},
+        "notes": [*task.odd, *_list_left(task)],
+        "lengths": {"characters": _describe_lengths(whole, task.places, _count_characters),
+                    **({} if model is None else _count_tokens(whole, task.places, model))},
+        "first": [{"place": task.places[p.id], "split": split, **to_plain(p)} for split, p in problems[:n]],
+    }  # fmt: skip
+
+
+def find_row(task: File, number: int, split: str = "") -> Problem:
+    """The row that stands at a line (of Parquet and JSON arrays: of that number). ValueError with the nearest."""
+    places: dict[int, Problem] = {}
+    for name in task.counts:
+        for p in task.problems(name).problems if not split or find_split(split, task.counts) == name else ():
+            at = [word for word in task.places[p.id].replace(",", " ").split() if word.isdigit()]
+            places.setdefault(int(at[-1]), p)
+    if number not in places:
+        near = min(places, key=lambda at: abs(at - number), default=0)
+        where = f" of the split {split!r}" if split else ""
+        raise ValueError(f"no row stands at {number}{where}; the nearest is at {near}")
+    return places[number]
+
+
+def show_tokens(problem: Problem, model: Any) -> dict[str, list[dict[str, Any]]]:
+    """What is done with a row -> its tokens {id, text, trained, special}: as it is `sampled`, and as it is `trained`,
+    or each side of a pair."""
+    asks = SimpleNamespace(environment=lambda problem: None)
+    ctx: Any = SimpleNamespace(task=asks, models={"policy": model}, encode=lambda prompt, role: model.encode(prompt))
+    names = ability(model, "special")
+    ids = model.encode(problem.prompt)
+    found = {"sampled": _spell(ids, np.zeros(len(ids), np.bool_), model, names)}
+    shown = {"trained": problem.solution, **{side: problem.info.get(side) for side in ("chosen", "rejected")}}
+    for name, text in shown.items():
+        if isinstance(text, str):
+            (step,) = show_solution(problem, text, ctx, "policy").steps
+            context: Any = step.context
+            mask = np.r_[np.zeros(len(context), np.bool_), step.mask]
+            found[name] = _spell(np.r_[context, step.action], mask, model, names)
+    return found
+
+
+def _spell(ids: Array, mask: Array, model: Any, names: Mapping[int, str]) -> list[dict[str, Any]]:
+    texts = {i: names.get(i) or model.decode(np.asarray([i], np.int32)) for i in set(ids.tolist())}
+    return [
+        {"id": i, "text": texts[i], "trained": bool(m), "special": i in names}
+        for i, m in zip(ids.tolist(), mask.tolist(), strict=True)
+    ]
+
+
+def _tell_column(task: File, name: str, problems: Sequence[Problem]) -> str:
+    """What a column is read as, in words."""
+    for field, column in task.read_from.items():
+        if column == name and name not in ("messages", "conversations"):
+            worked = task.format == "gsm8k" and field == "answer"
+            return f"{WORDS[field]}{' (what follows the last ####) and the demonstration' if worked else ''}"
+    if name in OWN:
+        return OWN[name]
+    if any(name in p.info for p in problems):
+        labels = name == "label" and any(isinstance(p.info.get(name), bool) for p in problems)
+        return "whether the demonstration is good" if labels else "a column for rewards (and losses, if a number)"
+    return "behind the prompt" if name == "input" else "not read"
+
+
+def _tell_split(task: File, split: str) -> str:
+    if find_split("train", task.counts) == split:
+        return "trained on"
+    return "held out: evaluation asks for it" if find_split("test", task.counts) == split else "no recipe asks for it"
+
+
+def _list_left(task: File) -> list[str]:
+    told = describe_unused(task.named_splits, ("train", "test"), task.counts)
+    return [f"file/{task.path}: {told} (a recipe does with evaluate.split)"] if told else []
+
+
+def _describe_lengths(problems: Sequence[Problem], places: Mapping[str, str], count: Any) -> dict[str, dict[str, Any]]:
+    """Of prompts, and of each kind of reply: how long they are, and which is the longest."""
+    sizes: dict[str, list[tuple[int, str]]] = {}
+    for p in problems:
+        for name, part in _list_parts(p):
+            sizes.setdefault(name, []).append((count(part), places[p.id]))
+    out = {}
+    for name, found in sizes.items():
+        lengths = np.asarray([size for size, _ in found])
+        longest, place = max(found, key=lambda one: one[0])
+        out[name] = {"rows": len(found), "least": int(lengths.min()), "median": float(np.median(lengths)),
+                     "most of 100": int(np.quantile(lengths, 0.99)), "longest": longest, "at": place}  # fmt: skip
+    return out
+
+
+def _list_shown(problem: Problem) -> tuple[Payload, ...]:
+    return tuple(part for name, part in _list_parts(problem) if name not in ("prompt", "answer"))
+
+
+def _list_parts(problem: Problem) -> Iterator[tuple[str, Payload]]:
+    yield "prompt", problem.prompt
+    for name, part in (("demonstration", problem.solution), ("answer", problem.answer)):
+        if part is not None:
+            yield name, str(part)
+    for name in ("chosen", "rejected"):
+        if isinstance(problem.info.get(name), str):
+            yield name, problem.info[name]
+
+
+def _count_characters(part: Payload) -> int:
+    return sum(map(len, list_texts(part))) - (0 if isinstance(part, str) else len(part))  # type: ignore[arg-type]
+
+
+def _count_tokens(problems: Sequence[Problem], places: Mapping[str, str], model: Any) -> dict[str, Any]:
+    """Tokens of `COUNTED` rows, and of all rows what is longer than the model reads."""
+    some = problems[:: -(-len(problems) // COUNTED)]
+    found: dict[str, Any] = {"tokens": _describe_lengths(some, places, lambda part: len(model.encode(part)))}
+    limit = ability(model, "limit")
+    rows = [Shown(places[p.id], p.prompt, _list_shown(p)) for p in problems]
+    if limit is not None:
+        long = measure(rows, model.encode, limit, 1)
+        found["limit"], found["too_long"] = limit, describe(long, rows) if long.long else ""
+    return found
+
+
+def to_plain(problem: Problem) -> dict[str, Any]:
+    """A row as JSON has it."""
+    prompt: Any = problem.prompt
+    shown = prompt if isinstance(prompt, str) else [dict(m) for m in prompt]
+    return {"id": problem.id, "prompt": shown, "answer": problem.answer, "demonstration": problem.solution,
+            **{name: value for name, value in problem.info.items() if value is not None}}  # fmt: skip

@@ -1,0 +1,196 @@
+"""A task's listed rows held against the models of a stage as it begins: those that are too long are refused, left out
+or cut, as the task says (`too_long`), and what is odd about the data is told, once a run.
+
+Nothing is drawn and no batch is made: where every row fits, a run has the bits that it had without this. Left out: rows
+of tasks without an end, and tasks that cannot say where a problem stands (`places`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from shuhari.config.overlay import RecipeError, format_path
+from shuhari.config.stage import Components, walk_learners
+from shuhari.data import FrozenDict, Payload, Problem
+from shuhari.kernel.state import walk, walk_placed
+from shuhari.ports import ability, is_text, is_vector
+from shuhari.tasks.lengths import Lengths, Shown, cut, describe, measure
+from shuhari.tasks.splits import describe_unused, find_split
+
+if TYPE_CHECKING:
+    from shuhari.loop.context import Context
+
+MAX_NEW = "rollout.sampling.max_new"
+
+
+class TooLongError(RecipeError):
+    """Rows of a task are longer than a model reads, and nobody has said what is to become of them."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a stage does with the problems of a split, of the first `n` (0: of all): `role` reads them; `shows`: gives
+    what is put behind the prompt of one, each alone; without it an answer of up to `room` tokens is sampled."""
+
+    split: str
+    role: str
+    shows: Callable[[Problem], tuple[Payload, ...]] | None = None
+    room: int = 0
+    n: int = 0
+
+    def show(self, problem: Problem, place: str) -> Shown | None:
+        """The problem as it is read; None where this does not use it, or not as text."""
+        texts = self.shows(problem) if self.shows is not None else ()
+        if (self.shows is not None and not texts) or not all(_is_read(x) for x in (problem.prompt, *texts)):
+            return None
+        return Shown(place, problem.prompt, texts)
+
+
+def fit_rows(stage: Components, ctx: Context, stages: Iterable[Components], *, restoring: bool = False) -> None:
+    """Fit the rows of a stage's tasks to the models that are to read them, as they are in `ctx`. stages: all of the
+    run. restoring: it has begun already, so that nothing is refused or told. Raises TooLongError."""
+    for place, task, uses in _walk_tasks(stage):
+        for at, part in walk_placed(task, place):
+            if (fit := ability(part, "fit")) is None:
+                continue
+            if not restoring:
+                _tell(ctx, [*ability(part, "odd"), *_list_unused(part, stages)])
+            at = at[:-1] if len(at) > 2 and at[-1] == "task" else at  # of a member
+            for split in dict.fromkeys(use.split for use in uses):
+                fit(split, ())
+                whole, told = list(_list_problems(part, split)), list[str]()
+                asked = [replace(use, n=0 if part is not task else use.n) for use in uses if use.split == split]
+                setting = format_path((*at, "too_long"))
+                fitted = _fit_split(part, whole, asked, ctx, setting, told, refuse=not restoring)
+                if fitted is not None:
+                    fit(split, fitted)
+                _tell(ctx, told if not restoring else [])
+
+
+def _fit_split(
+    part: Any, whole: list[Problem], uses: Sequence[Use], ctx: Context, setting: str, told: list[str], *, refuse: bool
+) -> list[Problem] | None:
+    """The problems of a split that fit, or as they were cut; None where all fit. What was done is added to `told`."""
+    if part.too_long == "refuse" and not refuse:
+        return None
+    kept: list[Problem | None] = list(whole)
+    for use in uses:
+        model = ctx.models.get(use.role)
+        if model is None or not is_text(model) or (limit := ability(model, "limit")) is None:
+            continue
+        n = use.n if use.n and part.too_long == "refuse" else len(kept)
+        indices, rows = list[int](), list[Shown]()
+        for i, problem in enumerate(kept[:n]):
+            if problem is not None and (row := use.show(problem, part.places[problem.id])) is not None:
+                indices.append(i)
+                rows.append(row)
+        found = measure(rows, model.encode, limit, use.room)
+        if not found.long:
+            continue
+        words = _describe(part, use, found, rows, setting, model)
+        if part.too_long == "refuse":
+            raise TooLongError(setting, words)
+        told.append(words)
+        for j in found.long:
+            kept[indices[j]] = None
+            if part.too_long == "cut":
+                shorter = cut(rows[j], model.encode, limit, use.room)
+                whole[indices[j]] = kept[indices[j]] = _take_cut(whole[indices[j]], shorter)
+    if not told:
+        return None
+    left = [problem for problem in kept if problem is not None]
+    if not left:
+        raise TooLongError(setting, f"{told[-1]}, and nothing is left of the split")
+    return left
+
+
+def _take_cut(problem: Problem, row: Shown) -> Problem:
+    """A problem with the prompt and the replies of a row that was cut."""
+    new: dict[str, Any] = {"prompt": row.prompt}
+    if len(row.replies) == 2:
+        new["info"] = FrozenDict({**problem.info, "chosen": row.replies[0], "rejected": row.replies[1]})
+    elif row.replies:
+        new["answer" if problem.solution is None else "solution"] = row.replies[0]
+    return replace(problem, **new)
+
+
+def _describe(part: Any, use: Use, found: Lengths, rows: Sequence[Shown], setting: str, model: Any) -> str:
+    """What does not fit, in words."""
+    most = ability(model, "longest")
+    context = "" if most is None else f"models.{use.role}.context"
+    did = {"refuse": "", "leave_out": "left out", "cut": "cut"}[part.too_long]
+    words = describe(found, rows, did=did, context=context, most=most or 0, setting=setting)
+    return f"file/{part.path}, split {use.split!r}: {words}"
+
+
+def _walk_tasks(stage: Components) -> Iterator[tuple[tuple[str, ...], Any, list[Use]]]:
+    """(place, task, what is done with its problems) of the tasks of a stage."""
+    tested = stage.evaluate
+    uses = [
+        use
+        for _, learner in walk_learners(stage.learners)
+        for use in _list_shown(learner.buffer)
+    ]
+    role = ability(stage.rollout, "role")
+    plays = not is_vector(stage.rollout)
+    asked = stage.sampling.max_new if MAX_NEW not in stage.defaults else 1
+    held = list[Use]()
+    if plays and any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
+        uses.append(Use(ability(stage.curriculum, "split"), role, room=asked))
+    if tested is not None and plays and tested.n:
+        own = tested.sampling is not None and "evaluate.sampling.max_new" not in stage.defaults
+        room = tested.sampling.max_new if own and tested.sampling else asked
+        held = [replace(use, split=tested.split, n=tested.n) for use in uses if use.shows is not None]
+        held.append(Use(tested.split, role, room=room, n=tested.n + tested.watch))
+    if tested is not None and tested.task is not None and tested.task is not stage.task:
+        yield ("evaluate", "task"), tested.task, held
+        held = []
+    yield ("task",), stage.task, [*uses, *held]
+
+
+def _list_shown(buffer: Any) -> Iterator[Use]:
+    """What a buffer, and those in it, show of recorded answers."""
+    for _, part in walk(buffer):
+        if (shows := ability(part, "shows")) is not None:
+            yield Use(ability(part, "split"), ability(part, "role"), shows)
+
+
+def _list_problems(part: Any, split: str) -> Sequence[Problem]:
+    try:
+        return tuple(part.problems(split).problems)
+    except ValueError:  # there is none: whoever asks for it says so
+        return ()
+
+
+def _list_unused(part: Any, stages: Iterable[Components]) -> list[str]:
+    """What is to be told of the splits that rows name."""
+    named = part.named_splits
+    asked = {"train"}
+    for stage in stages:
+        for _, task, uses in _walk_tasks(stage):
+            if any(inner is part for _, inner in walk(task)):
+                asked |= {use.split for use in uses}
+        asked |= {stage.evaluate.split} if stage.evaluate and stage.evaluate.more else set()
+    called = f"file/{part.path}"
+    told = describe_unused(named, asked, part.counts)
+    held = find_split("test", part.counts)
+    stands = held if "test" in asked and held and held.casefold() not in ("test", "testing") else ""
+    return [*([f"{called}: {told}"] if told else []),
+            *([f"{called}: it has no split 'test': what is held out is its {stands!r}"] if stands else [])]  # fmt: skip
+
+
+def _tell(ctx: Context, words: Iterable[str]) -> None:
+    for text in words:
+        if ctx.told is not None and text not in ctx.told:
+            ctx.told.add(text)
+            logging.getLogger("shuhari").warning("%s", text)
+
+
+def _is_read(value: Any) -> bool:
+    """Whether a payload is text or messages."""
+    if isinstance(value, str):
+        return True
+    return isinstance(value, tuple) and bool(value) and all(isinstance(m, Mapping) and "content" in m for m in value)

@@ -1,0 +1,46 @@
+"""The splits of a data set, by the names that people give them. Held-out evaluation asks for `test`; where a data set
+has none, what it calls `validation` (or `dev`, ...) stands for it.
+
+Left out: splits by content (`source.is_held_out`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+NAMES = {  # the split that is asked for -> what data sets call it
+    "train": ("train", "training"),
+    "test": ("test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation", "holdout", "held-out"),
+    "validation": ("validation", "valid", "val", "dev", "eval", "evaluation"),
+}
+KNOWN = {
+    **dict.fromkeys(NAMES["validation"], "validation"),
+    **dict.fromkeys(NAMES["test"][:2], "test"),
+    **dict.fromkeys(NAMES["train"], "train"),
+}
+_PART = re.compile(r"[-_.](?=[0-9]|of[-_.])")
+
+
+def name_split(stem: str) -> str:
+    """The split that the name of a file says: `train` of `train-00000-of-00002`; the name itself of any other."""
+    name = _PART.split(stem)[0]
+    return KNOWN.get(name.casefold(), name)
+
+
+def find_split(asked: str, there: Collection[str]) -> str:
+    """What a data set calls the split that is asked for: that name, else one that means it; "" where it has none."""
+    if asked in there:
+        return asked
+    folded = {name.casefold(): name for name in there}
+    return next((folded[name] for name in NAMES.get(asked, (asked.casefold(),)) if name in folded), "")
+
+
+def describe_unused(there: Iterable[str], asked: Iterable[str], counts: Mapping[str, int]) -> str:
+    """What of the splits of a data set nobody asks for, in words; "" where all are used."""
+    there = list(there)
+    used = {find_split(split, there) for split in asked}
+    left = [f"{name!r} ({counts[name]} row{'s' * (counts[name] != 1)})" for name in there if name not in used]
+    if not left:
+        return ""
+    return f"nothing here reads its split{'s' * (len(left) > 1)} {' and '.join(left)}" if left else ""
