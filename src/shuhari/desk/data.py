@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import Array, Payload, Problem
+from shuhari.loop.wording import encode_answer
 from shuhari.ports import ability
 from shuhari.rollouts.demonstrations import show_solution
 from shuhari.tasks.file import File
-from shuhari.tasks.lengths import Shown, describe, measure
+from shuhari.tasks.lengths import Shown, describe, measure, read_by
 from shuhari.tasks.rows import list_texts
 from shuhari.tasks.splits import describe_unused, find_split
 
@@ -68,7 +69,13 @@ def show_tokens(problem: Problem, model: Any) -> dict[str, list[dict[str, Any]]]
     """What is done with a row -> its tokens {id, text, trained, special}: as it is `sampled`, and as it is `trained`,
     or each side of a pair."""
     asks = SimpleNamespace(environment=lambda problem: None)
-    ctx: Any = SimpleNamespace(task=asks, models={"policy": model}, encode=lambda prompt, role: model.encode(prompt))
+    models = {"policy": model}
+
+    def answer(prompt: Payload, said: Payload, role: str) -> Payload:
+        return encode_answer(prompt, said, models, role)
+
+    ctx: Any = SimpleNamespace(task=asks, models=models, encode=lambda prompt, role: model.encode(prompt),
+                               encode_answer=answer)  # fmt: skip
     names = ability(model, "special")
     ids = model.encode(problem.prompt)
     found = {"sampled": _spell(ids, np.zeros(len(ids), np.bool_), model, names)}
@@ -151,11 +158,12 @@ def _count_characters(part: Payload) -> int:
 def _count_tokens(problems: Sequence[Problem], places: Mapping[str, str], model: Any) -> dict[str, Any]:
     """Tokens of `COUNTED` rows, and of all rows what is longer than the model reads."""
     some = problems[:: -(-len(problems) // COUNTED)]
-    found: dict[str, Any] = {"tokens": _describe_lengths(some, places, lambda part: len(model.encode(part)))}
+    tell, read = read_by(model)
+    found: dict[str, Any] = {"tokens": _describe_lengths(some, places, lambda part: len(read(part)))}
     limit = ability(model, "limit")
-    rows = [Shown(places[p.id], p.prompt, _list_shown(p)) for p in problems]
+    rows = [Shown(places[p.id], tell(p.prompt), _list_shown(p)) for p in problems]
     if limit is not None:
-        long = measure(rows, model.encode, limit, 1)
+        long = measure(rows, read, limit, 1)
         found["limit"], found["too_long"] = limit, describe(long, rows) if long.long else ""
     return found
 

@@ -17,7 +17,7 @@ from shuhari.config.stage import Components, walk_learners
 from shuhari.data import FrozenDict, Payload, Problem
 from shuhari.kernel.state import walk, walk_placed
 from shuhari.ports import ability, is_text, is_vector
-from shuhari.tasks.lengths import Lengths, Shown, cut, describe, measure
+from shuhari.tasks.lengths import Lengths, Shown, cut, describe, measure, read_by
 from shuhari.tasks.splits import describe_unused, find_split
 
 if TYPE_CHECKING:
@@ -81,13 +81,14 @@ def _fit_split(
         model = ctx.models.get(use.role)
         if model is None or not is_text(model) or (limit := ability(model, "limit")) is None:
             continue
+        tell, read = read_by(model)
         n = use.n if use.n and part.too_long == "refuse" else len(kept)
         indices, rows = list[int](), list[Shown]()
         for i, problem in enumerate(kept[:n]):
             if problem is not None and (row := use.show(problem, part.places[problem.id])) is not None:
                 indices.append(i)
-                rows.append(row)
-        found = measure(rows, model.encode, limit, use.room)
+                rows.append(replace(row, prompt=tell(row.prompt)))
+        found = measure(rows, read, limit, use.room)
         if not found.long:
             continue
         words = _describe(part, use, found, rows, setting, model)
@@ -97,7 +98,7 @@ def _fit_split(
         for j in found.long:
             kept[indices[j]] = None
             if part.too_long == "cut":
-                shorter = cut(rows[j], model.encode, limit, use.room)
+                shorter = cut(rows[j], read, limit, use.room)
                 whole[indices[j]] = kept[indices[j]] = _take_cut(whole[indices[j]], shorter)
     if not told:
         return None

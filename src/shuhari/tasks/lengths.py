@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shuhari.data import FrozenDict, Payload
+from shuhari.ports import ability
 from shuhari.tasks.messages import spell_message
 
 Encode = Callable[[Payload], Any]  # token ids
@@ -67,6 +68,19 @@ def measure(rows: Sequence[Shown], encode: Encode, limit: int, room: int = 0) ->
         if tokens > limit:
             long[i] = tokens
     return Lengths(dict(sorted(long.items())), limit, len(rows), room)
+
+
+def read_by(model: Any) -> tuple[Callable[[Payload], Payload], Encode]:
+    """How a model of text reads a row: (prompt -> the prompt as it is told: of a model that chats, a text as a turn of
+    its user), (prompt or reply -> token ids)."""
+    tokens = ability(model, "text")
+    if tokens is None or not tokens.chat:
+        return lambda prompt: prompt, model.encode
+
+    def tell(prompt: Payload) -> Payload:
+        return tuple(FrozenDict(m) for m in tokens.as_messages(prompt))
+
+    return tell, lambda said: tokens.encode_text(said) if isinstance(said, str) else model.encode(said)
 
 
 def count_tokens(row: Shown, encode: Encode, room: int = 0) -> int:
