@@ -367,3 +367,9 @@ def list_scores(group: Iterable[Trajectory], name: str) -> list[float]:
     """What each graded episode of a group earned by a reward; broken ones say nothing."""
     given = [sum_reward(t.steps, name) for t in group if t.status is not Status.ERROR]
     return [x for x in given if x == x]
+
+
+def read_first(source: Any, n: int, first: int = 0) -> list[Problem]:
+    """The n problems of a `ports.Source` from `first` on; fewer if it ends before."""
+    size = source.size()
+    return [source[i] for i in range(first, first + n if size is None else min(first + n, size))]

@@ -23,7 +23,7 @@ import pytest
 
 from shuhari.desk import cli
 from shuhari.desk.cli.text import make_text, note, print_json, print_table, printable_log, say
-from shuhari.desk.printable import make_cell
+from shuhari.kernel.printable import make_cell
 from shuhari.store import Run, finding
 from shuhari.store.rollouts import make_row
 from shuhari.store.rows import write_rows

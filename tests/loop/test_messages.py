@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.buffers.recordings import find_expert
 from shuhari.config.build import build_stage
 from shuhari.config.evaluation import Evaluation
 from shuhari.config.recipe import RecipeError, load
@@ -22,6 +21,7 @@ from shuhari.kernel import registry
 from shuhari.learners.pieces import Meters
 from shuhari.loop.checks import check_stages
 from shuhari.loop.evaluation import score_models
+from shuhari.models.experts import find_expert
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need

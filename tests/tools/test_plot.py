@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from shuhari.desk.plot import choose_curves, find_series, name_metric, plot_comparison, plot_curves
+from shuhari.lab.plot import choose_curves, find_series, name_metric, plot_comparison, plot_curves
 
 COLUMNS = {
     "step": [1, 2, 3],
@@ -121,7 +121,7 @@ def test_a_comparison_averages_as_far_as_all_runs_go(tmp_path: Path, drawn: list
 
 
 def test_matplotlib_waits_until_something_is_drawn() -> None:
-    code = "import sys, shuhari.desk.plot; assert 'matplotlib' not in sys.modules"
+    code = "import sys, shuhari.lab.plot; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -5,12 +5,11 @@ Each gives whole columns in episode order (`recording`). Data sets of Minari are
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,15 +28,13 @@ from shuhari.buffers.recording import (
     select_episodes,
 )
 from shuhari.data import Array, ContractError, Status, Step, code, nearest
-from shuhari.kernel.registry import locate, register
+from shuhari.kernel.registry import register
+from shuhari.models.experts import Expert, draw_uniform, find_expert
 from shuhari.ports import Recording, Task, ability
 from shuhari.ports.declares import together
 from shuhari.store import tensors
 from shuhari.store.files import StoreError, Trail, replace_file, translate_errors
 from shuhari.tasks.contract import explain_step
-
-Expert = Callable[[Any, np.random.Generator], Any]
-"""(observation, generator of random numbers) -> the action as the environment takes it"""
 
 COLUMNS, CARD = "columns.safetensors", "card.json"
 LAYOUT = ("observations", "actions", "rewards", "terminals", "timeouts")  # of D4RL and OGBench
@@ -114,7 +111,7 @@ class Played:
     def _act(self, space: Any, expert: Expert, observation: Any, rng: np.random.Generator) -> Array:
         """The policy's action, or a uniform one, with the noise on it."""
         try:
-            action = _uniform(space, rng) if rng.random() < self.epsilon else expert(observation, rng)
+            action = draw_uniform(space, rng) if rng.random() < self.epsilon else expert(observation, rng)
         except Exception as error:
             others = "set buffer.data for others (of a mixture buffer.buffers.<name>.data)"
             error.add_note(f"raised by the policy {self.policy!r}, which plays the data: {others}")
@@ -123,33 +120,6 @@ class Played:
             noise = self.noise * (space.high - space.low) / 2 * rng.normal(size=space.shape)
             action = np.clip(action + noise, space.low, space.high)
         return np.asarray(action, space.dtype)
-
-
-def find_expert(task: Task, policy: str) -> Expert:
-    """The policy called so: see `Played`. LookupError for none."""
-    if policy == "random":
-        space: Any = task.spaces()[1]  # type: ignore[index]
-        return lambda observation, rng: _uniform(space, rng)
-    if policy == "expert":
-        own = ability(task, "expert")
-        if own is None:
-            called = task.problems("train")[0].task
-            raise LookupError(f"the task {called} offers no expert: name a policy of your own, "
-                              "'file.py:function' of (observation, generator) -> action, or 'random'")  # fmt: skip
-        return _refuse_none(own, policy)
-    found: Any = locate("policy", policy, ("expert", "random"))
-    return _refuse_none(cast(Expert, found() if inspect.isclass(found) else found), policy)
-
-
-def _refuse_none(expert: Expert, policy: str) -> Expert:
-    """The policy. Raises TypeError where it gives no action."""
-
-    def act(observation: Any, rng: Any) -> Any:
-        if (action := expert(observation, rng)) is None:
-            raise TypeError(f"the policy {policy!r} returned None: expected an action, as the environment takes it")
-        return action
-
-    return act
 
 
 @register("recording", "joined")
@@ -306,12 +276,6 @@ def _list_gaps(arrays: Mapping[str, Array]) -> Iterator[str]:
         if len(gap):
             yield (f"row {gap[0]}: its next observation is not the observation of row {gap[0] + 1} (so in {len(gap)} "
                    f"of {n}): learnt from as one episode; mark in `timeouts` where it was cut")  # fmt: skip
-
-
-def _uniform(space: Any, rng: np.random.Generator) -> Any:
-    """A uniform action, by this generator alone."""
-    space.seed(int(rng.integers(2**31)))
-    return space.sample()
 
 
 def _stack(observed: list[Any]) -> Any:

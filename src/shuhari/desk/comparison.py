@@ -18,9 +18,9 @@ from typing import Any
 from shuhari.config.dumps import spreads
 from shuhari.config.overlay import format_path, walk_leaves
 from shuhari.desk.ends import find_unit
-from shuhari.desk.plot import find_series
 from shuhari.kernel import stats
 from shuhari.lab.claims.verdict import LEAST
+from shuhari.lab.plot import find_series
 from shuhari.store import Run
 from shuhari.store.listing import find_tested, name_task
 

@@ -12,8 +12,8 @@ from typing import Any
 from shuhari.config.overlay import BUDGETS, RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.config.staged import name_stages
-from shuhari.desk.plot import plot_curves
 from shuhari.lab.diagnosis.evidence import list_trained as list_named
+from shuhari.lab.plot import plot_curves
 
 ENDS = ("chance", "before", "after")
 

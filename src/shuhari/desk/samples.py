@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shuhari.config.evaluation import Evaluation
-from shuhari.data import Array
+from shuhari.data import Array, read_first
 from shuhari.desk.video import film_or_watch, flatten
 from shuhari.kernel.abilities import find_missing
 from shuhari.kernel.noise import CounterNoise, keys
@@ -25,7 +25,6 @@ from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.watching import Watched
 from shuhari.needs import role_model
 from shuhari.ports.hooks import ability
-from shuhari.tasks.source import read_first
 
 SHOWN = 6  # episodes, or prompts
 CHAINS = 128  # of the first observation

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shuhari.config.evaluation import Evaluation
-from shuhari.data import Problem, Status, Step, code
+from shuhari.data import Problem, Status, Step, code, read_first
 from shuhari.loop.evaluation import find_held_out
 from shuhari.loop.outcomes import name_measure
 from shuhari.ports.hooks import ability
 from shuhari.tasks.snapshots import sample_action
-from shuhari.tasks.source import read_first
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context

@@ -35,7 +35,7 @@ from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.schedules import list_misfits
 from shuhari.config.smaller import cap, cap_buffer
 from shuhari.config.stage import Components
-from shuhari.data import EMPTY, ContractError, Problem, Sampling, StalledError, Status
+from shuhari.data import EMPTY, ContractError, Problem, Sampling, StalledError, Status, read_first
 from shuhari.engines.time_limit import Overdue
 from shuhari.events import Collected, Committed
 from shuhari.kernel.registry import declared
@@ -56,7 +56,6 @@ from shuhari.loop.run import Run, open_run
 from shuhari.loop.wording import describe_reading
 from shuhari.ports import Ctx, Model, Transform, ability, is_text, is_vector
 from shuhari.tasks.contract import explain_ids
-from shuhari.tasks.source import read_first
 from shuhari.transforms import call_transform
 
 PROBLEMS = 2

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from shuhari.config.evaluation import Evaluation
-from shuhari.data import EMPTY, Array, Payload, Problem, Request, Status, Step, Trajectory
+from shuhari.data import EMPTY, Array, Payload, Problem, Request, Status, Step, Trajectory, read_first
 from shuhari.loop.collect import collect_group
 from shuhari.loop.evaluation import find_held_out
 from shuhari.loop.opening import open_checkpoint
 from shuhari.ports import ability
-from shuhari.tasks.source import read_first
 
 
 @dataclass(frozen=True, eq=False)

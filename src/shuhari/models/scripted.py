@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from shuhari.batch import Batch
-from shuhari.buffers.recordings import find_expert
 from shuhari.data import Sampling
 from shuhari.kernel.registry import register
+from shuhari.models.experts import find_expert
 from shuhari.models.spaces import spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task

@@ -9,10 +9,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from shuhari.data import Payload
+from shuhari.data import Payload, read_first
 from shuhari.kernel import registry
 from shuhari.ports import ability
-from shuhari.tasks.source import read_first
 
 
 def list_tasks() -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shuhari.data import Problem, Step, code, nearest
-from shuhari.ports.tasks import Source
 
 T = TypeVar("T")
 
@@ -23,12 +22,6 @@ SPLITS = ("train", "test")
 CALLS = "tool_calls"  # in a step's `info`: how many functions its turn has called; such a turn is no answer
 TRIES = 100_000  # draws for one problem before a split counts as empty
 _M64 = (1 << 64) - 1
-
-
-def read_first(source: Source, n: int, first: int = 0) -> list[Problem]:
-    """The n problems of a Source from `first` on; fewer where it ends."""
-    size = source.size()
-    return [source[i] for i in range(first, first + n if size is None else min(first + n, size))]
 
 
 class Stream:

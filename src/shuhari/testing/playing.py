@@ -17,14 +17,13 @@ import numpy as np
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
+from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, read_first
 from shuhari.events import Collected
 from shuhari.kernel import state
 from shuhari.kernel.abilities import find_missing
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.needs import Trace
 from shuhari.ports import Engine, ability, is_vector
-from shuhari.tasks.source import read_first
 from shuhari.testing.context import context
 from shuhari.testing.looking import (
     call_twice,

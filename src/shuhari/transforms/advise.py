@@ -17,9 +17,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Share, check
-from shuhari.buffers.recordings import find_expert
 from shuhari.events import Amended
 from shuhari.kernel.registry import register
+from shuhari.models.experts import find_expert
 from shuhari.needs import decisions, role_model
 from shuhari.ports import Ctx
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from shuhari.desk.printable import make_printable
 from shuhari.desk.serving.refusals import Refused
 from shuhari.kernel.begin import build_command
+from shuhari.kernel.printable import make_printable
 
 SECONDS = 290.0  # that one may take: browsers wait 300 for an answer
 MOST = 64 << 20  # bytes of what it prints

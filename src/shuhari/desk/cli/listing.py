@@ -37,7 +37,7 @@ def runs(
     from dataclasses import asdict, replace
 
     from shuhari.data import nearest
-    from shuhari.desk.plot import name_metric
+    from shuhari.lab.plot import name_metric
     from shuhari.store import list_runs, tag_run
     from shuhari.store.listing import STATUSES, read_tags
 

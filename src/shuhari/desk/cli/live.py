@@ -79,7 +79,7 @@ class Live:
 
     def format_cells(self, report: Mapping[str, Any]) -> dict[str, str]:
         """The cells of the panel: label -> text."""
-        from shuhari.desk.plot import choose_curves
+        from shuhari.lab.plot import choose_curves
 
         self.eta.add(report)
         total = f"/{self.total}" if self.total else ""

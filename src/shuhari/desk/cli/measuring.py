@@ -194,7 +194,7 @@ def compare(
     Example: shuhari compare a-s0,a-s1,a-s2,a-s3,a-s4 b-s0,b-s1,b-s2,b-s3,b-s4 --png a-b.png
     """
     from shuhari.desk.comparison import GREEDY, check_same_task, compare_seeds, find_axis, list_caveats, name_arms
-    from shuhari.desk.plot import KINDS, name_metric, plot_comparison
+    from shuhari.lab.plot import KINDS, name_metric, plot_comparison
     from shuhari.store import metrics
 
     arms = {

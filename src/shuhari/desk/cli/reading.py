@@ -96,7 +96,7 @@ def show_profile(path: Path, json: bool = False) -> bool:
 
 def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     from shuhari.desk.ends import tabulate_ends
-    from shuhari.desk.plot import choose_curves
+    from shuhari.lab.plot import choose_curves
     from shuhari.store.listing import name_tasks
 
     recipe, summary = run.recipe, run.summary or {}

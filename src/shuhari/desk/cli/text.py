@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from shuhari.desk.plain import to_finite
-from shuhari.desk.printable import make_printable as make_printable
+from shuhari.kernel.printable import make_printable as make_printable
 
 NOTHING = 1  # exit code where nothing was found of what was asked for by name, as of grep
 
@@ -46,7 +46,7 @@ def _spell(c: str) -> str:
 
 def print_csv(columns: Mapping[str, Sequence[Any]]) -> None:
     """Columns as CSV to stdout; `write_csv` makes them printable."""
-    from shuhari.desk.plot import write_csv
+    from shuhari.lab.plot import write_csv
 
     write_csv(columns, sys.stdout)
 

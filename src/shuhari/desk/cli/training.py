@@ -320,7 +320,7 @@ def show_closing(path: Path) -> None:
 
 def _find_last(columns: dict[str, list[Any]], labels: Collection[str]) -> tuple[str, float] | None:
     """(metric, last value) of the first of a run's curves that has one, of those with `labels` (empty: of all)."""
-    from shuhari.desk.plot import choose_curves
+    from shuhari.lab.plot import choose_curves
 
     for name in [name for label, name in choose_curves(columns).items() if not labels or label in labels]:
         values = [v for v in columns[name] if v is not None]

@@ -294,7 +294,7 @@ def round_to(value: float, digits: int = 5) -> float | None:
 def write(result: Mapping[str, Any], at: Path) -> Path:
     """Write `at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png; the tries that had
     begun end with it."""
-    from shuhari.desk.plot import plot_bands
+    from shuhari.lab.plot import plot_bands
 
     path = save(result, at)
     metrics = list(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shuhari.data import Payload
+from shuhari.data import Payload, read_first
 from shuhari.models.text.tokenizers import Tokenizer
-from shuhari.tasks.source import read_first
 
 PAD, END = "<pad>", "<end>"
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))  # newline and printable ASCII

@@ -114,7 +114,7 @@ def _measure_number(card: Any, metric: str) -> dict[str, Any]:
 
 def _read_curves(card: Any, metric: str) -> dict[str, Any]:
     """Arm -> the mean of a metric with its band over the seeds of a card."""
-    from shuhari.desk.plot import compute_band
+    from shuhari.lab.plot import compute_band
 
     out = {}
     for name, arm in card.arms.items():

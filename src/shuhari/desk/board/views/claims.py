@@ -148,7 +148,7 @@ def _tell_line(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_curves(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Metric -> arm -> the mean with its band over seeds, as its picture has them."""
-    from shuhari.desk.plot import compute_band
+    from shuhari.lab.plot import compute_band
 
     out: dict[str, dict[str, Any]] = {}
     for name, arm in result["arms"].items():

@@ -16,10 +16,10 @@ from shuhari.desk import comparison
 from shuhari.desk.board.catalogue import Catalogue, Stamp, read_stamp
 from shuhari.desk.board.views.picture import Picture
 from shuhari.desk.comparison import GREEDY, Columns
-from shuhari.desk.plot import average_curves, choose_curves, plot_comparison, read_curve
 from shuhari.desk.serving.refusals import Refused
 from shuhari.kernel import stats
 from shuhari.lab.claims.verdict import LEAST
+from shuhari.lab.plot import average_curves, choose_curves, plot_comparison, read_curve
 from shuhari.store import Run
 
 RUNS, ARMS, POINTS, TEXT, SETTINGS = 200, 12, 1000, 200, 300

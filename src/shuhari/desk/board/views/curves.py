@@ -84,7 +84,7 @@ def tell_curves(
 def draw_run(runs: Catalogue, run: str, kind: Literal["png", "svg"] = "png") -> Picture:
     """The picture of a run as `shuhari train` leaves it in its folder, of the steps so far."""
     from shuhari.desk.ends import draw
-    from shuhari.desk.plot import choose_curves
+    from shuhari.lab.plot import choose_curves
 
     path = runs.find(run)
     steps, opened = runs.numbers.of(path).look(30), Run(path)
@@ -116,7 +116,7 @@ def _read_parts(opened: Run) -> Iterator[dict[str, list[Any]]]:
 
 def _write_parts(opened: Run, names: Sequence[str], last: int) -> Iterator[bytes]:
     """CSV of some metrics, of the steps up to `last`: a run may go on meanwhile, with other metrics."""
-    from shuhari.desk.plot import write_csv
+    from shuhari.lab.plot import write_csv
 
     head: dict[str, list[Any]] = {name: [] for name in names}
     for i, part in enumerate(chain([head], _read_parts(opened))):

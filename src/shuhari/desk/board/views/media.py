@@ -85,9 +85,9 @@ def draw_samples(runs: Catalogue, run: str, step: Step = None) -> Picture:
 def play_episode(runs: Catalogue, run: str, step: Step = None, episode: Episode = 0) -> dict[str, Any]:
     """A held-out episode of a controller as curves, and as pictures where its environment draws any: {problem, step,
     status, rewards, track, frames: {at, images}}; frames: of the moments `at` JPEG in base64."""
-    from shuhari.desk.printable import make_printable
     from shuhari.desk.tokens import follow
     from shuhari.desk.video import film_or_watch
+    from shuhari.kernel.printable import make_printable
 
     path = runs.find(run)
 

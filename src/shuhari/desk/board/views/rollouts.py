@@ -13,9 +13,9 @@ from pydantic import Field
 from shuhari.data import Array, Step, Trajectory, find_outcomes, is_tokens, sum_reward
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.episodes import check_group, list_reasons, to_readable
-from shuhari.desk.printable import make_printable
 from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.tokens import count_leaves, find_ranges, follow, read_numbers, spell, unroll
+from shuhari.kernel.printable import make_printable
 from shuhari.store import Run
 from shuhari.store.finding import to_number
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from shuhari.data import EMPTY, Array, nearest
-from shuhari.desk.printable import make_cell
+from shuhari.kernel.printable import make_cell
 
 # what a person looks at first: label -> metric, or the end of its name
 CURVES = {
