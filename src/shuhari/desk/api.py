@@ -263,17 +263,19 @@ class LoadedPolicy:
         there are not here."""
         return np.asarray(self.act(observation, greedy=deterministic)), None
 
-    def generate(self, prompts: str | Sequence[str], *, greedy: bool = True, max_new: int | None = None) -> Any:
-        """The policy's completion of a prompt, or a list of them for a list of prompts."""
+    def generate(self, prompts: Any, *, greedy: bool = True, max_new: int | None = None) -> Any:
+        """The policy's completion of a prompt, or a list of them for a list of prompts. A prompt is a text, which a
+        model with a chat template reads as a turn of a user, or a conversation: a list of {"role", "content"}."""
         if not is_text(self.model):
             raise TypeError("this policy acts on observations: use act(observation)")
         if max_new is not None and max_new < 1:
             raise ValueError(f"max_new is {max_new}: expected at least 1")
-        many = [prompts] if isinstance(prompts, str) else list(prompts)
-        contexts = [self.model.encode(p) for p in many]
+        single = isinstance(prompts, str) or (bool(prompts) and all(isinstance(p, Mapping) for p in prompts))
+        many = [prompts] if single else list(prompts)
+        contexts = [self.model.encode(p if isinstance(p, str) else tuple(p)) for p in many]
         traces = self.model.sample(contexts, self._sampling(greedy, max_new), noise=self._noise(len(many)))
         texts = [self.model.decode(t.action) for t in traces]
-        return texts[0] if isinstance(prompts, str) else texts
+        return texts[0] if single else texts
 
     def save(self, directory: str | Path) -> Path:
         """Write a language model as a Hugging Face directory, which `models.policy.path` and transformers read; see
@@ -295,7 +297,8 @@ def load(
     run: str | Path, *, role: str = "policy", step: int | None = None, seed: int = 0, env: Any = None
 ) -> LoadedPolicy:
     """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`; or
-    that of a directory which `export`, `LoadedPolicy.save` or `Session.save_state` has written. env: the environment,
+    that of a directory which `export`, `LoadedPolicy.save` or `Session.save_state` has written, of a language model of
+    Hugging Face, or of a .gguf file. env: the environment,
     where `train` was handed one that cannot be imported."""
     from shuhari.desk.opening import find_kind, open_model
     from shuhari.store import resolve

@@ -22,8 +22,10 @@ from shuhari.store.schema import FILE
 
 
 def find_kind(path: Path) -> str:
-    """What a directory that is no run holds: `model` (of Hugging Face, or adapters), `controller`, `state`; "" where it
-    holds none of these, or is a run."""
+    """What a directory that is no run holds: `model` (of Hugging Face, or adapters; a .gguf file is one too),
+    `controller`, `state`; "" where it holds none of these, or is a run."""
+    if path.suffix == ".gguf" and path.is_file():
+        return "model"
     if not path.is_dir() or (path / FILE).exists():
         return ""
     kinds = {"controller": CARD, "state": "tree.json", "model": "config.json", " model": "adapter_config.json"}

@@ -279,7 +279,7 @@ def session(
     if isinstance(task, str | Mapping):
         task = Settings(given={"task": {"seed": seed}}).make_component("task", task, "task")
     made = Prompts() if task is None else task
-    if isinstance(model, str | Path) and Path(model).is_dir():
+    if isinstance(model, str | Path) and (Path(model).is_dir() or Path(model).suffix == ".gguf"):
         model = {"use": "causal", "path": str(model)}
     ctx = Context(seed, made, make("engine", engine), tokens, threads)
     try:
