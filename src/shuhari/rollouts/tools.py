@@ -149,7 +149,10 @@ class Calling:
         said = answers.encode("utf-8", "replace").decode()  # no half of a pair of surrogates
         tokens = ability(role_model(self.ctx.models, self.role), "text")
         chats = not isinstance(self.prompt, str) or (tokens is not None and tokens.chat)
-        ids: Payload = self.ctx.encode_turn(said if chats else f"\n{said}\n", self.prompt, self.role, self.last)
+        if not chats:
+            line: Any = self.ctx.encode_text("\n", self.role)  # that the policy may have written
+            said = f"{said}\n" if len(line) == 1 and int(line[0]) == self.last else f"\n{said}\n"
+        ids: Payload = self.ctx.encode_turn(said, self.prompt, self.role, self.last)
         return ids
 
     async def _answer(self, said: str) -> tuple[bool, str]:

@@ -112,9 +112,10 @@ class Tokenizer:
         template writes them; without a chat the text as it is. prompt: what the row began with. last: the token that
         its turn ended with, which is then not told again."""
         chats = not isinstance(prompt, str) or self.chat
-        if not (chats and self.has_template) or isinstance(said, Template):
-            words: Any = said if isinstance(said, Template) else f"\n{plain_chat(self.as_messages(said))}"
-            ids = self._list_going_on(said if isinstance(prompt, str) and isinstance(said, str) else words)
+        if isinstance(said, Template) or (isinstance(said, str) and not chats):
+            return self._finish(self._list_going_on(said))
+        if not self.has_template:
+            ids = self._list_going_on(f"\n{plain_chat(self.as_messages(said))}")
         elif isinstance(said, str):
             between, after = self.conversation.frame
             ids = self._read(Template(between, said, after))
