@@ -116,3 +116,55 @@ def test_what_is_left_to_the_user_is_named(
     said = " ".join(capfd.readouterr().err.split())
     assert end.value.code == 2 and told in said, said
     assert key.rpartition(".")[0] in said and "Traceback" not in said and not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- how prompts are read
+
+
+BRIEF = {"role": "system", "content": "Be brief."}
+ASKED = {"role": "user", "content": "What is 3 + 1?"}
+
+
+@pytest.mark.parametrize(
+    ("sets", "messages"),
+    [
+        ({}, [ASKED]),
+        ({"task.chat": True}, [ASKED]),
+        ({"task.system": "Be brief."}, [BRIEF, ASKED]),
+        ({"models.policy.system": "Be brief."}, [BRIEF, ASKED]),
+        ({"models.policy.system": "Be brief.", "task.system": "Be long."}, [BRIEF, ASKED]),
+        ({"task.chat": False}, None),
+        ({"models.policy.chat": False}, None),
+        ({"models.policy.chat": False, "task.chat": True}, None),
+        ({"models.policy.chat": True, "task.chat": False}, [ASKED]),
+    ],
+)
+def test_what_a_run_samples_behind_is_what_transformers_writes(
+    sets: dict[str, Any], messages: list[Any] | None, tmp_path: Path
+) -> None:
+    """The model's own setting goes before the task's."""
+    hf = load_model("model")[1].hf
+    rows = tmp_path / "one.jsonl"
+    rows.write_text(json.dumps({"prompt": ASKED["content"], "answer": "4", "split": "train"}))
+    own = {**filled("opd"), **small("opd"), "task.name": f"file/{rows}", "steps": 1, "evaluate.n": 0, **sets}
+    train("pretrained/opd", tmp_path / "run", **own)
+    read = [t.steps[0].context for group in Run(tmp_path / "run").rollouts(1) for t in group["trajectories"]]
+    how = {"add_generation_prompt": True, "return_dict": False}
+    want = hf(ASKED["content"])["input_ids"] if messages is None else hf.apply_chat_template(messages, **how)
+    assert read and all(ids.tolist() == list(want) for ids in read)
+
+
+def test_how_prompts_are_read_is_told_before_the_first_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "shuhari")
+    train("pretrained/sft", tmp_path / "run", **filled("sft"), **small("sft"))
+    assert "models.policy: each prompt is a turn of a user, written by its chat template (task.chat" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["task.chat", "models.policy.chat"])
+def test_a_model_without_a_template_cannot_chat(key: str, tmp_path: Path) -> None:
+    save_chat(tmp_path / "base", template=None)
+    own = {**filled("sft"), **small("sft"), "models.policy.path": str(tmp_path / "base"), key: True}
+    with pytest.raises(ValueError, match=r"base.*no chat template: expected chat = false"):
+        train("pretrained/sft", tmp_path / "run", **own)

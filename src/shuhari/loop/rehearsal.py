@@ -53,6 +53,7 @@ from shuhari.loop.collect import AllFailedError
 from shuhari.loop.engines import advise_engine
 from shuhari.loop.fitting import TooLongError
 from shuhari.loop.run import Run, open_run
+from shuhari.loop.tuned import list_unfit
 from shuhari.loop.wording import describe_reading
 from shuhari.ports import Ctx, Model, Transform, ability, is_text, is_vector
 from shuhari.tasks.contract import explain_ids
@@ -148,13 +149,17 @@ def open_rehearsed(
     **known: Any,
 ) -> Run:
     """`open_run`; one that has made no step is rehearsed, unless it is not to be. warn: of schedules that do not fit
-    their budget; not before it is known that the recipe has no mistake."""
+    their budget, and of values that do not fit a trained model; not before it is known that the recipe has no
+    mistake."""
     run = open_run(recipe, path, init=init, **known)
     with ExitStack() as failed:
         failed.push(run)
         for problem in list_misfits(recipe) if warn else ():
             logging.getLogger("shuhari").warning("%s", problem)
-        if rehearsal and not (run.ctx.step or run.progress.entered):
+        new = not (run.ctx.step or run.progress.entered)
+        for problem in list_unfit(recipe, run.progress.stages) if warn and new else ():
+            logging.getLogger("shuhari").warning("%s", problem)
+        if rehearsal and new:
             rehearse(recipe, init)
         failed.pop_all()
     return run

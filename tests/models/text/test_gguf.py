@@ -1,5 +1,5 @@
-"""A model that is one GGUF file is read to the logits of the model that it was made of, and trains; a file that is none,
-is cut, or has no tokenizer is refused by its name and by what is wrong with it."""
+"""A model that is one GGUF file is read to the logits of the model that it was made of, and trains; a file that is no
+model, is cut, or has no tokenizer is refused by its name and by what is wrong with it."""
 
 from __future__ import annotations
 
