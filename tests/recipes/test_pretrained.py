@@ -87,6 +87,8 @@ def test_it_trains_its_adapters_to_the_end(name: str, home: Path, tmp_path: Path
     train(f"{FAMILY}{name}", tmp_path / "run", **filled(name), **small(name))
     run = Run(tmp_path / "run")
     assert run.status == "complete" and run.step == 2
+    rates = {"reward_model": "reward/lr"}.get(name, "policy/lr")
+    assert rates in run.metrics() and ("policy/margin" in run.metrics()) == (name == "dpo")  # which diagnosis reads
     trained = open_models(tmp_path / "run")[0][find_role(name)]
     base = load_model("model")[0].state_dict()
     merged = merge_adapters(trained.module.lm).state_dict()
