@@ -35,7 +35,7 @@ PUBLIC = {  # module -> its public names; (): all that it says or defines
     "shuhari.models.readout": ("Values",),
     "shuhari.models.sampling": ("honour",),
     "shuhari.models.text.causal": ("CausalValue",),
-    "shuhari.models.text.tokenizers": ("character_tokenizer",),
+    "shuhari.models.text.made_tokenizers": ("character_tokenizer",),
     "shuhari.objectives.td": ("td_target",),
     "shuhari.rollouts.playing": ("Playing",),
     "shuhari.rollouts.tree": ("Node", "Tree"),
