@@ -1,5 +1,5 @@
 """The packaged recipes that can be built as they are: those of `pretrained` want a model and data of their user first,
-and have tests of their own (`recipes/test_pretrained.py`)."""
+and have tests of their own (`recipes/test_pretrained_recipes.py`)."""
 
 from __future__ import annotations
 

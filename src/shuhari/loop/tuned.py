@@ -14,12 +14,11 @@ from shuhari.config.library import list_names
 from shuhari.config.overlay import Path, format_path, look_up
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Components, walk_learners
+from shuhari.kernel.rates import FAR, find_usual
 from shuhari.loop.roles import sort_roles
 from shuhari.ports.hooks import ability
 
 FAMILY = "pretrained"  # of the recipes whose values are for such models
-WHOLE, ADAPTED = 1e-5, 2e-4  # the usual rate of all weights, and of adapters
-FAR = 10.0  # times the usual, from where on a rate is told
 SHORT, NARROW = 16, 256  # tokens of an answer, and of a row, that are those of toys
 
 
@@ -59,11 +58,6 @@ def find_highest(rate: Any) -> float:
         values = [rate.get("from"), rate.get("to"), *(pair[-1] for pair in steps if pair)]
         return max((float(v) for v in values if isinstance(v, int | float)), default=0.0)
     return float(rate) if isinstance(rate, int | float) else 0.0
-
-
-def find_usual(*, adapted: bool) -> float:
-    """The usual learning rate of a model that is trained already."""
-    return ADAPTED if adapted else WHOLE
 
 
 def _walk_parts(stage: Components) -> Iterator[tuple[Path, str, Any]]:
@@ -113,7 +107,8 @@ def _point_to(recipe: Recipe, table: Mapping[str, Any]) -> str:
     if recipe.name.startswith(f"{FAMILY}/"):
         return ""
     mine = _describe(table)
-    scored = [(_compare(mine, _describe(load(n).stages[-1])), n) for n in list_names() if n.startswith(f"{FAMILY}/")]
+    family = [name for name in list_names() if name.startswith(f"{FAMILY}/")]
+    scored = [(_compare(mine, _describe(load(name).stages[-1])), name) for name in family]
     (score, name) = max(scored, key=lambda pair: pair[0], default=((0,), ""))
     return f". {name} has the usual values" if any(score[:2]) else ""
 
@@ -121,7 +116,11 @@ def _point_to(recipe: Recipe, table: Mapping[str, Any]) -> str:
 def _describe(table: Mapping[str, Any]) -> tuple[set[str], str, str, set[str]]:
     """(terms, buffer, rollout, parts) of a stage, by what they use."""
     parts = table.get("part", {})
-    terms = {str(t.get("use", key)) for p in parts.values() for key, t in (p.get("terms") or {}).items()}
+    terms = {
+        str(term.get("use", key))
+        for part in parts.values()
+        for key, term in (part.get("terms") or {}).items()
+    }
     buffer, rollout = (str(table.get(key, {}).get("use", "")) for key in ("buffer", "rollout"))
     return terms, buffer, rollout, set(parts)
 

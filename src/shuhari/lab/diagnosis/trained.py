@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import EMPTY
+from shuhari.kernel.rates import ADAPTED, FAR, WHOLE, find_usual
 from shuhari.lab.diagnosis.evidence import Evidence, highest, lowest, recent
 from shuhari.lab.diagnosis.rewards import LOOK, is_unsolved
 from shuhari.lab.diagnosis.rule import Rule
-from shuhari.loop.tuned import ADAPTED, FAR, WHOLE, find_usual
 
 EARLY = 3  # steps
 LONG = 4.0  # tokens of an answer, from where on it can collapse

@@ -47,8 +47,9 @@ VALUE = "value_head.safetensors"
 class Causal:
     """A causal language model. Its log-probability is exact.
 
-    `path`: a directory with weights and tokenizer, or with LoRA adapters, which are merged into their base (a hub id
-    where the hub can be reached); a text ends at any of its end tokens. Without it, `architecture`
+    `path`: a directory with weights and tokenizer, or with LoRA adapters, which are merged into their base, a run that
+    began with one of these (its last weights, its adapters merged), a .gguf file, or a hub id where the hub can be
+    reached; a text ends at any of its end tokens. Without it, `architecture`
     (a `model_type` of transformers) is made from scratch with the sizes given, and `config` sets other keys of its
     configuration; `tokenizer` is `char` (of `alphabet`, else of the task's `alphabet`, else printable ASCII) or `bpe`
     (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
