@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shuhari.config.library import list_names
+from shuhari.config.library import find_recipe, list_names
 from shuhari.config.overlay import Path, format_path, look_up
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Components, walk_learners
@@ -90,7 +90,8 @@ def _judge_toy(recipe: Recipe, stage: Components, role: str, *, warms: bool) -> 
     if not stage.imitates and max_new <= SHORT and _is_packaged(recipe, stage, sampled):
         yield f"{format_path(sampled)} is {max_new}"
     row = ("models", role, "context")
-    context = next((t for t in [look_up(s, row) for s in recipe.stages] if isinstance(t, int)), 0)
+    widths = [look_up(table, row) for table in recipe.stages]
+    context = next((w for w in widths if isinstance(w, int)), 0)
     if 0 < context <= NARROW and _is_packaged(recipe, stage, row):
         yield f"{format_path(row)} is {context}"
 
@@ -99,7 +100,7 @@ def _is_packaged(recipe: Recipe, stage: Components, path: Path) -> bool:
     """Whether a value is of a recipe of the library that is not made for such models."""
     whose = (recipe.sources.get(at) for at in (("stage", stage.name, *path), path))
     by = next((w for w in whose if w is not None), "")
-    return not by.startswith(f"{FAMILY}/") and by in list_names()
+    return not by.startswith(f"{FAMILY}/") and "/" in by and find_recipe(by) is not None
 
 
 def _point_to(recipe: Recipe, table: Mapping[str, Any]) -> str:

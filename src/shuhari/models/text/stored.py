@@ -72,7 +72,8 @@ def _fit(lm: Any, weights: Mapping[str, Any], table: Mapping[str, Any], what: st
     """The base with the weights in it. ValueError where they are of another model."""
     first = next((name for name in weights if ".lora_A." in name), "")
     if first:
-        settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in (table.get("lora") or EMPTY).items()}
+        given: Mapping[str, Any] = table.get("lora") or EMPTY
+        settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
         lora = Lora(**settings)
         if lora.rank != len(weights[first]):
             raise ValueError(f"{what}: adapters of rank {len(weights[first])}, and its recipe says {lora.rank}")
