@@ -12,10 +12,13 @@ import torch
 
 from buildable import FAMILY
 from chat_models import save_chat
+from shuhari.config.build import build_stages
 from shuhari.config.library import list_names
+from shuhari.config.recipe import load
 from shuhari.desk.api import train
 from shuhari.desk.cli import main
 from shuhari.loop.opening import open_models
+from shuhari.loop.rehearsal import _cut, make_small
 from shuhari.models.text.lora import merge_adapters
 from shuhari.models.text.pretrained import load as load_model
 from shuhari.store import Run
@@ -170,3 +173,12 @@ def test_a_model_without_a_template_cannot_chat(key: str, tmp_path: Path) -> Non
     own = {**filled("sft"), **small("sft"), "models.policy.path": str(tmp_path / "base"), key: True}
     with pytest.raises(ValueError, match=r"base.*no chat template: expected chat = false"):
         train("pretrained/sft", tmp_path / "run", **own)
+
+
+def test_the_rehearsal_of_a_loaded_model_is_small() -> None:
+    """Four tokens of an answer, one held-out problem, once; what is asked of a problem stays as it is."""
+    recipe = make_small(load("pretrained/grpo", [f"{k}={json.dumps(v)}" for k, v in filled("grpo").items()]))
+    (stage,) = build_stages(recipe.stages)
+    cut = _cut(stage, False)
+    assert cut.evaluate is not None and (cut.sampling.max_new, cut.evaluate.n, cut.evaluate.samples) == (4, 1, 1)
+    assert cut.n == stage.n == 8 and stage.sampling.max_new == 256

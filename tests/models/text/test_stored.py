@@ -161,3 +161,25 @@ def test_what_was_fetched_before_works_without_a_network(home: Path, cache: Path
 def test_an_id_without_a_network_is_told_in_seconds(cache: Path) -> None:
     said = refused("me/other", FileNotFoundError)
     assert "no directory 'me/other' (looked in " in said and "no model of the hub: " in said
+
+
+def test_a_model_that_is_loaded_again_is_compared_with_transformers_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which its rehearsal does; another model of the same layout is compared again. The logits are the same."""
+    from types import SimpleNamespace
+
+    from shuhari.models.text.causal import Causal
+    from shuhari.models.text.layouts import Lean
+
+    compared, check = list[int](), Lean._check
+    monkeypatch.setattr(Lean, "_check", lambda self: (compared.append(1), check(self))[1])
+    monkeypatch.setattr("shuhari.models.text.causal._SURE", set())
+    ids = torch.arange(9)[None]
+    said = []
+    for path in (home / "base", home / "base", home / "whole"):
+        model = Causal(path=str(path))
+        model.build(SimpleNamespace())
+        assert model.module.lean is not None and not model.module.why
+        said.append((len(compared), model.module.lm(ids).logits))
+    assert [n for n, _ in said] == [1, 1, 2] and torch.equal(said[0][1], said[1][1])

@@ -39,6 +39,7 @@ from shuhari.ports.hooks import ability
 from shuhari.store.files import find_memory, follow_umask
 
 VALUE = "value_head.safetensors"
+_SURE = set[str]()  # loaded models whose quick forward was compared with transformers' own in this process
 
 
 @register("model", "causal")
@@ -144,7 +145,10 @@ class Causal:
             adapt(lm, self.lora)
         dtype = pretrained.DTYPES[self.dtype]
         outputs = self.outputs if self.value_head else 0
-        self.module = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype).to(device)
+        made = pretrained.find_digest(lm) if self.path else ""  # a run loads it twice: to rehearse, and to train
+        net = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype, sure=made in _SURE)
+        _SURE.update([made] * (self.path != "" and net.lean is not None))
+        self.module = net.to(device)
         if self.module.why:
             message = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"
             warnings.warn(f"{self.path or self.architecture}: {self.module.why}; {message}", stacklevel=2)

@@ -9,6 +9,7 @@ Axes: `V` embeddings.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,6 +107,14 @@ def dtype_of(name: str) -> torch.dtype:
 def count_positions(lm: Any) -> int:
     """The positions that a model knows; 0 where there is no bound."""
     return int(lm.config.to_dict().get("max_position_embeddings") or 0)
+
+
+def find_digest(lm: Any) -> str:
+    """What tells a model from others, by its configuration and the sums of its weights."""
+    digest = hashlib.blake2b(lm.config.to_json_string().encode(), digest_size=16)
+    for name, x in lm.named_parameters():
+        digest.update(f"{name} {tuple(x.shape)} {x.dtype} {float(x.detach().sum(dtype=torch.float64))!r}".encode())
+    return digest.hexdigest()
 
 
 def load_head(value: Any, file: Path) -> None:
