@@ -21,8 +21,8 @@ from typing import Any
 
 import tomli_w
 
+from buildable import list_buildable
 from shuhari.config.build import build_stage
-from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.settings import KINDS as PORTS
@@ -178,7 +178,7 @@ MISTAKES = (number, number, number, other_kind, other_kind, missing, misspelt, d
 
 def walk_mutants(n: int, seed: int, folder: Path) -> Iterator[tuple[str, str]]:
     """(what was done to which recipe, the verdict) of `n` mutants, each read from a file of TOML."""
-    rng, names = random.Random(seed), list_names()
+    rng, names = random.Random(seed), list_buildable()
     trees: dict[str, dict[str, Any]] = {}
     for i in range(n):
         name = rng.choice(names)
@@ -196,7 +196,7 @@ def walk_mutants(n: int, seed: int, folder: Path) -> Iterator[tuple[str, str]]:
 
 def walk_numbers(n: int, seed: int) -> Iterator[tuple[str, str]]:
     """(recipe, key and value, the verdict) of `n` numeric settings, each set to what it should not be."""
-    rng, names = random.Random(seed), list_names()
+    rng, names = random.Random(seed), list_buildable()
     keys: dict[str, list[str]] = {}
     for _ in range(n):
         name = rng.choice(names)

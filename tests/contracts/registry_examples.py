@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from buildable import list_buildable
 from shuhari.config.build import build_stage
-from shuhari.config.library import list_names
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Components, list_roles
 from shuhari.data import Sampling
@@ -54,7 +54,7 @@ def find_examples(more: Iterable[Recipe] = ()) -> dict[tuple[str, str], Example]
     """(kind, name) -> the smallest use of that component in the packaged recipes, made small (`shrink`), and in `more`.
     Those that no recipe uses are missing, and so are studies, and what only claims use; of a study it is what one of
     its runs uses."""
-    packaged = (load(name) for name in list_names())
+    packaged = (load(name) for name in list_buildable())
     recipes = [*more, *(shrink(replace(r, tree={k: v for k, v in r.tree.items() if k != "study"})) for r in packaged)]
     uses: dict[type, Example] = {}
     for recipe in sorted(recipes, key=lambda r: _size(r.tree)):

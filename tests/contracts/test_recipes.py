@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from shuhari.config.library import list_names
+from buildable import list_buildable
 from shuhari.config.recipe import load
 from shuhari.loop.rehearsal import rehearse
 from shuhari.testing import check_recipe, shrink
 
-RECIPES = [name for name in list_names() if "study" not in load(name).tree]
+RECIPES = [name for name in list_buildable() if "study" not in load(name).tree]
 
 
 def list_used(tree: Any) -> set[str]:

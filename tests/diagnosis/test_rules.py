@@ -93,6 +93,23 @@ def evaluated(*scores: float | None, name: str = "evaluate/greedy", **changed: A
     return text(5 * len(scores), **{name: lambda i: scores[i // 5] if i % 5 == 4 else None}, **changed)
 
 
+SMALL = {"models": {"policy": {"path": "sm"}}, "part": {"policy": {"terms": {"loss": {"use": "clip"}}}}}
+RIGHT = {"policy__lr": 1e-5}  # for a trained model
+TRAINED: Mapping[str, Columns] = {  # of a model with a `path`
+    "never-ends-turn": text(rollout__truncated=0.95, **RIGHT),
+    "never-ends-turn, seen at once": text(steps=2, rollout__truncated=[1.0, 0.9], **RIGHT),
+    "babbles": text(rollout__entropy=lambda i: 4.5 - 0.1 * i, **RIGHT),
+    "babbles, in the first step": text(steps=1, rollout__entropy=5.2, **RIGHT),
+    "rate-of-scratch": text(),
+    "rate-of-scratch, imitation": imitation(policy__lr=1.1e-4),
+    "length-collapsed": text(
+        rollout__length=lambda i: 8.0 if i < 6 else 1.3, reward__score=None, reward__mean=lambda i: 0.3 + i % 2 / 100,
+        **RIGHT,
+    ),
+    "margin-runs-away": imitation(
+        policy__lr=1e-6, policy__loss__nll=None, policy__loss__preference=9e-9, policy__margin=lambda i: 20.0
+    ),
+}
 CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with the disease
     "score-falls": evaluated(0.55, 0.4, 0.29, 0.2),
     "score-falls, seen once": evaluated(0.29),
@@ -161,8 +178,68 @@ def test_the_disease_is_found(case: str) -> None:
     assert (found[0].begin, found[0].end) == (1, len(columns["step"]))
 
 
+@pytest.mark.parametrize("case", TRAINED)
+def test_the_disease_of_a_trained_model_is_found(case: str) -> None:
+    """And it is none of a model of random weights."""
+    columns, rule = TRAINED[case], case.partition(",")[0]
+    assert [f.rule.name for f in diagnose(columns, SMALL)] == [rule]
+    plain = {f.rule.name for f in diagnose(columns, {**SMALL, "models": {"policy": {"hidden": 96}}})}
+    assert not plain & {f.partition(",")[0] for f in TRAINED}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        text(**RIGHT),
+        text(rollout__truncated=lambda i: 0.95 if i < 10 else 0.2, rollout__entropy=3.9, policy__lr=1e-4),
+        text(rollout__length=lambda i: 3.5 if i < 6 else 1.3, **RIGHT),  # short from the start
+        text(rollout__length=lambda i: 5.0 if i < 6 else 2.0, **RIGHT),  # and the reward rises
+        text(steps=1, rollout__truncated=1.0, **RIGHT),
+        imitation(policy__lr=1e-6, policy__margin=20.0, policy__loss__preference=0.3, policy__loss__nll=None),
+        imitation(policy__lr=1e-6, policy__margin=4.0, policy__loss__preference=1e-3, policy__loss__nll=None),
+    ],
+)
+def test_a_trained_model_that_is_well(columns: Columns) -> None:
+    assert not {f.rule.name for f in diagnose(columns, SMALL)} - {"length-drift"}
+
+
+def test_the_usual_rate_is_that_of_what_is_trained() -> None:
+    def found(rate: float, models: Any, part: Any = SMALL["part"]) -> bool:
+        recipe = {"models": models, "part": part}
+        return "rate-of-scratch" in {f.rule.name for f in diagnose(text(policy__lr=rate), recipe)}
+
+    lora = {"policy": {"path": "sm", "lora": {"rank": 8}}}
+    assert found(1.1e-4, {"policy": {"path": "sm"}}) and not found(1.1e-4, lora) and found(2.1e-3, lora)
+    assert not found(0.1, {"policy": {"hidden": 9}, "teacher": {"path": "sm"}})  # which is not trained
+    assert found(0.1, {"policy": {"init": "base"}, "base": {"path": "sm"}})
+    assert found(0.1, {"actor": {"path": "sm"}}, {"policy": {"trains": ["actor"]}})
+
+
+def test_a_reward_model_may_tell_pairs_apart_as_far_as_it_likes() -> None:
+    terms = {"preference": {"reference_free": True, "score": "value"}}
+    recipe = {"models": {"reward": {"path": "sm"}}, "part": {"reward": {"terms": terms}}}
+    pairs = {"policy__loss__nll": None, "policy__lr": None, "policy__grad_norm": None}
+    columns = imitation(**pairs, reward__lr=1e-5, reward__margin=20.0, reward__loss__preference=1e-9)
+    assert not diagnose(columns, recipe)
+
+
+def test_a_stage_s_own_models_stand_beside_those_of_the_recipe() -> None:
+    """As a stored recipe has them (a list), and as a loaded one (by name)."""
+    own = {"models": {"critic": {"hidden": 9}}, "part": {"policy": {"epochs": 2}}}
+    for stages in ([{"name": "rl", **own}], {"rl": own}):
+        assert [f.rule.name for f in diagnose(text(), {**SMALL, "stage": stages})] == ["rate-of-scratch"]
+    other = {"name": "rl", "remove": ["models"], "models": {"policy": {"hidden": 9}}}
+    assert not diagnose(text(), {**SMALL, "stage": [other]})
+
+
+def test_a_turn_that_never_ends_is_an_alarm_after_two_steps() -> None:
+    columns, watch = TRAINED["never-ends-turn"], Watch(SMALL)
+    told = [[f.rule.name for f in watch.add({n: v[i] for n, v in columns.items()})] for i in range(20)]
+    assert told == [[], ["never-ends-turn"], *[[]] * 18]
+
+
 def test_every_rule_has_a_case() -> None:
-    assert {case.partition(",")[0] for case in CASES} == {rule.name for rule in RULES}
+    assert {case.partition(",")[0] for case in (*CASES, *TRAINED)} == {rule.name for rule in RULES}
     assert len({rule.name for rule in RULES}) == len(RULES) >= 13
     assert {name for rule in RULES for name in rule.covers} <= {rule.name for rule in RULES}
 

@@ -24,9 +24,9 @@ import torch
 import run_files
 import shuhari.loop.run
 import small_runs
+from buildable import list_buildable
 from shuhari.batch import Batch
 from shuhari.config.build import build_stage
-from shuhari.config.library import list_names
 from shuhari.config.recipe import Recipe, load
 from shuhari.kernel import state
 from shuhari.kernel.registry import entries
@@ -157,7 +157,7 @@ def test_what_is_kept_outside_of_the_state_is_found(found: dict[str, list[str]])
 
 def test_every_component_is_covered(tmp_path: Path) -> None:
     used = set()
-    packaged = (load(name) for name in list_names())
+    packaged = (load(name) for name in list_buildable())
     for recipe in (*recipes(tmp_path).values(), *(shrink(r) for r in packaged if "study" not in r.tree)):
         shared: dict[str, Any] = {}
         for stage in [build_stage(table, shared) for table in recipe.stages]:

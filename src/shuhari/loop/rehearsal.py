@@ -53,6 +53,7 @@ from shuhari.loop.collect import AllFailedError
 from shuhari.loop.engines import advise_engine
 from shuhari.loop.fitting import TooLongError
 from shuhari.loop.run import Run, open_run
+from shuhari.loop.tuned import list_unfit
 from shuhari.loop.wording import describe_reading
 from shuhari.ports import Ctx, Model, Transform, ability, is_text, is_vector
 from shuhari.tasks.contract import explain_ids
@@ -61,6 +62,7 @@ from shuhari.transforms import call_transform
 PROBLEMS = 2
 PROMPTS = 32  # whose lengths are looked at
 TOKENS = 16  # of an answer, at most; and decisions of a held-out episode
+FEW = 4  # tokens of an answer, where a model is one that is loaded, and may be large
 NOTE = "in stage {!r}, rehearsed before the first step; --no-rehearsal leaves that out"
 UNSAID = (NameError, ImportError, Overdue)  # what code of a user's raises whatever an answer says
 CODE = (TypeError, AttributeError, KeyError, IndexError)  # and what it raises of every answer where it is wrong
@@ -147,13 +149,17 @@ def open_rehearsed(
     **known: Any,
 ) -> Run:
     """`open_run`; one that has made no step is rehearsed, unless it is not to be. warn: of schedules that do not fit
-    their budget; not before it is known that the recipe has no mistake."""
+    their budget, and of values that do not fit a trained model; not before it is known that the recipe has no
+    mistake."""
     run = open_run(recipe, path, init=init, **known)
     with ExitStack() as failed:
         failed.push(run)
         for problem in list_misfits(recipe) if warn else ():
             logging.getLogger("shuhari").warning("%s", problem)
-        if rehearsal and not (run.ctx.step or run.progress.entered):
+        new = not (run.ctx.step or run.progress.entered)
+        for problem in list_unfit(recipe, run.progress.stages) if warn and new else ():
+            logging.getLogger("shuhari").warning("%s", problem)
+        if rehearsal and new:
             rehearse(recipe, init)
         failed.pop_all()
     return run
@@ -183,22 +189,25 @@ def _describe_tested(stage: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _cut(stage: Components, measured: bool) -> Components:
-    """With answers of a few tokens, and two held-out problems; none where they are `measured` anyway."""
+    """With answers of a few tokens, and two held-out problems; none where they are `measured` anyway. Fewer still of a
+    model that is loaded, which may be large."""
     evaluate = None if measured else stage.evaluate
+    loaded = any(role.model is not None and ability(role.model, "path") for role in stage.models.values())
+    most, problems = (FEW, 1) if loaded else (TOKENS, PROBLEMS)
     if evaluate is not None:
-        ways = {k: replace(way, n=min(way.n, PROBLEMS), samples=min(way.samples, PROBLEMS),
-                           sampling=_shorten(way.sampling)) for k, way in evaluate.more.items()}  # fmt: skip
-        few = {name: min(getattr(evaluate, name), PROBLEMS) for name in ("n", "samples", "watch")}
+        ways = {k: replace(way, n=min(way.n, problems), samples=min(way.samples, problems),
+                           sampling=_shorten(way.sampling, most)) for k, way in evaluate.more.items()}  # fmt: skip
+        few = {name: min(getattr(evaluate, name), problems) for name in ("n", "samples", "watch")}
         short = {"max_steps": TOKENS} if "max_steps" in stage.evaluation_rollout.accepts else {}
-        settings, sampling = {**evaluate.settings, **short}, _shorten(evaluate.sampling)
+        settings, sampling = {**evaluate.settings, **short}, _shorten(evaluate.sampling, most)
         evaluate = replace(evaluate, **few, k=(), more=ways, sampling=sampling, settings=settings)
     stand_in = ability(stage.engine, "stand_in")
     engine = stage.engine if stand_in is None else stand_in()
-    return replace(stage, sampling=_shorten(stage.sampling), evaluate=evaluate, engine=engine)
+    return replace(stage, sampling=_shorten(stage.sampling, most), evaluate=evaluate, engine=engine)
 
 
-def _shorten(sampling: Sampling | None) -> Any:
-    return sampling and replace(sampling, max_new=min(sampling.max_new, TOKENS))
+def _shorten(sampling: Sampling | None, most: int) -> Any:
+    return sampling and replace(sampling, max_new=min(sampling.max_new, most))
 
 
 def _play(run: Run, max_new: int, failures: _Failures) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 from shuhari.config.overlay import read_budgets
 from shuhari.data import EMPTY
-from shuhari.lab.diagnosis import learning, rewards, sampling, scores
+from shuhari.lab.diagnosis import learning, rewards, sampling, scores, trained
 from shuhari.lab.diagnosis.evidence import Evidence
 from shuhari.lab.diagnosis.rule import Rule
 
-RULES: tuple[Rule, ...] = (*scores.RULES, *rewards.RULES, *sampling.RULES, *learning.RULES)
+RULES: tuple[Rule, ...] = (*scores.RULES, *trained.RULES, *rewards.RULES, *sampling.RULES, *learning.RULES)
 FINE = "every number lies in its healthy range"
 MEASURED = "the last stage only measures: nothing was learnt that could be judged"
 FEW = 10  # steps; the rules that look at rewards ask for so many
@@ -94,8 +94,18 @@ def split_stages(
 
 def find_table(recipe: Mapping[str, Any], stage: str) -> dict[str, Any]:
     """What a recipe, a plain tree, says of a stage: that stage's own keys over those of the recipe."""
-    tables = {t.get("name"): t for t in recipe.get("stage", ()) if isinstance(t, Mapping)}
-    return {**{k: v for k, v in recipe.items() if k != "stage"}, **tables.get(stage, {})}
+    given = recipe.get("stage", ())
+    tables = dict(given) if isinstance(given, Mapping) else {t.get("name"): t for t in given if isinstance(t, Mapping)}
+    own = tables.get(stage) or {}
+    kept = {k: v for k, v in recipe.items() if k != "stage" and k not in own.get("remove", ())}
+    return {**kept, **{k: _lay(kept.get(k), v) if k in ("models", "part") else v for k, v in own.items()}}
+
+
+def _lay(below: Any, own: Any) -> Any:
+    """A table of a stage over that of the recipe."""
+    if not (isinstance(below, Mapping) and isinstance(own, Mapping)):
+        return own
+    return {**below, **{k: _lay(below.get(k), v) for k, v in own.items()}}
 
 
 def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> str:

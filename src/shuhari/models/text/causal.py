@@ -39,6 +39,7 @@ from shuhari.ports.hooks import ability
 from shuhari.store.files import find_memory, follow_umask
 
 VALUE = "value_head.safetensors"
+_SURE = set[str]()  # loaded models whose quick forward was compared with transformers' own in this process
 
 
 @register("model", "causal")
@@ -47,8 +48,9 @@ VALUE = "value_head.safetensors"
 class Causal:
     """A causal language model. Its log-probability is exact.
 
-    `path`: a directory with weights and tokenizer, or with LoRA adapters, which are merged into their base (a hub id
-    where the hub can be reached); a text ends at any of its end tokens. Without it, `architecture`
+    `path`: a directory with weights and tokenizer, or with LoRA adapters, which are merged into their base, a run that
+    began with one of these (its last weights, its adapters merged), a .gguf file, or a hub id where the hub can be
+    reached; a text ends at any of its end tokens. Without it, `architecture`
     (a `model_type` of transformers) is made from scratch with the sizes given, and `config` sets other keys of its
     configuration; `tokenizer` is `char` (of `alphabet`, else of the task's `alphabet`, else printable ASCII) or `bpe`
     (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
@@ -143,7 +145,10 @@ class Causal:
             adapt(lm, self.lora)
         dtype = pretrained.DTYPES[self.dtype]
         outputs = self.outputs if self.value_head else 0
-        self.module = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype).to(device)
+        made = pretrained.find_digest(lm) if self.path else ""  # a run loads it twice: to rehearse, and to train
+        net = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype, sure=made in _SURE)
+        _SURE.update([made] * (self.path != "" and net.lean is not None))
+        self.module = net.to(device)
         if self.module.why:
             message = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"
             warnings.warn(f"{self.path or self.architecture}: {self.module.why}; {message}", stacklevel=2)

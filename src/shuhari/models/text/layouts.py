@@ -78,13 +78,14 @@ def lean_of(lm: Any, limit: int | None = None) -> Lean | None:
 
 
 class Lean:
-    """`layers`, `heads` H, `kv_heads` G, `width` d, `scale` of the scores. Raises Unknown.
+    """`layers`, `heads` H, `kv_heads` G, `width` d, `scale` of the scores. Raises Unknown. `sure`: its numbers were
+    compared with those of the model before.
 
     `live()` are the parameters as they are, and gradients run into them; `frozen(dtype)` is a detached copy with
     adapters merged and linear layers of one input joined, for sampling.
     """
 
-    def __init__(self, lm: Any, limit: int | None = None) -> None:
+    def __init__(self, lm: Any, limit: int | None = None, *, sure: bool = False) -> None:
         config = lm.config
         self.kind = kind = str(config.model_type)
         if kind != "gpt2" and kind not in LLAMAS:
@@ -111,7 +112,8 @@ class Lean:
         last = self._base.ln_f if kind == "gpt2" else self._base.norm
         self._padding = self._base.get_input_embeddings().padding_idx  # whose embedding takes no gradient
         self.eps = float(getattr(last, "variance_epsilon", None) or last.eps)
-        self._check()
+        if not sure:
+            self._check()
 
     # ---------------------------------------------------------------- weights
 

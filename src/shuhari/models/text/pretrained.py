@@ -9,6 +9,7 @@ Axes: `V` embeddings.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from shuhari.data import Array, nearest
-from shuhari.models.text import gguf
+from shuhari.models.text import gguf, stored
 from shuhari.models.text.clean import checked_copy, forget
 from shuhari.models.text.folder import (
     check_adapters,
@@ -36,6 +37,7 @@ from shuhari.models.text.tokenizers import Tokenizer
 from shuhari.store.files import follow_umask
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WITHIN = "base_model.model."  # what the names of adapters begin with
 SHARD = "5GB"  # of a file of weights that is written
 LORA = frozenset(  # of adapter_config.json: what decides how adapters are merged
     "r lora_alpha target_modules exclude_modules fan_in_fan_out bias use_rslora use_dora rank_pattern alpha_pattern "
@@ -45,15 +47,10 @@ LORA = frozenset(  # of adapter_config.json: what decides how adapters are merge
 
 def load(path: str) -> tuple[Any, Tokenizer]:
     """The model and the tokenizer of a directory (or a hub id, if the hub can be reached), of a directory of LoRA
-    adapters, merged into their base, or of a .gguf file. ValueError, which names the place, for what cannot work;
-    FileNotFoundError if nothing is there."""
+    adapters, merged into their base, of a run that began with one of these, or of a .gguf file. ValueError, which names
+    the place, for what cannot work; FileNotFoundError if nothing is there."""
     place = Path(path).expanduser()
-    if place.suffix == ".gguf" and place.is_file():
-        with reading(place), silence():
-            place = gguf.unpack(place)
-    elif not place.is_dir():
-        place = fetch(path, place)
-    return _load(place, ())
+    return _open(place if place.is_dir() or (place.suffix == ".gguf" and place.is_file()) else fetch(path, place), ())
 
 
 def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", shard: str = SHARD) -> None:
@@ -112,6 +109,14 @@ def count_positions(lm: Any) -> int:
     return int(lm.config.to_dict().get("max_position_embeddings") or 0)
 
 
+def find_digest(lm: Any) -> str:
+    """What tells a model from others, by its configuration and the sums of its weights."""
+    digest = hashlib.blake2b(lm.config.to_json_string().encode(), digest_size=16)
+    for name, x in lm.named_parameters():
+        digest.update(f"{name} {tuple(x.shape)} {x.dtype} {float(x.detach().sum(dtype=torch.float64))!r}".encode())
+    return digest.hexdigest()
+
+
 def load_head(value: Any, file: Path) -> None:
     """Load a linear value head from its file; ValueError where it is another's."""
     from safetensors import SafetensorError
@@ -129,9 +134,21 @@ def load_head(value: Any, file: Path) -> None:
 def _load(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
     """Of a directory; `above`: those whose adapters it is the base of."""
     if (here := place.resolve()) in above:
-        raise ValueError(f"{place} holds adapters of a base that holds adapters of it: expected a base that is a model")
+        holds = "holds adapters of a base that holds adapters of it"
+        what = "began with a run that began with it" if stored.is_run(place) else holds
+        raise ValueError(f"{place} {what}: expected a base that is a model")
     with reading(place):
+        if stored.is_run(place):
+            return stored.read_run(place, lambda base: _open(base, (*above, here)))
         return _merge_adapters(place, (*above, here)) if holds_adapters(place) else _read(place)
+
+
+def _open(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
+    """Of a directory or a .gguf file."""
+    if place.suffix == ".gguf" and place.is_file():
+        with reading(place), silence():
+            place = gguf.unpack(place)
+    return _load(place, above)
 
 
 def _read(place: Path) -> tuple[Any, Tokenizer]:
@@ -178,7 +195,7 @@ def _tokenizer(hf: Any, lm: Any, place: Path) -> Tokenizer:
 def _merge_adapters(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
     """A base with the adapters of a directory merged into it."""
     named = str(read_json(place / "adapter_config.json").get("base_model_name_or_path") or "")
-    check_weights(place, "adapter_model")
+    tensors = check_weights(place, "adapter_model")
     base = next((b for b in (Path(named).expanduser(), place / named) if named and b.is_dir()), None)
     if base is None or base.resolve() == place.resolve():
         raise ValueError(f"{place} holds adapters of {named!r}, which is no directory: set base_model_name_or_path in "
@@ -195,6 +212,10 @@ def _merge_adapters(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenize
     if own:
         check_tokenizer(place)
     lm, text = _load(base, above)
+    layers = {name.removeprefix(WITHIN).rpartition(".lora_")[0] for name in tensors if ".lora_" in name}
+    if lost := sorted(layers - {name for name, _ in lm.named_modules()}):
+        raise ValueError(f"the adapters of {place} do not fit their base {base}: {len(lost)} of {len(layers)} layers "
+                         f"are not there, such as {lost[0]}")  # fmt: skip
     try:
         with silence(), checked_copy(place) as copied:
             lm = PeftModel.from_pretrained(lm, str(copied), config=config).merge_and_unload(safe_merge=True)

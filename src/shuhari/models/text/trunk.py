@@ -31,6 +31,7 @@ class Trunk(nn.Module):
     them.
     `lean`: the quick forward (one that is given is taken as it is), or None, and `why` not. `recompute` keeps only the
     inputs of layers for the gradient, and `dtype` is what their linear parts compute in; both need the quick forward.
+    `sure`: that this very model had a quick forward before, so that its numbers are not compared again.
 
     Raises ValueError for an architecture whose logits are not a function of its last hidden state alone, and for what
     it cannot do without a quick forward.
@@ -44,6 +45,7 @@ class Trunk(nn.Module):
         recompute: bool = False,
         dtype: torch.dtype = torch.float32,
         lean: Lean | None = None,
+        sure: bool = False,
     ) -> None:
         super().__init__()
         config, head = lm.config.get_text_config(), lm.get_output_embeddings()
@@ -72,9 +74,10 @@ class Trunk(nn.Module):
         self.dtype = None if dtype == torch.float32 else dtype
         if lean is not None:
             return
-        self._check(config.model_type)
+        if not sure:
+            self._check(config.model_type)
         try:
-            self.lean = Lean(lm, self.limit)
+            self.lean = Lean(lm, self.limit, sure=sure)
         except Unknown as unknown:
             self.why = str(unknown)
             self._check_cache(config.model_type)

@@ -1,0 +1,11 @@
+"""The learning rates that are usual of a model that was trained before, by Adam and its kin."""
+
+from __future__ import annotations
+
+WHOLE, ADAPTED = 1e-5, 2e-4  # of all weights, and of adapters
+FAR = 10.0  # times the usual, from where on a rate is told
+
+
+def find_usual(*, adapted: bool) -> float:
+    """The usual rate of adapters, or of all weights."""
+    return ADAPTED if adapted else WHOLE

@@ -1,0 +1,132 @@
+"""What a recipe that was made for random weights does to a model that is trained already, told before the first step:
+rates that undo what it knows, a warm-up that teaches it another language, answers too short for it.
+
+The usual rates are those of Adam and its kin. Left out: whether a value that is the user's own is a good one, but for
+rates far above the usual. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shuhari.config.library import find_recipe, list_names
+from shuhari.config.overlay import Path, format_path, look_up
+from shuhari.config.recipe import Recipe, load
+from shuhari.config.stage import Components, walk_learners
+from shuhari.kernel.rates import FAR, find_usual
+from shuhari.loop.roles import sort_roles
+from shuhari.ports.hooks import ability
+
+FAMILY = "pretrained"  # of the recipes whose values are for such models
+SHORT, NARROW = 16, 256  # tokens of an answer, and of a row, that are those of toys
+
+
+def list_unfit(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
+    """A line for each role that is trained and has a `path`, where values are those for random weights: which they are,
+    and the recipe that has the usual ones."""
+    found: dict[str, dict[str, None]] = {}
+    last: dict[str, Mapping[str, Any]] = {}
+    paths: dict[str, str] = {}
+    models: dict[str, Any] = {}
+    for index, (table, stage) in enumerate(zip(recipe.stages, stages, strict=True)):
+        for name in sort_roles(stage.models):
+            role = stage.models[name]
+            models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
+        for at, name, part in _walk_parts(stage):
+            for role_name in part.trains:
+                if model := models.get(role_name):
+                    if not (path := ability(model, "path")):
+                        continue
+                    paths[role_name], last[role_name] = path, table
+                    told = found.setdefault(role_name, {})
+                    lr = _find(table, stage, (*at, "part", name, "optimiser", "lr"))
+                    told |= dict.fromkeys(_judge_rate(lr, (*at, "part", name), stage, model))
+                    told |= dict.fromkeys(_judge_toy(recipe, stage, role_name, warms=index + 1 < len(stages)))
+    return [
+        f"models.{role} is a trained model ({paths[role]}), and this is meant for random weights: "
+        f"{'; '.join(told)}{_point_to(recipe, last[role])}"
+        for role, told in found.items()
+        if told
+    ]
+
+
+def find_highest(rate: Any) -> float:
+    """The highest value of a learning rate, a number or the table of a schedule; 0.0 where it says none."""
+    if isinstance(rate, Mapping):
+        steps = rate.get("steps") or ()
+        values = [rate.get("from"), rate.get("to"), *(pair[-1] for pair in steps if pair)]
+        return max((float(v) for v in values if isinstance(v, int | float)), default=0.0)
+    return float(rate) if isinstance(rate, int | float) else 0.0
+
+
+def _walk_parts(stage: Components) -> Iterator[tuple[Path, str, Any]]:
+    """(place of its learner, name, part) of what is trained in a stage."""
+    for at, learner in walk_learners(stage.learners):
+        parts: Mapping[str, Any] = ability(learner, "parts")
+        for name, part in parts.items():
+            yield at, name, part
+
+
+def _find(table: Mapping[str, Any], stage: Components, path: Path) -> Any:
+    """What a recipe says there, else the default that it left standing."""
+    return look_up(table, path) or stage.defaults.get(format_path(path))
+
+
+def _judge_rate(lr: Any, place: Path, stage: Components, model: Any) -> Iterator[str]:
+    adapted = ability(model, "lora") is not None
+    usual, highest = find_usual(adapted=adapted), find_highest(lr)
+    if highest > FAR * usual:
+        key, what = format_path((*place, "optimiser", "lr")), "adapters" if adapted else "all weights"
+        where = "" if stage.name == "main" else f" in stage {stage.name!r}"
+        yield f"{key} is up to {highest:g}{where} (usual for {what}: {usual:g})"
+
+
+def _judge_toy(recipe: Recipe, stage: Components, role: str, *, warms: bool) -> Iterator[str]:
+    """What is the packaged recipe's own, not the user's, and that of a toy."""
+    if warms and stage.imitates and _is_packaged(recipe, stage, ("buffer", "use")):
+        yield f"stage {stage.name!r} imitates {stage.imitates} before (--remove stage.{stage.name} leaves it out)"
+    sampled, max_new = ("rollout", "sampling", "max_new"), stage.sampling.max_new
+    if not stage.imitates and max_new <= SHORT and _is_packaged(recipe, stage, sampled):
+        yield f"{format_path(sampled)} is {max_new}"
+    row = ("models", role, "context")
+    widths = [look_up(table, row) for table in recipe.stages]
+    context = next((w for w in widths if isinstance(w, int)), 0)
+    if 0 < context <= NARROW and _is_packaged(recipe, stage, row):
+        yield f"{format_path(row)} is {context}"
+
+
+def _is_packaged(recipe: Recipe, stage: Components, path: Path) -> bool:
+    """Whether a value is of a recipe of the library that is not made for such models."""
+    whose = (recipe.sources.get(at) for at in (("stage", stage.name, *path), path))
+    by = next((w for w in whose if w is not None), "")
+    return not by.startswith(f"{FAMILY}/") and "/" in by and find_recipe(by) is not None
+
+
+def _point_to(recipe: Recipe, table: Mapping[str, Any]) -> str:
+    """The recipe for such models that trains by the same terms, from rows of the same kind, as a stage does."""
+    if recipe.name.startswith(f"{FAMILY}/"):
+        return ""
+    mine = _describe(table)
+    family = [name for name in list_names() if name.startswith(f"{FAMILY}/")]
+    scored = [(_compare(mine, _describe(load(name).stages[-1])), name) for name in family]
+    (score, name) = max(scored, key=lambda pair: pair[0], default=((0,), ""))
+    return f". {name} has the usual values" if any(score[:2]) else ""
+
+
+def _describe(table: Mapping[str, Any]) -> tuple[set[str], str, str, set[str]]:
+    """(terms, buffer, rollout, parts) of a stage, by what they use."""
+    parts = table.get("part", {})
+    terms = {
+        str(term.get("use", key))
+        for part in parts.values()
+        for key, term in (part.get("terms") or {}).items()
+    }
+    buffer, rollout = (str(table.get(key, {}).get("use", "")) for key in ("buffer", "rollout"))
+    return terms, buffer, rollout, set(parts)
+
+
+def _compare(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[int, ...]:
+    """How alike two stages are; the first two count terms, and rows, that are the same."""
+    same = len(a[0] & b[0])
+    return same, int(a[1] == b[1]), int(a[2] == b[2]), int(a[3] == b[3]), -len(a[0] ^ b[0])

@@ -1,0 +1,103 @@
+"""A model that is a run: the base that the run began with, the run's last weights in it, its adapters merged.
+
+Left out: runs that began with random weights (`shuhari export` writes what they learnt), value heads, and the code that
+a recipe names, of which nothing is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shuhari.data import EMPTY, nearest
+from shuhari.models.text.lora import Lora, adapt, merge_adapters
+from shuhari.store import Run, StoreError
+from shuhari.store.schema import FILE
+
+ROLE = "policy"
+BASE, HEAD = "base", "head"  # what the names of a language model's weights begin with in a checkpoint
+Text = TypeVar("Text")
+
+
+def is_run(place: Path) -> bool:
+    """Whether a directory is a run, and no model."""
+    return (place / FILE).is_file() and not (place / "config.json").exists()
+
+
+def read_run(place: Path, load: Callable[[Path], tuple[Any, Text]]) -> tuple[Any, Text]:
+    """The language model of a run's policy (else of the one role that it has), and the tokenizer of its base, which
+    `load` reads. ValueError, with the way on, for a run that has none."""
+    ways = f"it is a run: start from it by `--init {place}`, or give what `shuhari export {place} DIR` writes"
+    try:
+        run = Run(place)
+        recipe, tree = run.recipe, run.load()
+    except StoreError as error:
+        raise ValueError(f"{place} is no model ({ways}), and cannot be read: {error}") from None
+    saved = (tree or EMPTY).get("models") or EMPTY
+    if not saved:
+        raise ValueError(f"{place} is no model: it is a run that has no checkpoint yet")
+    role = ROLE if ROLE in saved or len(saved) > 1 else next(iter(saved))
+    if role not in saved:
+        raise ValueError(f"{place} is a run without a policy; {nearest(role, saved)}: expected a directory that "
+                         f"`shuhari export {place} DIR --role NAME` writes")  # fmt: skip
+    table = _find_table(recipe, role)
+    if not (base := table.get("path")):
+        raise ValueError(f"{place} is a run whose {role} began with random weights: give what `shuhari export {place} "
+                         f"DIR` writes, or start from it by `--init {place}`")  # fmt: skip
+    there = Path(str(base)).expanduser()
+    if not (there.is_dir() or there.is_file()):
+        raise ValueError(f"{place} is a run that began with the model {str(base)!r}, which is not there (looked in "
+                         f"{Path.cwd()}): put it there again")  # fmt: skip
+    lm, text = load(there)
+    weights = {name: x for name, x in saved[role].items() if name.partition(".")[0] in (BASE, HEAD)}
+    return _fit(lm, weights, table, f"the weights of the run {place}", there), text
+
+
+def _find_table(recipe: Mapping[str, Any], role: str) -> dict[str, Any]:
+    """What a stored recipe says of a role's model, in all of its stages, or of the one that it is like."""
+    seen, table = set[str](), dict[str, Any]()
+    while role not in seen:
+        seen.add(role)
+        table = {}
+        for one in (recipe, *recipe.get("stage", ())):
+            table |= one.get("models", {}).get(role, {})
+        role = str(table.get("same_as") or table.get("init") or role)
+        if table.get("path"):
+            break
+    return table
+
+
+def _fit(lm: Any, weights: Mapping[str, Any], table: Mapping[str, Any], what: str, base: Path) -> Any:
+    """The base with the weights in it. ValueError where they are of another model."""
+    first = next((name for name in weights if ".lora_A." in name), "")
+    if first:
+        given: Mapping[str, Any] = table.get("lora") or EMPTY
+        settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        lora = Lora(**settings)
+        if lora.rank != len(weights[first]):
+            raise ValueError(f"{what}: adapters of rank {len(weights[first])}, and its recipe says {lora.rank}")
+        adapt(lm, lora)
+    head = lm.get_output_embeddings()
+    parts = {BASE: lm.base_model}
+    if head.weight is not lm.get_input_embeddings().weight or "bias" in head.state_dict():
+        parts[HEAD] = head
+    states = {at: part.state_dict() for at, part in parts.items()}
+    own = {
+        f"{at}.{name}": x
+        for at, state in states.items()
+        for name, x in state.items()
+    }
+    wrong = [k for k in own.keys() & weights.keys() if own[k].shape != weights[k].shape]
+    if wrong:
+        k = min(wrong)
+        sizes = f"{k} is {tuple(weights[k].shape)} there, {tuple(own[k].shape)} in the base"
+        raise ValueError(f"{what} do not fit its base {base}, which has changed since: {sizes}")
+    if apart := own.keys() ^ weights.keys():
+        raise ValueError(f"{what} do not fit its base {base}, which has changed since: {len(apart)} of them differ, "
+                         f"such as {min(apart)}")  # fmt: skip
+    for at, part in parts.items():
+        part.load_state_dict({k.removeprefix(f"{at}."): x for k, x in weights.items() if k.startswith(f"{at}.")})
+    if first:
+        lm = merge_adapters(lm)
+    return lm.requires_grad_(True)
