@@ -20,7 +20,8 @@ from notes import Notes, forget_peak, peak_gib
 
 from shuhari.tasks.source import answer_text
 
-KEPT = re.compile(r"reward|gap|rate|tokens|length|grad_norm|entropy|seconds|time|return|test|score|ended|cut")
+KEPT = re.compile(r"reward/|evaluate/greedy|rollout/(length|entropy|truncated)|engine/gap|"
+                  r"policy/(grad_norm|ratio|approx_kl|lr)|spent/tokens")
 NUMBER = re.compile(r"-?\d{1,20}", re.ASCII)
 
 
@@ -58,7 +59,8 @@ def settings_of(notes: Notes, folder: Path, model: Path, reward: str) -> dict[st
     if notes.tiny:
         sizes = {"rollout.n": 4, "buffer.size": 4, "rollout.sampling.max_new": 8, "evaluate.n": 4, "evaluate.every": 2,
                  "micro_batch": 1024}  # fmt: skip
-    return {"steps": 4 if notes.tiny else 2000, "task.name": f"file/{folder}/sums.jsonl",
+    return {"steps": 4 if notes.tiny else 2000, "part.policy.optimiser.lr.warm": 5,
+            "task.name": f"file/{folder}/sums.jsonl",
             "models.policy.path": str(model), "models.policy.device": notes.device, "remove": ["reward"],
             f"reward.{reward.lower()}.use": f"learn.{reward}", "reward.weights": {reward.lower(): 1.0},
             **half, **sizes}  # fmt: skip
@@ -116,8 +118,10 @@ def draw(found: dict[str, Any], file: Path) -> None:
     import matplotlib.pyplot as plt
 
     fig, ax = plt.subplots(figsize=(5, 3), dpi=90)
-    for key in sorted({k for x in found["curve"] for k in x if k.startswith(("reward/", "test/", "eval"))})[:6]:
+    for key in [f"{kind}{name}" for kind in ("reward/", "evaluate/greedy.") for name in ("last", "digits")]:
         points = [(x["at_s"], x[key]) for x in found["curve"] if key in x]
+        if not points:
+            continue
         ax.plot(*zip(*points, strict=True), label=key, marker="." if len(points) < 40 else "")
     ax.set_xlabel("seconds")
     ax.set_title(f"GRPO, {found['model']}", fontsize=9)

@@ -1,13 +1,13 @@
-"""Part 3: tokens a second and memory of decoding and of training, ours beside transformers', of models of two sizes with
-random weights (SmolLM2-135M's and Qwen2.5-0.5B's), in bfloat16 (training: over float32 parameters).
+"""Part 3: tokens a second and memory of decoding and of training, ours beside transformers', of models of two sizes
+with random weights (SmolLM2-135M's and Qwen2.5-0.5B's), in bfloat16 (training: over float32 parameters).
 
-Each side has the GPU to itself. Decoding: answers of `NEW` tokens each in groups of 8, at temperature 1, through our
-decoder and through `generate`, with few and with many rows. Training: forward, backward and AdamW of one batch, our model
-and loss beside a plain step of the transformers model. A decoding step cannot be faster than reading the weights and the
-keys and values once (`of_bandwidth`); training is 6 x parameters (without embeddings, with the head) x tokens + attention
-(`of_peak`). `profile`: where the time of our decoding step goes. `attention`: one layer's attention of a decoding step in
-three forms. `grpo`: whole steps beside TRL's, where that is installed (`steps.py`).
-"""
+Each side has the GPU to itself. Decoding: answers of `NEW` tokens each in groups of 8, at temperature 1, through
+our decoder and through `generate`, with few and with many rows. Training: forward, backward and AdamW of one batch,
+our model and loss beside a plain step of the transformers model. A decoding step cannot be faster than reading the
+weights and the keys and values once (`of_bandwidth`); training is 6 x parameters (without embeddings, with the
+head) x tokens + attention (`of_peak`). `profile`: where the time of our decoding step goes. `attention`: one
+layer's attention of a decoding step in three forms. `grpo`: whole steps beside TRL's, where that is installed
+(`steps.py`)."""
 
 from __future__ import annotations
 
@@ -64,20 +64,25 @@ def ask(decoder: Any, sizes: dict[str, Any], rows: int, prompt: int, new: int) -
     decoder.add(made)
 
 
+def decode_ours(
+    sizes: dict[str, Any], notes: Notes, rows: int, lengths: tuple[int, int], rounds: int
+) -> dict[str, Any]:
+    decoder = make_decoder(sizes, notes.device, rows)
+
+    def ours() -> None:
+        ask(decoder, sizes, rows, *lengths)
+        while len(decoder):
+            decoder.step()
+
+    return side(ours, rows * lengths[1], rounds)
+
+
 def decode(sizes: dict[str, Any], notes: Notes, rows: int, rounds: int = 2) -> dict[str, Any]:
     """Both sides, with `rows` answers."""
     from transformers import GenerationConfig
 
     prompt, new = (8, 8) if notes.tiny else (PROMPT, NEW)
-    decoder = make_decoder(sizes, notes.device, rows)
-
-    def ours() -> None:
-        ask(decoder, sizes, rows, prompt, new)
-        while len(decoder):
-            decoder.step()
-
-    found = {"rows": rows, "ours": side(ours, rows * new, rounds)}
-    del decoder
+    found = {"rows": rows, "ours": decode_ours(sizes, notes, rows, (prompt, new), rounds)}
     empty()
     lm = network(sizes, notes.device, torch.bfloat16).eval()
     rng = np.random.default_rng(0)
@@ -96,35 +101,42 @@ def decode(sizes: dict[str, Any], notes: Notes, rows: int, rounds: int = 2) -> d
     return found
 
 
+def stepping(lm: Any, loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
+    """A step of AdamW on a loss."""
+    optimiser = torch.optim.AdamW(lm.parameters(), lr=1e-6, fused=True)
+
+    def go() -> None:
+        loss().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return go
+
+
 def train(sizes: dict[str, Any], notes: Notes, rounds: int = 3) -> dict[str, Any]:
     """Both sides: one optimiser step of the mean negative log-likelihood."""
     batch, length = (4, 32) if notes.tiny else (BATCH, LENGTH)
     ids = np.random.default_rng(1).integers(2, sizes["vocab_size"], (batch, length)).astype(np.int32)
     packed, tokens = batch_of([(row[:1], row[1:]) for row in ids]), torch.from_numpy(ids).long().to(notes.device)
 
-    def step(lm: Any, loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
-        optimiser = torch.optim.AdamW(lm.parameters(), lr=1e-6, fused=True)
+    def ours() -> dict[str, Any]:
+        lm = network(sizes, notes.device)
+        model = causal(lm, "bfloat16")
+        return side(stepping(lm, lambda: -model(packed).log_prob().mean()), ids.size, rounds)
 
-        def go() -> None:
-            loss().backward()
-            optimiser.step()
-            optimiser.zero_grad()
+    def theirs() -> dict[str, Any]:
+        lm = network(sizes, notes.device)
 
-        return go
+        def loss() -> torch.Tensor:
+            with torch.autocast(notes.device, torch.bfloat16):
+                value: torch.Tensor = lm(input_ids=tokens, labels=tokens).loss
+                return value
 
-    lm = network(sizes, notes.device)
-    model = causal(lm, "bfloat16")
-    found = {"ours": side(step(lm, lambda: -model(packed).log_prob().mean()), ids.size, rounds)}
-    del lm, model
+        return side(stepping(lm, loss), ids.size, rounds)
+
+    found = {"ours": ours()}
     empty()
-    lm = network(sizes, notes.device)
-
-    def theirs() -> torch.Tensor:
-        with torch.autocast(notes.device, torch.bfloat16):
-            value: torch.Tensor = lm(input_ids=tokens, labels=tokens).loss
-            return value
-
-    found["transformers"] = side(step(lm, theirs), ids.size, rounds)
+    found["transformers"] = theirs()
     found["ratio"] = found["ours"]["tokens_per_s"] / found["transformers"]["tokens_per_s"]
     weights, _ = weights_of(sizes)
     flops = 6 * weights + 6 * sizes["num_hidden_layers"] * sizes["hidden_size"] * length
@@ -152,9 +164,11 @@ def profile(sizes: dict[str, Any], notes: Notes, rows: int, steps: int = 16) -> 
     of = "self_device_time_total" if cuda else "self_cpu_time_total"
     whole = sum(getattr(e, of) for e in events)
     top = sorted(events, key=lambda e: -getattr(e, of))[:14]
-    copies = {e.key: e.count / steps for e in events if any(w in e.key for w in ("Memcpy", "Launch", "Synchronize"))}
+    words = ("Memcpy", "Launch", "Synchronize")
+    copies = {e.key: e.count / steps for e in events if any(w in e.key for w in words)}
+    longest = [{"name": e.key[:90], "us": getattr(e, of) / steps, "calls": e.count / steps} for e in top]
     return {"rows": rows, "step_ms": 1e3 * plain / steps, "device_ms": whole / 1e3 / steps, "calls_a_step": copies,
-            "top": [{"name": e.key[:90], "us": getattr(e, of) / steps, "calls": e.count / steps} for e in top]}  # fmt: skip
+            "top": longest}  # fmt: skip
 
 
 def attention(sizes: dict[str, Any], notes: Notes, rows: int = 128, columns: int = 256) -> dict[str, Any]:
@@ -168,6 +182,7 @@ def attention(sizes: dict[str, Any], notes: Notes, rows: int = 128, columns: int
     mask = torch.zeros(rows, 1, columns, device=notes.device, dtype=torch.bfloat16)
     mask[: rows // 2, :, columns // 2 :] = -torch.inf
     found: dict[str, Any] = {"rows": rows, "columns": columns}
+    times = 3 if notes.tiny else 200
     for name, m in (("masked", mask), ("even", None)):
 
         def fused(m: Any = m) -> torch.Tensor:
@@ -187,7 +202,7 @@ def attention(sizes: dict[str, Any], notes: Notes, rows: int = 128, columns: int
                 scores.view(rows, H, -1).add_(m)
             return torch.bmm(scores.softmax(-1, dtype=torch.float32).to(v.dtype), v.flatten(0, 1)).view(rows, H, d)
 
-        times, want = 3 if notes.tiny else 200, products().float()
+        want = products().float()
         for form, work in (("fused", fused), ("grouped", grouped), ("products", products)):
             off = float((work().float() - want).abs().max())
             took = 1e6 * seconds(lambda work=work: [work() for _ in range(times)]) / times

@@ -1,6 +1,7 @@
 """Part 2: whether what is computed on the device is right. Logits, log-probabilities and gradients beside those of
-transformers' own forward on the same weights, in float32, and how far bfloat16 is from them, ours and theirs; greedy
-texts beside `generate`; what is sampled beside what is scored; a run that is stopped and goes on beside one that is not.
+transformers' own forward on the same weights, in float32, and how far bfloat16 is from them, ours and theirs;
+greedy texts beside `generate`; what is sampled beside what is scored; a run that is stopped and goes on beside one
+that is not.
 
 Axes: `B` rows, `T` tokens of a row, `V` vocabulary.
 """
@@ -22,7 +23,8 @@ from shuhari.models.text.causal import Causal
 from shuhari.models.text.rows import Row
 
 Rows = list[tuple[Array, Array]]
-QUESTIONS = ("What is 2 + 2?", "Name three colours.", "Write one sentence about the sea.", "What is the capital of Peru?")
+QUESTIONS = ("What is 2 + 2?", "Name three colours.", "Write one sentence about the sea.",
+             "What is the capital of Peru?")
 
 
 def score_theirs(lm: Any, rows: Rows, device: str) -> tuple[Tensor, Tensor]:
@@ -48,8 +50,8 @@ def grads_apart(xs: list[Tensor], ys: list[Tensor]) -> float:
     return float((off / sum(float(y.double().square().sum()) for y in ys)) ** 0.5)
 
 
-def forward(model: Causal, half: Causal, rows: Rows, device: str) -> dict[str, Any]:
-    """`half`: the same weights, computed with in bfloat16."""
+def forward(model: Causal, half: Causal | None, rows: Rows, device: str) -> dict[str, Any]:
+    """`half`: the same weights, computed with in bfloat16; None: float32 alone."""
     lm, batch = model.module.lm, batch_of(rows)
     params, mask = list(lm.parameters()), batch["mask"]
 
@@ -66,6 +68,8 @@ def forward(model: Causal, half: Causal, rows: Rows, device: str) -> dict[str, A
     found["largest_logit"] = float(logits.detach().abs().max())
     own, own_grads = ours(model)
     found["float32"] = {"log_prob": apart(own, logp), "gradient": grads_apart(own_grads, grads)}
+    if half is None:
+        return found
     own, own_grads = ours(half)
     found["bfloat16, ours"] = {"log_prob": apart(own, logp), "gradient": grads_apart(own_grads, grads)}
     with torch.autocast(device, torch.bfloat16):
@@ -85,11 +89,13 @@ def say(model: Causal, prompts: list[Array], sampling: Sampling, dtype: str = ""
     return rows
 
 
-def texts(model: Causal, prompts: list[Array], new: int, device: str) -> dict[str, Any]:
+def texts(
+    model: Causal, prompts: list[Array], new: int, device: str, dtypes: tuple[str, ...] = ("", "bfloat16")
+) -> dict[str, Any]:
     """Greedy rows beside `generate`, one prompt at a time; and the gap between sampling and scoring."""
     lm, found = model.module.lm, dict[str, Any]()
     ends = torch.tensor(list(model.text.ends))
-    for dtype in ("", "bfloat16"):
+    for dtype in dtypes:
         same, first = 0, []
         for prompt, row in zip(prompts, say(model, prompts, Sampling(greedy=True, max_new=new), dtype), strict=True):
             ids = torch.from_numpy(prompt.astype(np.int64))[None].to(device)
@@ -103,14 +109,14 @@ def texts(model: Causal, prompts: list[Array], new: int, device: str) -> dict[st
             same += alike
             first.append(None if alike else int(differ[0]) if len(differ) else n)
         found[f"greedy, {dtype or 'float32'}"] = {"rows": len(prompts), "same": same, "first_difference": first}
-    for dtype in ("", "bfloat16"):
+    for dtype in dtypes:
         rows = say(model, [p for p in prompts for _ in range(2)], Sampling(max_new=new), dtype)
         batch = batch_of([(r.context, r.tokens) for r in rows])
         with torch.no_grad():
             scored = model(batch).log_prob()[batch["mask"]]
         sampled = torch.from_numpy(np.concatenate([r.logp for r in rows]))
         found[f"sampled in {dtype or 'float32'}, scored in float32"] = apart(sampled, scored)
-    again = [say(model, prompts, Sampling(max_new=new), "bfloat16") for _ in range(2)]
+    again = [say(model, prompts, Sampling(max_new=new), dtypes[-1]) for _ in range(2)]
     found["the same rows twice"] = all(
         np.array_equal(a.tokens, b.tokens) and np.array_equal(a.logp, b.logp) for a, b in zip(*again, strict=True)
     )
@@ -166,13 +172,16 @@ def layouts(notes: Notes, kinds: tuple[str, ...] = tuple(LAYOUTS)) -> None:
 
 
 def pretrained(notes: Notes) -> dict[str, Any]:
-    """The same of the weights that are there, on answers that the model gives to questions."""
+    """The same of the weights that are there, on answers that the model gives to questions. On a CPU in float32: many
+    have no products in bfloat16, and would take minutes."""
     assert notes.weights is not None
-    model, half = loaded(notes.weights, notes.device), loaded(notes.weights, notes.device, "bfloat16")
+    cuda = notes.device == "cuda"
+    model = loaded(notes.weights, notes.device)
+    half = loaded(notes.weights, notes.device, "bfloat16") if cuda else None
     new = 8 if notes.tiny else 96
     prompts = [model.encode(q) for q in QUESTIONS[: 2 if notes.tiny else None]]
     said = say(model, [p for p in prompts for _ in range(2)], Sampling(max_new=new))
-    found = {"texts": texts(model, prompts, new, notes.device)}
+    found = {"texts": texts(model, prompts, new, notes.device, ("", "bfloat16") if cuda else ("",))}
     found["forward"] = forward(model, half, [(r.context, r.tokens) for r in said], notes.device)
     greedy = say(model, prompts, Sampling(greedy=True, max_new=new))
     found["answers"] = [model.decode(r.tokens) for r in greedy]  # type: ignore[assignment]

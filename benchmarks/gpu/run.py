@@ -1,17 +1,17 @@
 """The library on one GPU, in one go: right or not, how fast, and whether it learns. It wants no network.
 
-    python benchmarks/gpu/run.py                          nine minutes on a GPU; benchmarks/gpu/out/gpu.json and a picture
+    python benchmarks/gpu/run.py                          nine minutes on a GPU; out/gpu.json here, and a picture
     python benchmarks/gpu/run.py --seconds 300 --out DIR  less, elsewhere
     python benchmarks/gpu/run.py --cpu --tiny             all of it with tiny models on a CPU, to see that it works
 
-Parts, in this order, each in a process of its own that ends when its time is over: facts of the machine (`facts.py`),
-correctness (`right.py`), rates (`rates.py`), GRPO for up to five minutes (`learn.py`), a model in shards (`shards.py`).
-What a part has found is written after each of its entries, and after each part into `gpu.json`; an entry that fails is
-there with its traceback, and the next one follows. `--parts` names some of them.
+Parts, in this order, each in a process of its own that ends when its time is over: facts of the machine
+(`facts.py`), correctness (`right.py`), rates (`rates.py`), GRPO for up to five minutes (`learn.py`), a model in
+shards (`shards.py`). What a part has found is written after each of its entries, and after each part into
+`gpu.json`; an entry that fails is there with its traceback, and the next one follows. `--parts` names some of them.
 
-Packages that are missing are installed from `wheels/` (`wheels.py` fills it) into `site/`, beside this file. Weights are
-those of `weights/` (`weights.py`), or `--weights`; where they are not whole, random ones of the same shape.
-"""
+Packages that are missing are installed from `wheels/` (`wheels.py` fills it) into `site/`, beside this file.
+Weights are those of `weights/` (`weights.py`), or `--weights`; where they are not whole, random ones of the same
+shape."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A file of weights in parts that are small enough to be carried one by one, and put together where all of them are.
 
-    python benchmarks/gpu/weights.py cut FILE.gguf    four parts of less than 25 MiB each and `digests.json`, in weights/
+    python benchmarks/gpu/weights.py cut FILE.gguf    four parts below 25 MiB each and `digests.json`, in weights/
     python benchmarks/gpu/weights.py join             checks the parts and puts them together, beside them
 
 `find` is what `run.py` asks: the whole file where it is there or can be put together, else None, and why. Parts that

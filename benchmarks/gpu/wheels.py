@@ -3,10 +3,9 @@
     python benchmarks/gpu/wheels.py                 fills benchmarks/gpu/wheels/ and prints what is in it
     python benchmarks/gpu/wheels.py matplotlib      with these packages too, and what they need
 
-What is wanted: the dependencies of pyproject.toml and those of the extras named in EXTRAS, less what is on such a machine
-(PRESENT), and what the wheels themselves need, as they say. They are for Linux on x86-64 and one version of Python.
-`run.py` installs them beside itself where they are missing.
-"""
+What is wanted: the dependencies of pyproject.toml and those of the extras named in EXTRAS, less what is on such a
+machine (PRESENT), and what the wheels themselves need, as they say. They are for Linux on x86-64 and one version of
+Python. `run.py` installs them beside itself where they are missing."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (34, 31, 28, 27, 26, 24, 17, 12,
 EXTRAS = ("gguf",)
 # what an image with torch, transformers, peft, scipy and typer has; matplotlib is only drawn with, and done without
 PRESENT = frozenset(
-    "torch transformers numpy scipy safetensors tokenizers peft accelerate typer rich huggingface-hub hf-xet tqdm pyyaml "
-    "packaging filelock fsspec jinja2 markupsafe sympy mpmath networkx regex setuptools typing-extensions click "
+    "torch transformers numpy scipy safetensors tokenizers peft accelerate typer rich huggingface-hub hf-xet tqdm "
+    "pyyaml packaging filelock fsspec jinja2 markupsafe sympy mpmath networkx regex setuptools typing-extensions click "
     "shellingham pygments markdown-it-py mdurl psutil httpx httpcore h11 anyio certifi annotated-doc triton "
     "matplotlib".split()
 )

@@ -58,7 +58,7 @@ class Group:
 
 def join_default(folder: Path, rank: int, size: int, gpu: int | None = None) -> None:
     """Have torch's default group meet in a folder: gloo that listens on the loopback address alone. Of its own accord
-    it would choose the address that this machine's name has. `gpu`: NCCL instead, with this GPU for all that follows."""
+    it would choose the address that this machine's name has. `gpu`: NCCL instead, with this GPU for what follows."""
     if gpu is not None:
         torch.cuda.set_device(gpu)
         torch.cuda.init()
