@@ -136,7 +136,9 @@ def main() -> None:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + (args.seconds or 540.0)
-    whole, why = find_weights(args.weights)
+    whole, why = None, "none, as --tiny is given and --weights is not"
+    if args.weights is not None or not args.tiny:
+        whole, why = find_weights(args.weights)
     found: dict[str, Any] = {"installed": install(), "weights": why or str(whole)}
     for name in args.parts.split(","):
         most = min(TINY if args.tiny else PARTS[name], end - time.monotonic() - (0 if args.tiny else LATER[name]))
