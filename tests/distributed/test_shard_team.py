@@ -16,6 +16,7 @@ import torch
 
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, load
+from shuhari.distributed.devices import find_missing
 from shuhari.distributed.processes import RankError
 from shuhari.loop.run import loop, open_run, train
 from shuhari.models.text.causal import Causal
@@ -193,7 +194,7 @@ def test_a_run_in_shards_goes_on_to_the_same_bits(whole: Any) -> None:
     ({"models.policy.architecture": "gpt2"}, r"models.policy has the layout 'gpt2': expected one of llama, mistral"),
     ({"models.policy.lora.rank": 2}, r"models\.policy\.lora trains adapters"),
     ({"models.policy.use": "causal_value"}, r"models\.policy has a value head"),
-    ({"models.policy.device": "cuda"}, r"models\.policy\.device is 'cuda', and shards lie on CPUs"),
+    ({"models.policy.device": "mps"}, r"models\.policy\.device is 'mps', and shards lie on CPUs or on CUDA"),
     ({"part.second": {"trains": ["policy"], "terms": {"clip": {}}, "optimiser": {"lr": 1e-3}}},
      r"stage 'rl' has 2 parts \(part.policy, part.second\).*expected one part"),
     ({"part.policy.trains": ["policy", "reference"]}, r"part\.policy trains policy, reference: expected one role"),
@@ -205,3 +206,26 @@ def test_what_cannot_be_in_shards_is_refused(tmp_path: Path, settings: dict[str,
     with pytest.raises(RecipeError, match=told) as raised:
         open_run(recipe.with_settings(settings))
     assert "distributed" in raised.value.where and "shard = false" in str(raised.value)
+
+
+@pytest.mark.parametrize(("device", "count", "nccl", "told"), [
+    ("cuda", 0, True, r"device is 'cuda', and torch .* finds no CUDA device here: expected cpu"),
+    ("cuda", 4, False, r"device is 'cuda', and torch .* was built without NCCL"),
+    ("cuda", 1, True, r"2 learners have a GPU each from cuda:0 on, and there are 1: expected cpu, fewer learners"),
+    ("cuda:1", 2, True, r"2 learners have a GPU each from cuda:1 on, and there are 2"),
+])  # fmt: skip
+def test_shards_on_gpus_are_refused_by_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, count: int, nccl: bool, told: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
+    with pytest.raises(RecipeError, match=told) as raised:
+        open_run(make_recipe(tmp_path).with_settings({"models.policy.device": device}))
+    assert "distributed" in raised.value.where and "shard = false" in str(raised.value)
+
+
+@pytest.mark.parametrize(("first", "size"), [(0, 1), (0, 2), (1, 1)])
+def test_gpus_that_are_there_suffice(monkeypatch: pytest.MonkeyPatch, first: int, size: int) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    assert find_missing(first, size) == ""

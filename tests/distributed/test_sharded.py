@@ -106,9 +106,18 @@ def test_what_was_saved_in_shards_is_a_hugging_face_directory(found: Any, tmp_pa
         Shards(tmp_path)
 
 
-def test_a_mesh_that_is_not_of_cpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"mesh of 'cuda': expected one of 'cpu'"):
-        Sharded.load(tmp_path, SimpleNamespace(device_type="cuda"), Part((), {}, AdamW()))
+def test_a_mesh_of_what_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(kind: str) -> str:
+        with pytest.raises(ValueError, match=f"mesh of '{kind}'") as raised:
+            Sharded.load(tmp_path, SimpleNamespace(device_type=kind), Part((), {}, AdamW()))
+        return str(raised.value)
+
+    assert "expected one of 'cpu' or 'cuda'" in told("mps")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert "finds no CUDA device here: expected a mesh of 'cpu', over gloo" in told("cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    assert "was built without NCCL" in told("cuda")
 
 
 def test_a_writer_that_ends_while_it_replaces_a_folder_leaves_the_old_one(

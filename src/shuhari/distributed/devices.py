@@ -1,4 +1,5 @@
-"""Which GPU each of several learner processes has: those that follow the driver's, one each."""
+"""Which GPU each of several learner processes has: those that follow the driver's, one each; with the model in shards
+the first learner has the one of the run's own process."""
 
 from __future__ import annotations
 
@@ -6,8 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed
 
 from shuhari.ports.hooks import ability
+
+
+def find_missing(first: int, size: int) -> str:
+    """What this machine lacks, in words, for `size` learners of a model in shards with a GPU each from cuda:`first` on;
+    "" where all is there."""
+    count = torch.cuda.device_count()
+    if not count:
+        return f"torch {torch.__version__} finds no CUDA device here"
+    if not torch.distributed.is_nccl_available():
+        return f"torch {torch.__version__} was built without NCCL, by which GPUs add up"
+    if first + size > count:
+        return f"{size} learners have a GPU each from cuda:{first} on, and there are {count}"
+    return ""
 
 
 def move_models(roles: Mapping[str, Any], rank: int) -> None:

@@ -56,9 +56,15 @@ class Group:
                 _copy(flat, some)
 
 
-def join_default(folder: Path, rank: int, size: int) -> None:
+def join_default(folder: Path, rank: int, size: int, gpu: int | None = None) -> None:
     """Have torch's default group meet in a folder: gloo that listens on the loopback address alone. Of its own accord
-    it would choose the address that this machine's name has."""
+    it would choose the address that this machine's name has. `gpu`: NCCL instead, with this GPU for what follows."""
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+        torch.cuda.init()
+        store, patience = dist.FileStore(str(folder / "shards"), size), timedelta(seconds=TIMEOUT)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=size, timeout=patience)
+        return
     dist.Backend.register_backend("loopback", _gloo, devices=["cpu"])
     store, patience = dist.FileStore(str(folder / "shards"), size), timedelta(seconds=TIMEOUT)
     dist.init_process_group("loopback", store=store, rank=rank, world_size=size, timeout=patience)

@@ -25,15 +25,17 @@ dist: Any = torch.distributed  # not all of whose names are declared
 
 
 class ShardRank:
-    """`setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`."""
+    """`setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`, and `gpu`, the
+    number of the first learner's GPU (None: on CPUs)."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
         self.rank = setup["rank"]
         stages, self.ctx = make_stages(setup)
         self.stages = {stage.name: stage for stage in stages}
         self.owned = set[int]()  # the ids of parts whose optimisers have the shards
-        join_default(Path(setup["folder"]), self.rank, setup["size"])
-        self.mesh = dist.device_mesh.init_device_mesh("cpu", (setup["size"],))
+        gpu = None if setup["gpu"] is None else setup["gpu"] + self.rank
+        join_default(Path(setup["folder"]), self.rank, setup["size"], gpu)
+        self.mesh = dist.device_mesh.init_device_mesh("cpu" if gpu is None else "cuda", (setup["size"],))
 
     def hear(self, ask: str, **rest: Any) -> Any:
         """The answer to a message, an iterator of several; None where none is waited for."""

@@ -23,6 +23,7 @@ from shuhari.config.distributed import KINDS
 from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import Info
+from shuhari.distributed.devices import find_missing
 from shuhari.distributed.processes import Processes
 from shuhari.distributed.shares import pack_now, pack_share
 from shuhari.events import Event, When
@@ -98,11 +99,11 @@ def check_part(where: str, part: Part, stage: Components) -> None:
             raise _refuse(f"{at} asks the model of {asked} as it is differentiated, which no learner has as a whole: "
                           f"expected columns that are scored before, {WHOLE}")  # fmt: skip
     if role in stage.models and stage.models[role].model is not None:
-        _check_model(role, stage.models[role].model)
+        _check_model(role, stage.models[role].model, stage.distributed.learners)
 
 
-def _check_model(role: str, model: Any) -> None:
-    """RecipeError for a model that cannot be in shards, as far as its settings say."""
+def _check_model(role: str, model: Any, size: int) -> None:
+    """RecipeError for a model that `size` learners cannot have in shards, as far as its settings say."""
     at = f"models.{role}"
     if ability(model, "export") is None:
         raise _refuse(f"{at} is {type(model).__name__}, which is no language model: expected 'causal', {WHOLE}")
@@ -110,8 +111,11 @@ def _check_model(role: str, model: Any) -> None:
         raise _refuse(f"{at}.lora trains adapters, which fit into one process: expected none, {WHOLE}")
     if "value" in (ability(model, "offers") or ()):
         raise _refuse(f"{at} has a value head: expected none (a critic of its own is trained in one process), {WHOLE}")
-    if torch.device(ability(model, "device")).type != "cpu":
-        raise _refuse(f"{at}.device is {ability(model, 'device')!r}, and shards lie on CPUs: expected cpu, {WHOLE}")
+    device = torch.device(named := ability(model, "device"))
+    if device.type not in ("cpu", "cuda"):
+        raise _refuse(f"{at}.device is {named!r}, and shards lie on CPUs or on CUDA: expected cpu or cuda, {WHOLE}")
+    if device.type == "cuda" and (missing := find_missing(device.index or 0, size)):
+        raise _refuse(f"{at}.device is {named!r}, and {missing}: expected cpu, fewer learners, {WHOLE}")
     config = Path(path).expanduser() / "config.json" if (path := ability(model, "path")) else None
     if config is None or config.is_file():
         kind = model.architecture if config is None else read_json(config).get("model_type")
@@ -204,7 +208,7 @@ class ShardTeam:
     def name_all(self, role: str, params: Sequence[nn.Parameter]) -> list[str]:
         """The names of a role's parameters. RecipeError for a model that cannot be in shards."""
         model = self.ctx.models[role]
-        _check_model(role, model)
+        _check_model(role, model, self.size)
         module: Any = model.module
         if module.why:
             raise _refuse(f"models.{role} cannot be in shards, as {module.why}: expected another model, {WHOLE}")
@@ -278,7 +282,9 @@ class ShardTeam:
         self.owned.add(far.place)
 
     def _start(self) -> None:
-        setup = {"name": self.recipe.name, "tree": self.recipe.tree, "size": self.size,
+        device = self._module.device
+        gpu = None if device.type == "cpu" else device.index or 0
+        setup = {"name": self.recipe.name, "tree": self.recipe.tree, "size": self.size, "gpu": gpu,
                  "threads": max(1, self.ctx.threads // self.size)}  # fmt: skip
         self.processes.start({number: {**setup, "rank": number - 1} for number in range(1, self.size + 1)})
         self.processes.answers()

@@ -9,7 +9,8 @@ differentiates its share, and the same steps.
 Weights, gradients and what the optimiser keeps are shards of `dtype`, float32 by default; `compute` = bfloat16 gathers,
 multiplies in that type, over those masters. The embedding and the head are gathered for a whole
 forward and backward. A recipe's `distributed.shard` has this in further processes (`shard_team`, `shard_rank`). Left
-out: layouts but llama, mistral, qwen2 and qwen3, value heads, adapters, sampling, meshes that are not of CPUs.
+out: layouts but llama, mistral, qwen2 and qwen3, value heads, adapters, sampling, meshes of other devices than CPUs
+and CUDA.
 
 Axes: `B` rows, `N` tokens, `D` hidden.
 """
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.config.distributed import KINDS
 from shuhari.data import Info, nearest
+from shuhari.distributed.devices import find_missing
 from shuhari.distributed.shard_files import Shards, Weights, finish, write_part
 from shuhari.distributed.shares import cut_shares
 from shuhari.learners.loss import Loss
@@ -65,7 +67,8 @@ class Lean:
 
 class Sharded:
     """A model in shards, and the part that trains it. Every call is made by all processes of `mesh`, a device mesh of
-    one axis, of CPUs. ValueError for another: what processes tell each other goes through memory of the CPU."""
+    one axis, of CPUs or of CUDA, where each process has set its GPU before. ValueError for another, and where CUDA or
+    NCCL is missing."""
 
     def __init__(self, model: Causal, mesh: Any, part: Part) -> None:
         check_mesh(mesh)
@@ -134,14 +137,15 @@ class Sharded:
     def tell_all(self, tree: Any) -> list[Any]:
         """What each process has said, by rank: plain data."""
         data = torch.frombuffer(bytearray(codec.dumps(tree)), dtype=torch.uint8)
-        sizes = torch.zeros(self.size, dtype=torch.long)
+        at = self.mesh.device_type  # a group of NCCL has nothing but tensors on CUDA
+        sizes = torch.zeros(self.size, dtype=torch.long, device=at)
         sizes[self.rank] = len(data)
         longest = int(self.add_up(sizes).max())
-        sent = torch.zeros(longest, dtype=torch.uint8)
-        sent[: len(data)] = data
+        sent = torch.zeros(longest, dtype=torch.uint8, device=at)
+        sent[: len(data)].copy_(data)
         got = [torch.empty_like(sent) for _ in range(self.size)]
         dist.all_gather(got, sent, group=self.mesh.get_group())
-        return [codec.loads(x[: int(n)].numpy().tobytes(), 2**40) for x, n in zip(got, sizes, strict=True)]
+        return [codec.loads(x[: int(n)].cpu().numpy().tobytes(), 2**40) for x, n in zip(got, sizes, strict=True)]
 
     # ---------------------------------------------------------------- saving
 
@@ -252,9 +256,11 @@ class Spread:
 
 
 def check_mesh(mesh: Any) -> None:
-    """ValueError for a mesh that is not of CPUs."""
-    if mesh.device_type != "cpu":
-        raise ValueError(f"a model in shards on a mesh of {mesh.device_type!r}: expected one of 'cpu', over gloo")
+    """ValueError for a mesh that is neither of CPUs nor of CUDA, and for one of CUDA where that is missing."""
+    if mesh.device_type not in ("cpu", "cuda"):
+        raise ValueError(f"a model in shards on a mesh of {mesh.device_type!r}: expected one of 'cpu' or 'cuda'")
+    if mesh.device_type == "cuda" and (missing := find_missing(0, 1)):
+        raise ValueError(f"a model in shards on a mesh of 'cuda': {missing}: expected a mesh of 'cpu', over gloo")
 
 
 def make_model(lm: Any, text: Any, context: int, recompute: bool, path: str = "") -> Causal:

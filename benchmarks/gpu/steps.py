@@ -1,8 +1,8 @@
-"""Steps of GRPO on one GPU, ours beside TRL's `GRPOTrainer`: seconds a step and peak memory. `gpu.py` calls it.
+"""Steps of GRPO on one GPU, ours beside TRL's `GRPOTrainer`: seconds a step and peak memory. `rates.py` calls it.
 
-    python benchmarks/gpu_grpo.py ours FOLDER [--steps 6 --device cuda ...]    one side, as a line of JSON
+    python benchmarks/gpu/steps.py ours FOLDER [--steps 6 --device cuda ...]    one side, as a line of JSON
 
-Both sides have the same model (the sizes of `gpu.py`, random weights that `prepare` writes into FOLDER), prompts,
+Both sides have the same model (the sizes of `made.py`, random weights that `prepare` writes into FOLDER), prompts,
 numbers of samples and optimiser steps, training in bfloat16 over float32 weights, and a reward that reads token ids. No
 answer ends before its last token, and the learning rate is so small that all goes on as it is. Each samples as it does
 best in its own process: ours from a copy of the weights in bfloat16, TRL by transformers' `generate` under autocast.
@@ -24,7 +24,7 @@ from typing import Any
 
 WARM = 2  # steps that are not counted
 LR = 1e-7
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
 
 
 def prepare(folder: Path, sizes: dict[str, Any]) -> None:
@@ -37,7 +37,8 @@ def prepare(folder: Path, sizes: dict[str, Any]) -> None:
     text = character_tokenizer(PRINTABLE)
     ends = {"pad_token_id": text.pad, "eos_token_id": text.end, "bos_token_id": None}
     torch.manual_seed(0)
-    config = AutoConfig.for_model("qwen2", **sizes, **ends)
+    kind, rest = sizes["kind"], {k: v for k, v in sizes.items() if k != "kind"}
+    config = AutoConfig.for_model(kind, **rest, **ends)
     made = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     made.generation_config.suppress_tokens = [text.pad, text.end]  # both sides read it
     made.save_pretrained(folder)
@@ -53,7 +54,7 @@ def share_even(ids: Sequence[int]) -> float:
 
 @dataclass
 class Even:
-    """`share_even` as a reward of ours, named in the recipe as `gpu_grpo.Even`."""
+    """`share_even` as a reward of ours, named in the recipe as `steps.Even`."""
 
     async def grade(self, group: Sequence[Any], ctx: Any) -> list[dict[str, float]]:
         return [{"even": share_even(t.steps[-1].action)} for t in group]
@@ -96,7 +97,7 @@ def ours(args: argparse.Namespace) -> dict[str, Any]:
         "steps": args.steps + WARM, "remove": ["stage", "evaluate", "task", "models.policy"],
         "task": {"name": f"file/{args.folder}/problems.jsonl"}, "models.policy": policy,
         "engine.dtype": "bfloat16", "rollout.n": args.n, "rollout.sampling.max_new": args.new,
-        "buffer.size": args.prompts, "reward.even.use": "gpu_grpo.Even", "reward.weights": {"even": 1.0},
+        "buffer.size": args.prompts, "reward.even.use": "steps.Even", "reward.weights": {"even": 1.0},
         "part.policy.minibatches": args.updates, "part.policy.optimiser.lr": LR, "micro_batch": args.micro,
     }  # fmt: skip
     clock, before = Clock(args.steps), 0.0
