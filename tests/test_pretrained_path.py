@@ -24,7 +24,7 @@ from shuhari.store import Run, StoreError
 
 NAMED, ROOT = "SHUHARI_PRETRAINED", Path(__file__).parents[1]
 WANTED = os.environ.get(NAMED, "")
-SMALL = {"steps": 2, "threads": 1, "rollout.n": 4, "rollout.sampling.max_new": 8, "buffer.size": 4, "evaluate.every": 0,
+SMALL = {"steps": 2, "threads": 1, "rollout.n": 4, "rollout.sampling.max_new": 8, "buffer.size": 2, "evaluate.every": 0,
          "evaluate.n": 2}  # fmt: skip
 SECONDS = 240.0  # that a process may take
 pytestmark = [
