@@ -129,9 +129,11 @@ def engine(case: dict[str, Any]) -> Callable[[list[list[int]], list[int]], int]:
 
 
 def theirs(case: dict[str, Any], gate: Gate) -> None:
+    import torch
     from transformers import AutoModelForCausalLM
 
-    lm = AutoModelForCausalLM.from_pretrained(case["folder"], attn_implementation="sdpa").eval()
+    dtype = getattr(torch, case.get("dtype", "float32"))
+    lm = AutoModelForCausalLM.from_pretrained(case["folder"], dtype=dtype, attn_implementation="sdpa").eval()
     {"generate": generated, "continuous": continuous}[case["peer"]](lm, case, gate)
 
 
@@ -141,6 +143,7 @@ def generated(lm: Any, case: dict[str, Any], gate: Gate) -> None:
     from transformers import GenerationConfig, LogitsProcessorList
 
     end, pad, batch = lm.config.eos_token_id, lm.config.pad_token_id, case["batch"]
+    pad = pad if pad != end else 0  # which is then told apart, and never drawn
 
     class Length:
         def __init__(self, lengths: list[int], prompt: int) -> None:

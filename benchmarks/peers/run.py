@@ -80,16 +80,21 @@ RACE = {**TEXT, "module": "race", "unit": "steps", "new": 8, "updates": 2, "bloc
 
 
 class Side:
-    """One worker process: `block` runs a block of steps there and returns its report."""
+    """One worker process: `block` runs a block of steps there and returns its report. Of a case: `python`, the
+    interpreter; `allocator`, what its environment says of memory; `before`, another checkout of ours, which takes the
+    place of theirs."""
 
     def __init__(self, side: str, case: dict[str, Any]) -> None:
         threads = {"OMP_NUM_THREADS": str(case["threads"]), "MKL_NUM_THREADS": str(case["threads"])}
         quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        allocator, other = case.get("allocator", ALLOCATOR), {}
+        if side == "theirs" and case.get("before"):
+            side, other = "ours", {"PYTHONPATH": str(Path(case["before"], "src"))}
         self.name, self.log = f"{side} of {case['name']}", tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [str(PYTHON), str(HERE / "worker.py"), side, json.dumps(case)],
+            [case.get("python", str(PYTHON)), str(HERE / "worker.py"), side, json.dumps(case)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, cwd=HERE,
-            env={**os.environ, **ALLOCATOR, **threads, **quiet},
+            env={**os.environ, **allocator, **threads, **quiet, **other},
         )  # fmt: skip
 
     def block(self) -> dict[str, float]:
@@ -142,7 +147,8 @@ def summary(case: dict[str, Any], reports: dict[str, list[dict[str, float]]]) ->
 
 
 def _public(case: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in case.items() if k not in ("name", "folder", "module", "unit", "recipe", "parts")}
+    own = ("name", "folder", "module", "unit", "recipe", "parts", "python", "before", "kind", "trl")
+    return {k: v for k, v in case.items() if k not in own}
 
 
 HEAD = ("case", "unit", "ours, a second", "theirs", "ratio, wall: min / median / max", "ratio, processor")

@@ -80,6 +80,7 @@ def ours(case: dict[str, Any], gate: Gate) -> None:
         "reward.weights": {"overlap": 1.0},
         "part.policy.minibatches": case["updates"],
         "part.policy.optimiser.lr": LR,
+        **case.get("settings", {}),
     }
     run = open_run(recipe.load("baselines/grpo", settings=settings))
     tokens = 0.0
@@ -153,6 +154,7 @@ def trainer(case: dict[str, Any], reward: Any, callback: Any, schedule: Any = No
         train_dataset=Dataset.from_list(rows),
         processing_class=AutoTokenizer.from_pretrained(case["folder"]),
         callbacks=[callback],
+        peft_config=case.get("peft"),
     )
     if schedule is not None:
         made.lr_scheduler = schedule(made.create_optimizer())

@@ -242,6 +242,29 @@ def test_many_decisions_never_stand_over_the_vocabulary_at_once(monkeypatch) -> 
     assert largest == n * width  # what the measure sees where all of it may stand
 
 
+def test_a_frozen_head_gives_the_hidden_states_their_gradient_whatever_the_chunk() -> None:
+    """As one chunk, which keeps its probabilities, and as several, which keep a slope for each decision; the head's own
+    gradient, where it is asked for, makes them do it the third way."""
+    gen = torch.Generator().manual_seed(3)
+    hidden, weight = torch.randn(7, 4, generator=gen), torch.randn(9, 4, generator=gen)
+    action, scale = torch.randint(9, (7,), generator=gen), torch.rand(7, 1, generator=gen) + 0.5
+    up, never = torch.randn(7, generator=gen), torch.zeros(7, 9, dtype=torch.bool)
+    never[2, action[2]] = True  # impossible: a constant
+
+    def slope(chunk: int, own: bool) -> Tensor:
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_(own)
+        told = taken_log_prob(h, w, None, action, lambda z, s: z.masked_fill_(never[s], NEVER), scale, chunk)
+        told.backward(up)
+        assert h.grad is not None
+        return h.grad
+
+    want = slope(7, False)
+    assert not bool(want[2].any())
+    assert bool(want[3].any())
+    for chunk, own in ((2, False), (1, False), (2, True)):
+        torch.testing.assert_close(slope(chunk, own), want)
+
+
 def test_only_some_positions_have_a_hidden_state() -> None:
     """Decisions have one, and here position 3, which is none, has one too."""
     mask = torch.arange(B * K) % 4 == 1

@@ -66,8 +66,9 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
 
 
 class _Taken(torch.autograd.Function):
-    """log softmax(h W + b)[action] by chunks of decisions. Probabilities are kept where they are one chunk; else a
-    chunk is computed again for its gradient, so that no more than one stands at a time."""
+    """log softmax(h W + b)[action] by chunks of decisions, of which one stands at a time. Probabilities are kept where
+    they are one chunk. Where there are more, and nothing but h takes a gradient (the head is frozen, as with adapters),
+    that of each decision is kept, [n, D]; else a chunk is computed again for its gradient."""
 
     @staticmethod
     def forward(
@@ -84,6 +85,8 @@ class _Taken(torch.autograd.Function):
         n = len(hidden)
         graded = grad and any(ctx.needs_input_grad[:3])  # which is True without gradients too
         out = torch.empty(n, dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
+        alone = graded and n > chunk and not any(ctx.needs_input_grad[1:3])
+        slope = torch.empty_like(hidden) if alone else None  # [n, D] of each decision, for an upstream gradient of 1
         kept, moves = None, torch.empty(n, dtype=torch.bool, device=hidden.device)
         for first in range(0, n, chunk):
             s = slice(first, first + chunk)
@@ -93,14 +96,22 @@ class _Taken(torch.autograd.Function):
             moves[s] = (out[s] >= IMPOSSIBLE) & (total[:, 0] >= IMPOSSIBLE)
             if graded and n <= chunk:
                 kept = z.sub_(total).exp_()
+            if slope is not None:
+                p = z.sub_(total).exp_().neg_()
+                p.scatter_add_(1, action[s, None], torch.ones_like(total))
+                p = (p if scale is None else p.mul_(scale[s])).to(hidden.dtype)
+                torch.mm(p, weight, out=slope[s])
         ctx.restrict, ctx.chunk = restrict, chunk
-        ctx.save_for_backward(hidden, weight, bias, action, scale, moves, kept)
+        ctx.save_for_backward(hidden, weight, bias, action, scale, moves, kept, slope)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> Any:
-        hidden, weight, bias, action, scale, moves, kept = ctx.saved_tensors
+        hidden, weight, bias, action, scale, moves, kept, slope = ctx.saved_tensors
+        if slope is not None:
+            up = g.masked_fill(~moves, 0)[:, None].to(slope.dtype)
+            return slope * up, None, None, None, None, None, None, None
         needs = ctx.needs_input_grad
         dh = torch.empty_like(hidden) if needs[0] else None
         dw = torch.zeros_like(weight) if needs[1] else None

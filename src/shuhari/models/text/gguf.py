@@ -14,7 +14,9 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -117,7 +119,7 @@ def unpack(file: Path) -> Path:
 
 def _convert(file: Path, place: Path) -> None:
     try:
-        import gguf  # noqa: F401  transformers asks for it
+        import gguf  # transformers asks for it
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError('a .gguf file needs the package gguf: pip install "shuhari[gguf]"') from error
     import torch
@@ -128,8 +130,9 @@ def _convert(file: Path, place: Path) -> None:
     made = Path(tempfile.mkdtemp(prefix=".tmp-", dir=place.parent))
     try:
         given: Mapping[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-        words = AutoTokenizer.from_pretrained(str(file.parent), **given)
-        lm: Any = AutoModelForCausalLM.from_pretrained(str(file.parent), dtype=torch.float32, **given)
+        with _read_once(gguf):
+            words = AutoTokenizer.from_pretrained(str(file.parent), **given)
+            lm: Any = AutoModelForCausalLM.from_pretrained(str(file.parent), dtype=torch.float32, **given)
         lm.hf_quantizer = None
         vars(lm.config).pop("quantization_config", None)
         lm.save_pretrained(made)
@@ -140,6 +143,21 @@ def _convert(file: Path, place: Path) -> None:
             raise
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def _read_once(package: Any) -> Iterator[None]:
+    """transformers reads the whole head for the configuration, again for the tokenizer and again for the weights, and
+    makes the table of names for each module of the model; both are functions of what they are given, and kept here."""
+    names = ("GGUFReader", "get_tensor_name_map")
+    found = {name: getattr(package, name) for name in names}
+    for name, f in found.items():
+        setattr(package, name, cache(f))
+    try:
+        yield
+    finally:
+        for name, f in found.items():
+            setattr(package, name, f)
 
 
 def _find_cache() -> Path:

@@ -11,7 +11,7 @@ Axes: `N` tokens, `n` tokens that are asked about, `H` heads, `G` key-value head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -58,12 +58,26 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
+class Passing:
+    """`count` layers, each made when a forward comes to it, and gone behind it: for one forward."""
+
+    count: int
+    layers: Iterator[Layer]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Layer]:
+        return self.layers
+
+
+@dataclass(frozen=True, eq=False)
 class Weights:
     """The weights of a whole model."""
 
     tokens: Tensor  # [V, D]
     places: Tensor | None  # [positions, D]
-    layers: tuple[Layer, ...]
+    layers: Sequence[Layer] | Passing
     last: Norm
     head: Linear
 
@@ -123,8 +137,10 @@ class Lean:
         one = partial(_live, dtype=dtype)
         return self._weights(one, lambda layers: tuple(map(one, layers)))
 
-    def frozen(self, dtype: torch.dtype | None = None) -> Weights:
-        """A detached copy of [this dtype]: no later step of an optimiser moves it."""
+    def frozen(self, dtype: torch.dtype | None = None, *, passing: bool = False) -> Weights:
+        """A detached copy of [this dtype]: no later step of an optimiser moves it. `passing`: for one forward, which
+        holds no more than a layer of it at a time."""
+        kept: Any = partial(Passing, self.layers) if passing else tuple
 
         def one(x: Tensor) -> Tensor:
             return x.detach().to(dtype or x.dtype, copy=True).contiguous()
@@ -135,13 +151,14 @@ class Lean:
             return (Linear(one(torch.cat([w for w, _ in found])), one(torch.cat(biases)) if biases else None),)
 
         with torch.no_grad():
-            return self._weights(lambda x: joined([x])[0], joined, one)
+            return self._weights(lambda x: joined([x])[0], joined, one, kept)
 
     def _weights(
         self,
         linear: Callable[[nn.Module], Linear],
         joined: Callable[[Sequence[nn.Module]], tuple[Linear, ...]],
         tensor: Callable[[Tensor], Tensor] = lambda x: x,
+        kept: Callable[[Any], Any] = tuple,
     ) -> Weights:
         def norm(m: Any) -> Norm:
             bias = getattr(m, "bias", None)
@@ -155,14 +172,14 @@ class Lean:
         weight, bias = _merged_weights(self.lm.get_output_embeddings())
         head = Linear(tokens if weight is embedding else tensor(weight), None if bias is None else tensor(bias))
         if self.kind == "gpt2":
-            layers = tuple(
+            layers = kept(
                 Layer(norm(b.ln_1), joined([b.attn.c_attn]), None, None, linear(b.attn.c_proj), norm(b.ln_2),
                       joined([b.mlp.c_fc]), linear(b.mlp.c_proj))
                 for b in self._blocks
             )  # fmt: skip
             return Weights(tokens, tensor(base.wpe.weight), layers, norm(base.ln_f),
                            head)  # fmt: skip
-        layers = tuple(
+        layers = kept(
             Layer(norm(b.input_layernorm), joined([a.q_proj, a.k_proj, a.v_proj]),
                   head_norm(getattr(a, "q_norm", None)), head_norm(getattr(a, "k_norm", None)), linear(a.o_proj),
                   norm(b.post_attention_layernorm), joined([b.mlp.gate_proj, b.mlp.up_proj]), linear(b.mlp.down_proj))
@@ -255,7 +272,7 @@ class Lean:
             return out.transpose(1, 2).flatten(0, 1)
 
         want = self.lm(input_ids=ids.view(2, T), use_cache=False).logits.flatten(0, 1).float()
-        for w in (self.live(), self.frozen()):
+        for w in (self.live(), self.frozen(passing=True)):
             got = self.logits(w, self.hidden(w, ids, positions, attend))
             off = float((want - got).abs().max() / want.abs().max().clamp(min=1e-30))
             if not off <= tolerance(self.lm.dtype):
