@@ -62,7 +62,7 @@ class Localisation:
         for row, (problem, step) in enumerate(zip(batch["problem"].tolist(), batch["step"].tolist(), strict=True)):
             text, row_values = str(batch.arena[step].info["text"]), values[row][batch["mask"][row]].tolist()
             at = first_wrong(known[problem], text)
-            begin: Any = ctx.encode(text[:at], self.role) if at else ()
+            begin: Any = ctx.encode_text(text[:at], self.role) if at else ()
             place = len(row_values) if at is None else len(begin)
             for i, value in enumerate(row_values[:place]):
                 right[i].append(value)

@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from shuhari.data import Problem, is_tokens
-from shuhari.models.text.tokenizers import (
+from shuhari.models.text.made_tokenizers import (
     END,
     PAD,
     PRINTABLE,
-    Template,
-    Tokenizer,
     bpe_tokenizer,
     character_tokenizer,
     task_texts,
 )
+from shuhari.models.text.tokenizers import Template, Tokenizer
 
 PLAIN = character_tokenizer()
 GREEK = character_tokenizer("αβγ😀\n")

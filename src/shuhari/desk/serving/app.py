@@ -178,7 +178,7 @@ class Service:
 
         def can_be_said(text: str) -> bool:
             try:
-                self.worker.model.encode(text)
+                self.worker.model.encode(Template(text))
             except ValueError:
                 return False
             return True
