@@ -136,8 +136,7 @@ class Sharded:
 
     def tell_all(self, tree: Any) -> list[Any]:
         """What each process has said, by rank: plain data."""
-        data = torch.frombuffer(bytearray(codec.dumps(tree)), dtype=torch.uint8)
-        at = self.mesh.device_type  # a group of NCCL has nothing but tensors on CUDA
+        data, at = torch.frombuffer(bytearray(codec.dumps(tree)), dtype=torch.uint8), self.mesh.device_type  # of NCCL CUDA
         sizes = torch.zeros(self.size, dtype=torch.long, device=at)
         sizes[self.rank] = len(data)
         longest = int(self.add_up(sizes).max())
