@@ -136,7 +136,7 @@ class Sharded:
 
     def tell_all(self, tree: Any) -> list[Any]:
         """What each process has said, by rank: plain data."""
-        data, at = torch.frombuffer(bytearray(codec.dumps(tree)), dtype=torch.uint8), self.mesh.device_type  # of NCCL CUDA
+        data, at = torch.frombuffer(bytearray(codec.dumps(tree)), dtype=torch.uint8), self.mesh.device_type
         sizes = torch.zeros(self.size, dtype=torch.long, device=at)
         sizes[self.rank] = len(data)
         longest = int(self.add_up(sizes).max())
