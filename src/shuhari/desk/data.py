@@ -7,7 +7,6 @@ Left out: quality (what is right, what is near to what), and tasks that make the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy as np
 from shuhari.data import Array, Payload, Problem
 from shuhari.loop.wording import encode_answer
 from shuhari.ports import ability
-from shuhari.rollouts.demonstrations import show_solution
 from shuhari.tasks.file import File
 from shuhari.tasks.lengths import Shown, describe, measure, read_by
 from shuhari.tasks.rows import list_texts
@@ -68,24 +66,15 @@ def find_row(task: File, number: int, split: str = "") -> Problem:
 def show_tokens(problem: Problem, model: Any) -> dict[str, list[dict[str, Any]]]:
     """What is done with a row -> its tokens {id, text, trained, special}: as it is `sampled`, and as it is `trained`,
     or each side of a pair."""
-    asks = SimpleNamespace(environment=lambda problem: None)
-    models = {"policy": model}
-
-    def answer(prompt: Payload, said: Payload, role: str) -> Payload:
-        return encode_answer(prompt, said, models, role)
-
-    ctx: Any = SimpleNamespace(task=asks, models=models, encode=lambda prompt, role: model.encode(prompt),
-                               encode_answer=answer)  # fmt: skip
     names = ability(model, "special")
-    ids = model.encode(problem.prompt)
-    found = {"sampled": _spell(ids, np.zeros(len(ids), np.bool_), model, names)}
+    asked = model.encode(problem.prompt)
+    found = {"sampled": _spell(asked, np.zeros(len(asked), np.bool_), model, names)}
     shown = {"trained": problem.solution, **{side: problem.info.get(side) for side in ("chosen", "rejected")}}
     for name, text in shown.items():
         if isinstance(text, str):
-            (step,) = show_solution(problem, text, ctx, "policy").steps
-            context: Any = step.context
-            mask = np.r_[np.zeros(len(context), np.bool_), step.mask]
-            found[name] = _spell(np.r_[context, step.action], mask, model, names)
+            said: Any = encode_answer(problem.prompt, text, {"policy": model}, "policy")
+            mask = np.arange(len(asked) + len(said)) >= len(asked)
+            found[name] = _spell(np.r_[asked, said], mask, model, names)
     return found
 
 

@@ -41,7 +41,7 @@ def encode_answer(prompt: Payload, answer: Payload, models: Models, role: str) -
         return answer
     model = _find(answer, models, role)
     tokens = ability(model, "text")
-    if tokens is not None and isinstance(answer, str) and (_is_words(prompt)):
+    if tokens is not None and isinstance(answer, str) and _is_words(prompt):
         return tokens.encode_answer(prompt, answer)
     ids: Any = encode_text(answer, models, role)
     end = model.end

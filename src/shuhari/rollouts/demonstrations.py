@@ -28,6 +28,7 @@ from shuhari.data import (
 )
 from shuhari.ports import Ctx, Source, Task, Window, ability
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
+from shuhari.tasks.source import has_values
 
 LARGEST = 3e38  # a column has numbers below it
 
@@ -75,8 +76,8 @@ class Chosen:
         return self._source[self._found[i - self._first]]
 
     def _look(self) -> None:
-        info, says = self._source[self._next].info, self._where.items()
-        if all(name in info and _matches(info[name], value) for name, value in says):
+        info = self._source[self._next].info
+        if has_values(info, self._where):
             self._found.append(self._next)
         elif not self._found:
             for name in info:
@@ -89,10 +90,6 @@ class Chosen:
             message += f"; {name!r}: {nearest(name, self._seen)}" if name not in self._seen else (
                 f"; their {name!r} are {', '.join(sorted(self._seen[name])[:5])}")  # fmt: skip
         return ValueError(message)
-
-
-def _matches(found: Any, value: Any) -> bool:
-    return any(bool(np.array_equal(found, v)) for v in (value if isinstance(value, list | tuple) else (value,)))
 
 
 def select_problems(walk: Walk, split: str, task: Task) -> Source:

@@ -43,4 +43,4 @@ def describe_unused(there: Iterable[str], asked: Iterable[str], counts: Mapping[
     left = [f"{name!r} ({counts[name]} row{'s' * (counts[name] != 1)})" for name in there if name not in used]
     if not left:
         return ""
-    return f"nothing here reads its split{'s' * (len(left) > 1)} {' and '.join(left)}" if left else ""
+    return f"nothing here reads its split{'s' * (len(left) > 1)} {' and '.join(left)}"

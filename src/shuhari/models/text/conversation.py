@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -30,47 +30,43 @@ class Conversation:
 
     def encode(self, messages: Messages, *, reply: bool = True) -> list[int]:
         """The ids of messages, up to where the reply begins; without `reply` to their end."""
-        return self._read(self._render(*self._hide(messages), reply=reply))
+        plain, read = self._hide(messages)
+        return read(self._render(plain, reply=reply))
 
     def encode_answer(self, messages: Messages, answer: str) -> list[int]:
         """The ids of an answer to messages, with the end of turn that closes it: those by which the whole conversation
-        goes on behind the prompt. If the template writes another prompt before an answer, or trims this one to
-        nothing that it goes on with, the ids of the answer itself."""
-        plain, sign, names = self._hide([*messages, {"role": "assistant", "content": answer}])
-        before = self._render(plain[:-1], sign, names, reply=True)
-        whole = self._render(plain, sign, names, reply=False)
-        if not whole[0].startswith(before[0]):
+        goes on behind the prompt. If the template writes another prompt before an answer than the one that is sampled
+        from, the ids of the answer itself."""
+        plain, read = self._hide([*messages, {"role": "assistant", "content": answer}])
+        before, whole = self._render(plain[:-1], reply=True), self._render(plain, reply=False)
+        if not whole.startswith(before):
             self._tell("writes an answer behind another prompt than the one that is sampled from: demonstrations are "
                        "the prompt, then the answer, then the end of turn")  # fmt: skip
             return [*self._of.list_continued(answer), self.end]
-        prompt, ids = self._read(before), self._read(whole)
-        rest = (
-            ids[len(prompt) :]
-            if ids[: len(prompt)] == prompt
-            else self._read((whole[0][len(before[0]) :], sign, names))
-        )
+        behind = whole[len(before) :]
+        prompt, ids = read(before), read(whole)
+        rest = ids[len(prompt) :] if ids[: len(prompt)] == prompt else read(behind)
         at = next((i for i, token in enumerate(rest) if token in self._of.ends), None)
         if at is not None:
             return rest[: at + 1]
-        text, hidden = whole[0][len(before[0]) :], str(plain[-1]["content"])
-        until = text.rfind(hidden)
-        kept = text.rstrip() if until < 0 else text[: until + len(hidden)]
-        return [*self._read((kept, sign, names)), self.end]
+        said = str(plain[-1]["content"])
+        until = behind.rfind(said)
+        return [*read(behind.rstrip() if until < 0 else behind[: until + len(said)]), self.end]
 
     def encode_turn(self, messages: Messages) -> list[int]:
         """The ids from the end of the model's turn on, with `messages` after it, to where its next turn begins."""
-        plain, sign, names = self._hide(messages)
-        text, *_ = self._render([ONE, {"role": "assistant", "content": SAID}, *plain], sign, names, reply=True)
+        plain, read = self._hide(messages)
+        text = self._render([ONE, {"role": "assistant", "content": SAID}, *plain], reply=True)
         before, said, rest = text.partition(SAID)
         if not said:
             raise ValueError(f"the chat template leaves out what was said: {before[-60:]!r}")
-        return self._read((rest, sign, names))
+        return read(rest)
 
     @cached_property
     def frame(self) -> tuple[str, str]:
         """What stands between the model's turn and what a user says next, and between that and its own next turn."""
         turns = [ONE, {"role": "assistant", "content": SAID}, {"role": "user", "content": ANSWERED}]
-        text, *_ = self._render(turns, "", [], reply=True)
+        text = self._render(turns, reply=True)
         before, said, rest = text.partition(SAID)
         between, answered, after = rest.partition(ANSWERED)
         if not (said and answered):
@@ -81,7 +77,7 @@ class Conversation:
     def closing(self) -> int | None:
         """The special token that the template writes behind an answer; None if it writes none."""
         try:
-            text, *_ = self._render([ONE, {"role": "assistant", "content": SAID}], "", [], reply=False)
+            text = self._render([ONE, {"role": "assistant", "content": SAID}], reply=False)
         except ValueError:  # of a template that wants other turns: the tokenizer's own end is what there is
             return None
         behind = self._of.list_special(text.partition(SAID)[2])
@@ -95,8 +91,8 @@ class Conversation:
     def check(self) -> list[str]:
         """What is odd about the template, in words."""
         out = []
-        asked, plain = (self._render([ONE], "", [], reply=reply)[0] for reply in (True, False))
-        answered, *_ = self._render([ONE, {"role": "assistant", "content": SAID}], "", [], reply=False)
+        asked, plain = (self._render([ONE], reply=reply) for reply in (True, False))
+        answered = self._render([ONE, {"role": "assistant", "content": SAID}], reply=False)
         head = answered.partition(SAID)[0][len(plain) :]
         if asked == plain and head.strip():
             out.append(f"it has no generation prompt: a model has to write {head!r} itself before each answer")
@@ -106,8 +102,9 @@ class Conversation:
 
     # ------------------------------------------------------------------ inside
 
-    def _hide(self, messages: Messages) -> tuple[list[dict[str, Any]], str, list[str]]:
-        """(messages in which no special token is named, what stands for one with its number, the names)."""
+    def _hide(self, messages: Messages) -> tuple[list[dict[str, Any]], Callable[[str], list[int]]]:
+        """(messages in which no special token is named, how a text that they were rendered to is read: what was hidden
+        as plain text)."""
         sign, names = f"\ue000{secrets.randbelow(10**18):018}", list[str]()
 
         def hide(value: Any) -> Any:
@@ -123,23 +120,21 @@ class Conversation:
                 names.append(value[start:end])
             return out + value[at:]
 
-        return [hide(m) for m in messages], sign, names
+        def read(text: str) -> list[int]:
+            if not names:
+                return self._of.list_special(text)
+            first, *rest = re.split(f"{sign}([0-9]{{6}})", text)
+            ids = self._of.list_special(first) if first else []
+            for n, after in zip(rest[::2], rest[1::2], strict=True):
+                ids += self._of.list_continued(names[int(n)])
+                ids += self._of.list_special(after) if after else []
+            return ids
 
-    def _render(self, messages: Messages, sign: str, names: list[str], *, reply: bool) -> tuple[str, str, list[str]]:
+        return [hide(m) for m in messages], read
+
+    def _render(self, messages: Messages, *, reply: bool) -> str:
         hf = self._of.hf
-        return chat.render(hf.get_chat_template(), messages, hf.special_tokens_map, reply=reply), sign, names
-
-    def _read(self, rendered: tuple[str, str, list[str]]) -> list[int]:
-        """The ids of a rendered text, the hidden names as plain text."""
-        text, sign, names = rendered
-        if not names:
-            return self._of.list_special(text)
-        first, *rest = re.split(f"{sign}([0-9]{{6}})", text)
-        ids = self._of.list_special(first) if first else []
-        for n, after in zip(rest[::2], rest[1::2], strict=True):
-            ids += self._of.list_continued(names[int(n)])
-            ids += self._of.list_special(after) if after else []
-        return ids
+        return chat.render(hf.get_chat_template(), messages, hf.special_tokens_map, reply=reply)
 
     def _tell(self, what: str) -> None:
         if what not in self._told:

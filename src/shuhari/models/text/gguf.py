@@ -67,10 +67,13 @@ class Head:
         return struct.unpack(f"<{kind}", raw)[0]
 
     def _text(self, data: BinaryIO) -> str:
-        size = self._take(data, "Q")
+        return data.read(self._length(data)).decode("utf-8", "replace")
+
+    def _length(self, data: BinaryIO) -> int:
+        size: int = self._take(data, "Q")
         if size > min(TEXT, self.size):
             raise ValueError(f"{self.file}: a text of {size} bytes: expected at most {TEXT}")
-        return data.read(size).decode("utf-8", "replace")
+        return size
 
     def _value(self, data: BinaryIO, kind: int) -> Any:
         if kind in SCALARS:
@@ -88,10 +91,7 @@ class Head:
         if inner != STRING:
             raise ValueError(f"{self.file}: a list of values of kind {inner}: expected numbers or texts")
         for _ in range(many):
-            size = self._take(data, "Q")
-            if size > min(TEXT, self.size):
-                raise ValueError(f"{self.file}: a text of {size} bytes: expected at most {TEXT}")
-            data.seek(size, os.SEEK_CUR)
+            data.seek(self._length(data), os.SEEK_CUR)
         return many
 
 
