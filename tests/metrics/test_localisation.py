@@ -41,7 +41,7 @@ def context(answers: list[str], value: Callable[[str, int, int | None], float]) 
             out[i, : len(text)] = torch.tensor([value(text, k, at) for k in range(len(text))])
         return {needs[0]: out}
 
-    return testing.context(task=TASK, probe=probe, score=score, encode=lambda text, role: np.array([*text]))
+    return testing.context(task=TASK, probe=probe, score=score, encode_text=lambda text, role: np.array([*text]))
 
 
 def _sums(content: str) -> tuple[int, int]:
