@@ -14,9 +14,9 @@ from buildable import FAMILY
 from chat_models import save_chat
 from shuhari.config.build import build_stages
 from shuhari.config.library import list_names
-from shuhari.config.recipe import load
+from shuhari.config.recipe import RecipeError, load
 from shuhari.desk.api import train
-from shuhari.loop.tuned import find_highest, list_unfit
+from shuhari.loop.tuned import find_highest, list_unfit, refuse_inherited_rates
 
 PATH = "models.policy.path"
 
@@ -95,6 +95,22 @@ def test_what_a_user_says_is_meant() -> None:
     assert "max_new" in told("baselines/grpo", *(s for s in fine if "max_new" not in s), warm_up=False)
 
 
+def test_a_rate_that_nobody_chose_is_refused_if_it_ruins_a_trained_model(tmp_path: Path) -> None:
+    own = {PATH: "model", "task.name": "file/rows.jsonl", "steps": 1, "buffer.size": 2, "evaluate.n": 0}
+    with pytest.raises(RecipeError, match=r"stage\.warm-up.*meant for random weights.*pretrained/grpo has the usual"):
+        train("baselines/grpo", tmp_path / "warm", **own)
+    with pytest.raises(RecipeError) as refused:
+        train("baselines/grpo", tmp_path / "rl", **own, remove=["stage.warm-up"])
+    assert "0.0007" in str(refused.value) and LR in str(refused.value)
+    assert not (tmp_path / "rl").exists()
+
+
+@pytest.mark.parametrize("rate", [0.0007, {"from": 0.0007, "to": 0.0007}, 1e-5])
+def test_a_rate_that_the_user_sets_is_run(rate: Any) -> None:
+    recipe = load("baselines/grpo", [f"{PATH}=model", ROWS], remove=["stage.warm-up"]).with_settings({LR: rate})
+    refuse_inherited_rates(recipe, build_stages(recipe.stages))
+
+
 def test_random_weights_have_any_rate() -> None:
     recipe = load("baselines/grpo")
     assert not list_unfit(recipe, build_stages(recipe.stages))
@@ -124,7 +140,7 @@ def test_the_highest_rate(rate: Any, highest: float) -> None:
 
 def test_a_run_says_it_once_before_its_first_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = {PATH: "model", "task.name": "file/rows.jsonl", "steps": 1, "buffer.size": 2, "evaluate.n": 0}
-    train("baselines/sft_arithmetic", tmp_path / "run", **own)
+    train("baselines/sft_arithmetic", tmp_path / "run", **own, **{LR: 2e-3})
     assert [r.levelname for r in caplog.records if "is a trained model" in r.message] == ["WARNING"]
     caplog.clear()
     train("baselines/sft_arithmetic", tmp_path / "other", **own, **{LR: 1e-5, "models.policy.context": 512})

@@ -1,5 +1,6 @@
 """What a recipe that was made for random weights does to a model that is trained already, told before the first step:
-rates that undo what it knows, a warm-up that teaches it another language, answers too short for it.
+rates that undo what it knows, a warm-up that teaches it another language, answers too short for it. A rate that is far
+too high and that nobody chose, but a recipe for random weights, is refused.
 
 The usual rates are those of Adam and its kin. Left out: whether a value that is the user's own is a good one, but for
 rates far above the usual. No torch.
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shuhari.config.library import find_recipe, list_names
-from shuhari.config.overlay import Path, format_path, look_up
+from shuhari.config.overlay import Path, RecipeError, format_path, look_up
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Components, walk_learners
 from shuhari.kernel.rates import FAR, find_usual
@@ -49,6 +50,33 @@ def list_unfit(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
         for role, told in found.items()
         if told
     ]
+
+
+def refuse_inherited_rates(recipe: Recipe, stages: Sequence[Components]) -> None:
+    """Raises RecipeError if a model with a `path` would be trained at a rate more than ten times the usual one that the
+    user did not choose: it is the value of a packaged recipe for random weights, or the default. One that the user
+    sets, or writes into a recipe of their own, is run (`list_unfit` warns of it)."""
+    models: dict[str, Any] = {}
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        for name in sort_roles(stage.models):
+            role = stage.models[name]
+            models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
+        for at, name, part in _walk_parts(stage):
+            place = (*at, "part", name, "optimiser", "lr")
+            for role_name in part.trains:
+                model = models.get(role_name)
+                if model is None or not (path := ability(model, "path")) or not _is_inherited(recipe, stage, place):
+                    continue
+                adapted = ability(model, "lora") is not None
+                usual, highest = find_usual(adapted=adapted), find_highest(_find(table, stage, place))
+                if highest > FAR * usual:
+                    key = format_path(place if stage.name == "main" else ("stage", stage.name, *place))
+                    whose = "adapters" if adapted else "all weights"
+                    raise RecipeError(
+                        key, f"a rate of up to {highest:g} is meant for random weights, and models.{role_name} is a "
+                        f"trained model ({path}), which it ruins (usual for {whose}: {usual:g}). Set {key} to what "
+                        f"you mean, this rate too{_point_to(recipe, recipe.stages[-1])}"
+                    )  # fmt: skip
 
 
 def find_highest(rate: Any) -> float:
@@ -99,8 +127,21 @@ def _judge_toy(recipe: Recipe, stage: Components, role: str, *, warms: bool) -> 
 def _is_packaged(recipe: Recipe, stage: Components, path: Path) -> bool:
     """Whether a value is of a recipe of the library that is not made for such models."""
     whose = (recipe.sources.get(at) for at in (("stage", stage.name, *path), path))
-    by = next((w for w in whose if w is not None), "")
+    return _is_for_random_weights(next((w for w in whose if w is not None), ""))
+
+
+def _is_for_random_weights(by: str) -> bool:
+    """Whether the source of a value is a recipe of the library, and none for trained models."""
     return not by.startswith(f"{FAMILY}/") and "/" in by and find_recipe(by) is not None
+
+
+def _is_inherited(recipe: Recipe, stage: Components, path: Path) -> bool:
+    """Whether nobody but packaged recipes for random weights, or the default, says a value, a number or a schedule."""
+    for place in (("stage", stage.name, *path), path):
+        whose = [by for at, by in recipe.sources.items() if at[: len(place)] == place]
+        if whose:
+            return all(_is_for_random_weights(by) for by in whose)
+    return True
 
 
 def _point_to(recipe: Recipe, table: Mapping[str, Any]) -> str:

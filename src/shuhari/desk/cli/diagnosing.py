@@ -30,7 +30,12 @@ def diagnose(
     opened = Run(path)
     columns, problems = opened.metrics(), list(dict.fromkeys(str(e["data"]) for e in opened.events("problem")))
     if json:
-        found = [finding.to_json() for finding in judged(columns, opened.recipe, opened.get("began", {}))]
+        from shuhari.desk.causes import try_causes
+
+        found = [
+            finding.to_json() | {"tried": try_causes(finding, path)}
+            for finding in judged(columns, opened.recipe, opened.get("began", {}))
+        ]
         print_json(
             {"run": str(path), "step": opened.step, "rules": len(RULES), "findings": found, "problems": problems}
         )
@@ -44,8 +49,12 @@ def diagnose(
 
 
 def describe_finding(word: str, finding: Finding, path: Path) -> str:
-    """A finding in three lines, of which commands can be copied."""
-    return f"{word}: " + "\n    ".join(finding.list_lines()).replace("show RUN", f"show {path}")
+    """A finding in three lines, of which commands can be copied; a fourth where the kept answers tell the cause."""
+    from shuhari.desk.causes import try_causes
+
+    tried = try_causes(finding, path)
+    lines = [*finding.list_lines(), *[f"Tried: {tried}"] * bool(tried)]
+    return f"{word}: " + "\n    ".join(lines).replace("show RUN", f"show {path}")
 
 
 def say_findings(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], path: Path) -> None:
