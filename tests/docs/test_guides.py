@@ -30,6 +30,7 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
         blocks = BLOCK.findall(FILE.sub("", page))
         assert blocks
         monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)  # as the folder of a script is
         (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
         return runpy.run_path("page.py", run_name="__main__")
 
@@ -90,3 +91,8 @@ def test_from_verifiers(follow: Follow) -> None:
     made = follow("from-verifiers")
     assert {"before", "after"} <= made["run"].summary.keys()
     assert 1 <= made["played"].metrics["rollout/turns"][-1] <= 2
+
+
+def test_an_environment_of_yours(follow: Follow) -> None:
+    made = follow("tutorial-environment")
+    assert made["total"] > 60 and made["run"].summary["after"]["greedy"] > made["run"].summary["before"]["greedy"]
