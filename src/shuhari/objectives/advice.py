@@ -27,12 +27,17 @@ from shuhari.ports import Ctx
 @register("objective", "advice_margin")
 @dataclass
 class AdviceMargin:
-    """m (Q(s, a_v) - Q(s, a) - margin)² summed over the members of the critic, [B], Q(s, a) without gradient (value
-    margin regularisation): m is column `advised` [B], a_v is `advice` [B, 1, A]. Info: `gap`, the difference of values
-    where there is advice (0 elsewhere)."""
+    """Raises the critic's value of the advised action to `margin` above that of the action taken (value margin
+    regularisation).
+
+    m (Q(s, a_v) - Q(s, a) - margin)² summed over the members of the critic, [B], Q(s, a) without gradient: m is column
+    `advised` [B], a_v is `advice` [B, 1, A]. Info: `gap`, the difference of values where there is advice (0 elsewhere).
+    """
 
     margin: float = 2.0
+    """How far above the value of the action taken the advised action's value is pulled, in units of the return."""
     role: str = "critic"
+    """Role of the critic that is trained, a name under `[models]`."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     reads = ("advice", "advised", "action")
@@ -57,15 +62,22 @@ class AdviceMargin:
 @register("objective", "advice_gain")
 @dataclass
 class AdviceGain:
-    """-min(e^{gain / scale}, most) log pi(a_v|s), [B], over the rows that have advice (`advised`) and a gain above 0,
+    """Imitation of advised actions that the critic values above the policy's own (advantage-weighted action guidance).
+
+    -min(e^{gain / scale}, most) log pi(a_v|s), [B], over the rows that have advice (`advised`) and a gain above 0,
     whose mean it is: 0 elsewhere, and where there are none. gain = min Q(s, a_v) - min Q(s, the policy's mode), without
-    gradient (advantage-weighted action guidance). Actions are held 0.001 within their bounds. Info: `kept`, which rows
-    these are."""
+    gradient. Actions are held 0.001 within their bounds. Info: `kept`, which rows these are.
+    """
 
     scale: Positive = 2.0
+    """Temperature of the weights exp(gain / scale), in units of the return; smaller favours the advice with the largest
+    gain."""
     most: Positive = 20.0
+    """Upper bound of the weight that one advised action can get."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     critic: str = "critic"
+    """Role of the critic that compares advice and policy; it gets no gradient."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     reads = ("advice", "advised")

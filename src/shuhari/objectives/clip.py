@@ -47,26 +47,23 @@ LIMIT = 20.0  # of a log-ratio before exp: beyond it a float32 loss says nothing
 @register("objective", "clip")
 @dataclass
 class Clip:
-    """The importance ratio r times the advantage A, clipped; [B, K]. r is taken at `level`, A is column `advantage`.
+    """The clipped policy-gradient loss of PPO, GRPO and their kin: importance ratio r times advantage A, [B, K].
 
-    clips: `surrogate`, -min(r A, clamp(r, 1 - low, 1 + high) A) (PPO, equation 7): where the bound holds, the gradient
-    is 0; or `weight`, -sg[clamp(r, 1 - low, 1 + high)] A log pi (CISPO, equations 4 and 5): every decision keeps its
-    gradient, and its weight is bounded. low, high >= 0, inf for no bound.
-    level: of the ratio, see `ratio`. At `sequence` (GSPO, equation 7) r is the geometric mean over the row, and the
-    gradient of a position goes through its own decision (equation 14, GSPO-token); where A is the same all along the
-    row, that is the gradient of equation 5.
-    behaviour: what the ratio is over: `behaviour`, the log-probabilities stored at sampling; `old`, those of the policy
-    scored once before the update; `present`, the policy itself: r = 1, with the gradient -A grad log pi of REINFORCE,
-    for rows that it has just sampled (`clips = "weight"` then has the value -A log pi too); or another role, scored
-    before the update.
-    centre: what the bounds are about: `one`, or `old`, c = pi_old / behaviour: clamp(r, c - low, c + high), for rows of
-    earlier policies (GePPO: Queeney et al. 2021, arXiv 2111.00072, equation 9).
-    score: the method of the role's distribution that the ratio is of; `log_prob` has to be one, and no bound of one.
-    dual > 1 bounds the surrogate of a bad action by dual |A| (Ye et al. 2020, equation 5); 0 is off.
-    truncate = C > 0 multiplies the loss by min(pi_old / mu, C), mu the stored log-probabilities, where sampler and
-    trainer differ, by version or by rounding (TIS; decision by decision, whatever the level; needs behaviour = "old");
-    inf weighs without a bound; 0 is off. beyond = "drop" gives decisions beyond C the weight 0 instead (the decoupled
-    objective as in AReaL's code; equation 5 of the paper is C = inf).
+    With `clips = "surrogate"` it is -min(r A, clamp(r, 1 - low, 1 + high) A) (PPO, equation 7): where the bound holds,
+    the gradient is 0. With `"weight"` it is -sg[clamp(r, 1 - low, 1 + high)] A log pi (CISPO, equations 4 and 5): every
+    decision keeps its gradient, and its weight is bounded.
+
+    At level `sequence` (GSPO, equation 7) r is the geometric mean over the row, and the gradient of a position goes
+    through its own decision (equation 14, GSPO-token); where A is the same all along the row, that is the gradient of
+    equation 5. With `behaviour = "present"` r = 1, with the gradient -A grad log pi of REINFORCE, for rows that the
+    policy has just sampled (`clips = "weight"` then has the value -A log pi too). With `centre = "old"` the bounds are
+    c - low and c + high, c = pi_old / behaviour, for rows of earlier policies (GePPO: Queeney et al. 2021, arXiv
+    2111.00072, equation 9).
+
+    `dual` bounds the surrogate of a bad action by dual |A| (Ye et al. 2020, equation 5). `truncate` = C multiplies the
+    loss by min(pi_old / mu, C), mu the stored log-probabilities, where sampler and trainer differ, by version or by
+    rounding (TIS; decision by decision, whatever the level). `beyond = "drop"` is the decoupled objective as in AReaL's
+    code; equation 5 of that paper is C = inf.
 
     Info: `clip_fraction` (decisions whose gradient the clip removes, or whose weight it changes), `approx_kl` (k3 of
     behaviour from policy, per decision), `ratio`; nothing where r = 1 by definition. With truncate `truncated`
@@ -74,17 +71,38 @@ class Clip:
     """
 
     low: Ratio = 0.2
+    """Clip range below 1 for the importance ratio (PPO's epsilon); inf clips nothing below."""
     high: Ratio = 0.2
+    """Clip range above 1 for the importance ratio; inf clips nothing above, and more than `low` is DAPO's
+    clip-higher."""
     level: Literal["decision", "row", "segment", "sequence", "episode"] = "decision"
+    """What one importance ratio covers: each `decision` (token or action), the whole `row`, a turn (`segment`), the
+    mean over the row (`sequence`, GSPO), or the `episode`."""
     clips: Literal["surrogate", "weight"] = "surrogate"
+    """What the clip range acts on: the `surrogate` loss (PPO, GRPO), or the detached `weight` of the log-probability
+    (CISPO)."""
     behaviour: str = "behaviour"
+    """Denominator of the ratio: `behaviour` (log-probabilities stored at sampling), `old` (the policy rescored before
+    the update), `present` (the policy itself, ratio 1: REINFORCE), or a role."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     dual: AtLeast0 = 0.0
+    """Dual-clip bound: a decision with a negative advantage loses at most this many times its size; 0 is off, else
+    above 1."""
     truncate: Ratio = 0.0
+    """Upper bound of the weight that corrects for a sampler that differs from the trainer (TIS); 0 is off, inf weighs
+    without a bound. It needs `behaviour = "old"`."""
     beyond: Literal["cut", "drop"] = "cut"
+    """What happens to decisions whose sampler weight exceeds `truncate`: `cut` lowers the weight to it, `drop` sets the
+    weight to 0 (AReaL)."""
     advantage: str = "advantage"
+    """Column with the advantages that are multiplied by the ratio."""
     centre: Literal["one", "old"] = "one"
+    """Middle of the clip range: `one` as in PPO, or `old`, the ratio of old policy to behaviour, for replayed rows
+    (GePPO)."""
     score: str = "log_prob"
+    """Method of the policy's distribution that the ratio is made of: `log_prob`, or a bound of it such as `elbo` for
+    masked diffusion."""
     stamps = ()
 
     @property

@@ -31,15 +31,18 @@ from shuhari.ports import Ctx
 @register("objective", "conservative")
 @dataclass
 class Conservative:
-    """temperature · logsumexp over all actions of Q(s, ·) / temperature - Q(s, a), [B], of discrete actions (CQL,
-    equation 4 without its Bellman error, at temperature 1).
+    """CQL's penalty for discrete actions: values of all actions are pushed down, that of the recorded one up.
 
-    Its gradient with respect to Q(s, ·) is softmax(Q / temperature) less the recorded action. The term's `weight` is
-    the paper's alpha. Info: `gap`, the loss.
+    temperature · logsumexp over all actions of Q(s, ·) / temperature - Q(s, a), [B] (CQL, equation 4 without its
+    Bellman error, at temperature 1). Its gradient with respect to Q(s, ·) is softmax(Q / temperature) less the recorded
+    action. The term's `weight` is the paper's alpha. Info: `gap`, the loss.
     """
 
     temperature: PositiveNumber = 1.0
+    """Temperature of the log-sum-exp over actions; towards 0 only the largest value is pushed down, and 1 is the
+    paper's."""
     role: str = "policy"
+    """Role of the Q-network that is trained, a name under `[models]`."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 
@@ -60,23 +63,32 @@ class Conservative:
 @register("objective", "conservative_sampled")
 @dataclass
 class ConservativeSampled:
-    """The same of continuous decisions in [-1, 1], [B]: a sum over the critic's members of temperature · logsumexp(x /
-    temperature) - Q(s, a), where x are Q(s, a') - log p(a') of `samples` decisions each that are uniform, that the
-    policy takes at s, and that it takes at the next state (CQL, appendix F, without the constant log of their number,
-    as in the authors' code).
+    """CQL's penalty for continuous actions in [-1, 1], and Cal-QL's: values of sampled actions are pushed down, those
+    of recorded ones up.
 
-    floor: a column [B, 1], such as `to_go` of recorded data: Q of the policy's decisions counts as at least that, so
-    that values are pushed down no lower than what the recorded behaviour earned (Cal-QL, equation 5.1); where it is
-    unknown (NaN) nothing is. Empty: plain CQL. Roles: the critic that is trained, the policy, which takes no gradient.
-    The term's `weight` is the paper's alpha for a Bellman error that is halved, as that of `soft_td` is. Info: `gap`,
-    the loss over the members; `floored`, the share of the policy's decisions whose value lies below the floor.
+    A sum over the critic's members of temperature · logsumexp(x / temperature) - Q(s, a), [B], where x are Q(s, a') -
+    log p(a') of `samples` actions each that are uniform, that the policy takes at s, and that it takes at the next
+    state (CQL, appendix F, without the constant log of their number, as in the authors' code). With a `floor` values
+    are pushed down no lower than what the recorded behaviour earned (Cal-QL, equation 5.1); where it is unknown (NaN)
+    nothing is held.
+
+    The policy takes no gradient. The term's `weight` is the paper's alpha for a Bellman error that is halved, as that
+    of `soft_td` is. Info: `gap`, the loss over the members; `floored`, the share of the policy's decisions whose value
+    lies below the floor.
     """
 
     samples: Length = 10
+    """Number of actions drawn from each of three sources: uniform, the policy at this state, and the policy at the
+    next."""
     temperature: PositiveNumber = 1.0
+    """Temperature of the log-sum-exp over the sampled actions; 1 is the paper's."""
     floor: str = ""
+    """Column [B, 1] below which no value of the policy's actions is pushed, such as `to_go` for Cal-QL; "" is plain
+    CQL."""
     role: str = "critic"
+    """Role of the critic that is trained, a name under `[models]`."""
     policy: str = "policy"
+    """Role of the policy that the actions are sampled from."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

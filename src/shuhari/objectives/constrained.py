@@ -24,12 +24,17 @@ from shuhari.ports import Ctx
 @register("objective", "constraint")
 @dataclass
 class Constraint:
-    """r A_cost + (J - limit) / L, [B, K], r = pi / behaviour, A_cost the column `costs`, the rest as `constrain` stamps
+    """Surrogate of the cost constraint, for a trust region (CPO): by how much the policy exceeds its limit.
+
+    r A_cost + (J - limit) / L, [B, K], r = pi / behaviour, A_cost the column `costs`, the rest as `constrain` stamps
     it: its mean estimates by how much the policy exceeds the limit, a decision, and is at most 0 where it keeps to it
-    (Achiam et al. 2017, "Constrained Policy Optimization", equations 5 and 10). A term of `trust_region`."""
+    (Achiam et al. 2017, "Constrained Policy Optimization", equations 5 and 10). A term of `trust_region`.
+    """
 
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     costs: str = "cost_advantage"
+    """Column with the advantages of the cost, as the transform `constrain` centres them."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 
@@ -49,18 +54,24 @@ class Constraint:
 @register("objective", "focops")
 @dataclass
 class Focops:
-    """1[KL <= bound] (KL - r A / temperature), [B, K]: KL(pi || pi_old) of the decision, r = pi / behaviour, A the
-    column `advantage`, from which `constrain` has taken the cost at its price, with `share` false (Zhang et al. 2020,
-    "First Order Constrained Optimization in Policy Space", equations 10 and 15).
+    """FOCOPS: a policy gradient with a KL penalty, on decisions that stay near the policy that sampled.
 
-    bound: delta, nats; temperature: lambda there. old: the role of the policy that has sampled, a copy that follows
-    each step. Info: `kl`, and the share `within` the bound."""
+    1[KL <= bound] (KL - r A / temperature), [B, K]: KL(pi || pi_old) of the decision, r = pi / behaviour, A the column
+    `advantage`, from which `constrain` has taken the cost at its price, with `share` false (Zhang et al. 2020, "First
+    Order Constrained Optimization in Policy Space", equations 10 and 15). Info: `kl`, and the share `within` the bound.
+    """
 
     bound: PositiveNumber = 0.02
+    """Largest KL to the old policy at which a decision is still learnt from, in nats (the paper's delta)."""
     temperature: PositiveNumber = 1.5
+    """Divisor of the advantage against the KL penalty (the paper's lambda); larger keeps the policy nearer the old
+    one."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     old: str = "old"
+    """Role of the policy that sampled, a copy that follows the trained one after each step."""
     advantage: str = "advantage"
+    """Column with the advantages, from which `constrain` has subtracted the cost."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

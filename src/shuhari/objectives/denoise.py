@@ -21,12 +21,17 @@ from shuhari.ports import Ctx
 @register("objective", "denoise")
 @dataclass
 class Denoise:
-    """[B] the squared error, a mean over dimensions, of what a policy that denoises (the model `chain`) says of the
-    action of its row, mixed with noise (`Chain.denoising`): flow matching, diffusion or, of a consistency model,
-    consistency training, by the policy's law. It is the loss that such policies are taught demonstrations by, where a
-    likelihood would need their chains, which nobody recorded. Reduce it by `row`."""
+    """Behaviour cloning of diffusion, flow and consistency policies: the denoising loss on the actions of the rows,
+    [B].
+
+    It is the squared error, a mean over dimensions, of what such a policy (the model `chain`) predicts from the action
+    of its row mixed with noise (`Chain.denoising`): flow matching, diffusion or, of a consistency model, consistency
+    training, by the policy's law. A likelihood would need the chains of the demonstrations, which nobody recorded.
+    Reduce it by `row`.
+    """
 
     role: str = "policy"
+    """Role of the denoising policy that is trained, a name under `[models]`."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()

@@ -25,18 +25,22 @@ from shuhari.ports import Ctx
 @register("objective", "deterministic_bc")
 @dataclass
 class DeterministicBC:
-    """-scale · Q(s, pi(s)) + (pi(s) - a)², [B], scale = alpha / mean of |Q(s, pi(s))| over the optimiser batch, a
-    number without gradient; the square is a mean over action dimensions (equations 4 and 5).
+    """TD3+BC's policy loss: a deterministic action of high value, near the recorded one.
 
-    Q is the first of the critic's members, pi(s) the action without noise. The gradient flows through the critic into
-    the policy; the learner takes that of the part's own roles only. toward: the column [B, A] that stands for a, the
-    recorded `action` or another one, in units of the decision. Info: `q`, `distance` (the square), `scale`.
+    -scale · Q(s, pi(s)) + (pi(s) - a)², [B], scale = alpha / mean of |Q(s, pi(s))| over the optimiser batch, a number
+    without gradient; the square is a mean over action dimensions (equations 4 and 5). Q is the first of the critic's
+    members, pi(s) the action without noise. The gradient flows through the critic into the policy; the learner takes
+    that of the part's own roles only. Info: `q`, `distance` (the square), `scale`.
     """
 
     alpha: Coefficient = 2.5
+    """Weight of the normalised Q-value against the cloning error; 0 is pure behaviour cloning, 2.5 the paper's."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     critic: str = "critic"
+    """Role of the critic whose first member is maximised."""
     toward: str = "action"
+    """Column [B, A] with the actions to stay near, scaled as the policy's: the recorded `action`, or another."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
 

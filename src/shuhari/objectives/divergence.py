@@ -105,6 +105,7 @@ class Tempered:
     what could be taken."""
 
     by: str
+    """Column with the exponents phi in [0, 1]; 0 makes the reference uniform, 1 leaves it as it is."""
 
     def __call__(self, dists: tuple[Any, ...], action: Tensor, column: Callable[[str], Tensor]) -> Tensor:
         logits = dists[0].parameters()  # [N, V]
@@ -115,26 +116,34 @@ class Tempered:
 @register("objective", "divergence")
 @dataclass
 class Divergence:
-    """KL(role || to), or another divergence, nats, [B, K]; its coefficient is the weight of the term. Info: `kl`, the
-    value.
+    """The KL penalty to a reference model, or another divergence: KL(role || to), nats, [B, K].
 
-    form: `exact` (KL of the whole distribution of each decision), `k1`, `k2`, `k3` (GRPO's, Shao et al. 2024, equation
-    4), `forward`, `js`, `alpha`. gradient: `own`, `kl`, or `auto`: `kl` for k1, whose own gradient is noise around 0,
-    and for the f-divergences, `own` for the others. rows: who has sampled them, `role`, or `to` (f-divergences only:
-    rehearsal of the reference's own samples). to: a role, or `behaviour`: the log-probabilities stored at sampling, so
-    that no reference is kept. temper: a column [B] or [B, K] of exponents in [0, 1] by which the reference is
-    flattened, softmax(phi log ref). score: the method of the distributions that is compared; `log_prob` has to be one,
-    and no bound of one.
+    Its coefficient is the weight of the term. The table of the module has the forms with their values and gradients; k3
+    is GRPO's (Shao et al. 2024, equation 4). With a `temper` the reference is flattened to softmax(phi log ref). Info:
+    `kl`, the value. ValueError for settings that do not go together.
     """
 
     form: Literal["exact", "k1", "k2", "k3", "forward", "js", "alpha"] = "k3"
+    """Divergence or its estimator: `exact` over the whole distribution, `k1`, `k2` or `k3` from the decision taken,
+    `forward` KL, `js` or `alpha`."""
     gradient: Literal["auto", "own", "kl"] = "auto"
+    """Gradient that is followed: the form's `own`, that of the divergence (`kl`), or `auto`, which is `own` for exact,
+    k2 and k3 and `kl` for the rest."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     to: str = "reference"
+    """Role of the reference model; `behaviour` takes the log-probabilities stored at sampling, so that no reference is
+    kept."""
     rows: Literal["role", "to"] = "role"
+    """Who sampled the rows: the policy (`role`), or the reference (`to`), as in rehearsal; `to` needs `forward`, `js`
+    or `alpha`."""
     alpha: float = 0.5
+    """Order of the alpha-divergence, read only by `form = "alpha"`; any number but 0 and 1."""
     temper: str = ""
+    """Column [B] or [B, K] of exponents in [0, 1] that flatten the reference (RAPO's phi); "" leaves it as it is."""
     score: str = "log_prob"
+    """Method of both distributions that is compared: `log_prob`, or a bound of it such as `elbo` for masked
+    diffusion."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

@@ -20,13 +20,15 @@ from shuhari.ports import Ctx
 @register("objective", "dual")
 @dataclass
 class Dual:
-    """-log(lambda) · excess, [B, K], the column `excess` as `constrain` stamps it: dual ascent on the logarithm of the
-    multiplier, which so stays positive (Altman 1999; on the logarithm, as SAC's temperature is).
+    """The loss of a Lagrange multiplier: it rises while a cost limit is exceeded, and falls while there is room.
 
-    role: a model of one positive number, lambda, whose `parameters()` is its logarithm. Info: `multiplier`, `excess`.
+    -log(lambda) · excess, [B, K], the column `excess` as `constrain` stamps it: dual ascent on the logarithm of the
+    multiplier, which so stays positive (Altman 1999; on the logarithm, as SAC's temperature is). Info: `multiplier`,
+    `excess`.
     """
 
     role: str = "multiplier"
+    """Role of the multiplier, a model of one positive number whose `parameters()` is its logarithm."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     reads = ("excess",)

@@ -29,7 +29,9 @@ from shuhari.ports import Ctx
 @register("objective", "dual_value")
 @dataclass
 class DualValue:
-    """The loss of V by the gap d = min Q(s, a) - V(s) to what the recorded decision is worth, [B]:
+    """State values for offline RL near the best recorded actions (f-DVL, XQL), in the place of IQL's expectile.
+
+    The loss [B] of V by the gap d = min Q(s, a) - V(s) to what the recorded action is worth:
 
     - `chi_square`: tau max(d + d²/4, 0) - (1 - tau) d, where the maximum is 0 for all d <= 0: the parabola rises again
       below -4, which the authors' code lets count.
@@ -37,19 +39,27 @@ class DualValue:
     - `reverse_kl`: e^z - z - 1, z = d / tau held below `most_z`; XQL. As in the authors' codes it is divided by e to
       the largest z of the optimiser batch, -1 at least, which is a number without gradient.
 
-    tau: between 1/2 and 1 for the first two (the nearer to 1, the nearer V is to the largest Q recorded; at 1 it has no
-    upper end), the temperature of the third, above 0, in units of the value. Roles, and the stamped `weight/<stream>`
-    of temperature and `most`: as of `expectile`. Info: `value`, `advantage` (d).
+    It stamps `weight/<stream>` as `expectile` does. Info: `value`, `advantage` (d). ValueError for a tau out of range.
     """
 
     form: Literal["chi_square", "total_variation", "reverse_kl"] = "chi_square"
+    """Divergence whose dual is the loss: `chi_square` or `total_variation` (f-DVL), or `reverse_kl` (XQL)."""
     tau: Annotated[float, Bounds(0, open="low")] = 0.7
+    """How near V comes to the largest recorded Q: in (1/2, 1), 1 the nearest; with `reverse_kl` a temperature above 0,
+    in units of the value."""
     most_z: Annotated[float, Bounds(0, open="low")] = 7.0
+    """Upper bound of the exponent d / tau, so that `reverse_kl` does not overflow; other forms do not read it."""
     temperature: PositiveNumber = 1.0
+    """Temperature of the imitation weights exp(advantage / temperature), in units of the value; smaller imitates only
+    the best actions."""
     most: Ratio = 100.0
+    """Upper bound of the imitation weights; inf for none."""
     role: str = "value"
+    """Role of the state value that is trained, a name under `[models]`."""
     critic: str = "target"
+    """Role of the critic whose smallest member is the action value, mostly a target network."""
     stream: str = "awr"
+    """Stream that gets the imitation weights, which the policy's `nll` term names as its `stream`."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
     def __post_init__(self) -> None:

@@ -21,10 +21,13 @@ from shuhari.ports import Ctx
 @register("objective", "entropy")
 @dataclass
 class Entropy:
-    """Minus the entropy of each decision, nats, [B, K]; the bonus's coefficient is the weight of the term.
-    Info: `entropy`."""
+    """The entropy bonus: minus the entropy of each decision, nats, [B, K]; its coefficient is the weight of the term.
+
+    Info: `entropy`.
+    """
 
     role: str = "policy"
+    """Role of the policy whose entropy is raised, a name under `[models]`."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

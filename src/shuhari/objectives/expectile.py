@@ -30,20 +30,27 @@ from shuhari.ports import Ctx
 @register("objective", "expectile")
 @dataclass
 class Expectile:
-    """|tau - 1(Q < V)| (Q - V)², [B], Q the smallest of the members of `critic` (IQL, equation 5).
+    """IQL's state value: the upper expectile of what the recorded actions are worth.
 
-    tau in (0, 1): at 1/2 V is the mean of Q over the data's decisions, towards 1 their maximum. Roles: the state value
-    that is trained, the critic (mostly a target). Stamps `weight/<stream>` [B, 1]: min(exp((Q - V) / temperature),
-    most), by which a later part imitates (equation 7, whose beta is 1 / temperature); V is that before this update.
-    temperature: in units of the value. Info: `value`, `advantage` (Q - V).
+    |tau - 1(Q < V)| (Q - V)², [B], Q the smallest of the members of `critic` (IQL, equation 5). Stamps
+    `weight/<stream>` [B, 1]: min(exp((Q - V) / temperature), most), by which a later part imitates (equation 7, whose
+    beta is 1 / temperature); V is that before this update. Info: `value`, `advantage` (Q - V).
     """
 
     tau: Annotated[Number, Bounds(0, 1, open="both")] = 0.7
+    """Expectile in (0, 1): 1/2 is the mean of the recorded action values, towards 1 their maximum. IQL has 0.7 for
+    locomotion, 0.9 for mazes."""
     temperature: PositiveNumber = 1.0
+    """Temperature of the imitation weights exp(advantage / temperature), in units of the value: 1 / beta of the
+    paper."""
     most: Ratio = 100.0
+    """Upper bound of the imitation weights; inf for none."""
     role: str = "value"
+    """Role of the state value that is trained, a name under `[models]`."""
     critic: str = "target"
+    """Role of the critic whose smallest member is the action value, mostly a target network."""
     stream: str = "awr"
+    """Stream that gets the imitation weights, which the policy's `nll` term names as its `stream`."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
     def __post_init__(self) -> None:
@@ -68,20 +75,26 @@ class Expectile:
 @register("objective", "value_td")
 @dataclass
 class ValueTD:
-    """(Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · V(s') (IQL, equation 6).
+    """IQL's critic loss: action values bootstrap from a state value, so no action outside the data is valued.
 
-    huber: errors beyond it count by their size, not their square (0: all are squared). Roles: the critic that is
-    trained, the state value. n: rewards before the value, see `td_target`. Info: `value`, `target`; with a `bound`
-    above 0, of the size of all values that there can be, `diverged`: the share of values beyond ten times it. Stamps
-    `td_error` [B].
+    (Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · V(s') (IQL, equation 6).
+    Info: `value`, `target`, and with a `bound` `diverged`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
+    """Discount factor of future rewards, in [0, 1]."""
     role: str = "critic"
+    """Role of the critic that is trained, a name under `[models]`."""
     value: str = "value"
+    """Role of the state value that the target bootstraps from."""
     n: Length = 1
+    """Number of rewards summed before the bootstrap (n-step return)."""
     huber: AtLeast0 = 0.0
+    """Error from which the loss grows linearly instead of quadratically, in units of the value; 0 squares every
+    error."""
     bound: AtLeast0 = 0.0
+    """Size that no true value exceeds; above 0 it adds the info `diverged`, the share of values beyond ten times it. It
+    changes no loss."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 

@@ -21,11 +21,13 @@ from shuhari.ports import Ctx
 @register("objective", "nll")
 @dataclass
 class Nll:
-    """-log pi(action), nats, [B, K]: for demonstrations, on stream `ce`. score: the method of the role's distribution
-    that is raised (of a bound, its own name)."""
+    """Supervised fine-tuning and behaviour cloning: -log pi(action), nats, [B, K]; of demonstrations on stream `ce`."""
 
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     score: str = "log_prob"
+    """Method of the policy's distribution that is maximised: `log_prob`, or a bound of it such as `elbo` for masked
+    diffusion."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

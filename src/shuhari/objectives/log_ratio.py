@@ -38,31 +38,40 @@ Centre: TypeAlias = Literal["none", "mean", "leave-one-out"]
 @register("objective", "log_ratio")
 @dataclass
 class LogRatio:
-    """[B] a sample's loss; reduce it by `row` (`episode` where level is), so that no sample weighs by its length.
+    """Regression of a sample's log-ratio s on its reward (Kimi k1.5, CoPG) or label (PACS), [B].
 
-    link: `square`, beta / 2 c(s)^2 - c(A) c(s), which is c(A - beta s)^2 / (2 beta) less what has no gradient, and at
-    beta = 0 the policy gradient; `logistic`, the cross-entropy of sigmoid(beta c(s)) and the label A, in [0, 1].
-    centre: c takes off nothing, the `mean` of the row's group, or that of the others (`leave-one-out`; a group of two
-    is then one pair, and its mean loss that of CoPG's pair; of n, 2 (n - 1) / n of it is the mean over all pairs).
-    Only rows that the term learns from count. over: what s is the log-ratio over: `old`, the policy scored once before
-    the update; `behaviour`, as sampled; `none`, nothing: s is log pi; any other name is a role. level: s is a sum over
-    the decisions of the `row` or of the `episode`, or their mean (`sequence`). balance: in a group with labels on both
-    sides of 1/2 each side weighs half, n / (2 n_side) a sample (logistic only). beta >= 0. score: the
-    method of the distributions that s is made of.
+    `square` is beta / 2 c(s)^2 - c(A) c(s), which is c(A - beta s)^2 / (2 beta) less what has no gradient, and at beta
+    = 0 the policy gradient; `logistic` is the cross-entropy of sigmoid(beta c(s)) and the label A, in [0, 1]. c is the
+    centring, over rows that the term learns from: of `leave-one-out` a group of two is one pair, and its mean loss that
+    of CoPG's pair; of n, 2 (n - 1) / n of it is the mean over all pairs. Balanced, a sample weighs n / (2 n_side).
+    Reduce it by `row` (`episode` where level is), so that no sample weighs by its length.
 
     Info: `log_ratio` (s), `error` (of the square: |c(A - beta s)|; of the logistic: |A - sigmoid(beta c(s))|).
     ValueError for a label outside of [0, 1].
     """
 
     link: Literal["square", "logistic"] = "square"
+    """Loss of the log-ratio: `square` regresses on the advantage, `logistic` classifies labels in [0, 1]."""
     beta: Coefficient = 1.0
+    """Scale of the log-ratio, 0 or more; larger keeps the policy nearer the reference, and 0 with `square` is the
+    policy gradient."""
     centre: Centre = "none"
+    """What is subtracted over the group: nothing (`none`), its `mean`, or the mean of the other samples
+    (`leave-one-out`)."""
     over: str = "old"
+    """Denominator of the log-ratio: `old` (the policy before the update), `behaviour` (as sampled), `none` (plain
+    log-probability), or a role."""
     level: SampleLevel = "row"
+    """How a sample's log-ratio adds up: the sum over the `row` or the `episode`, or the mean over the row
+    (`sequence`)."""
     balance: bool = False
+    """Whether labels above and below 1/2 weigh half each in a group that has both; `logistic` only."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     advantage: str = "advantage"
+    """Column with the targets of the regression: advantages, or labels."""
     score: str = "log_prob"
+    """Method of the distributions that gives the log-probabilities; `log_prob` unless the model has only a bound."""
     stamps = ()
 
     @property

@@ -20,12 +20,17 @@ from shuhari.ports import Ctx
 @register("objective", "model_error")
 @dataclass
 class ModelError:
-    """The mean over members of sum_d (s'_d - predicted)^2 + (r - predicted)^2, [B]: maximum likelihood of a normal.
-    weigh: a column g [B, J, D], as `value_gradient` stamps it: then sum_d (g_d (s'_d - predicted))^2, and the mean over
-    the critics J too (VaGraM: Voelcker et al. 2022). Info: `state_error`, without weights, and `reward_error`."""
+    """The regression loss of a learned dynamics model: squared error of next state and reward.
+
+    The mean over members of sum_d (s'_d - predicted)^2 + (r - predicted)^2, [B]: maximum likelihood of a normal. With
+    weights g [B, J, D] (`weigh`) the state's part is sum_d (g_d (s'_d - predicted))^2, and the mean over the critics J
+    too (VaGraM: Voelcker et al. 2022). Info: `state_error`, without weights, and `reward_error`.
+    """
 
     role: str = "world"
+    """Role of the world model that is trained, a name under `[models]`."""
     weigh: str = ""
+    """Column [B, J, D] that weighs each state dimension, such as `value_gradient` (VaGraM); "" weighs all alike."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()

@@ -48,35 +48,44 @@ FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (h [P], beta) -> loss
 @register("objective", "preference")
 @dataclass
 class Preference:
-    """The loss of pairs, [P], over the `links` [P, 2] of (better, worse) rows: DPO by default.
+    """DPO and its kin: the loss of pairs of a better and a worse sample, [P], over the `links` [P, 2] of (better,
+    worse) rows.
 
-    beta > 0: of the KL to the reference that the optimum keeps, per nat. form: by the table of the module.
-    label_smoothing in [0, 0.5): the share of pairs that are labelled the wrong way round. margin: what h is reduced by.
-    level: `row` (the sum over a row's decisions), `sequence` (their mean), `episode` (the sum over the rows of an
-    episode, for samples of several turns that are several rows). reference_free: s is log pi alone, and no `reference`
-    is asked. score: the method of the distributions that s is made of, in place of the log-probability.
-
-    Columns [P] of the links are read where they are there; where a pair has none (NaN), it counts as one without.
-    `margin`: what h is reduced by, beside the setting (a reward model's by how much better the chosen one is: Touvron
-    et al. 2023, "Llama 2", equation 2). `label` p in [0, 1]: how likely the chosen one is the better, so that the loss
-    is p loss(h) + (1 - p) loss(-h), cDPO pair by pair; label_smoothing then takes p to (1 - e) p + e (1 - p).
-    `weight`, 0 or more: the loss is their weighted mean over pairs.
+    The table of the module has each `form` with its paper. Columns [P] of the links are read where they are there;
+    where a pair has none (NaN), it counts as one without. `margin`: what h is reduced by, beside the setting (a reward
+    model's by how much better the chosen one is: Touvron et al. 2023, "Llama 2", equation 2). `label` p in [0, 1]: how
+    likely the chosen one is the better, so that the loss is p loss(h) + (1 - p) loss(-h), cDPO pair by pair;
+    label_smoothing then takes p to (1 - e) p + e (1 - p). `weight`, 0 or more: the loss is their weighted mean over
+    pairs.
 
     Info: `chosen` and `rejected` (the implicit rewards, beta s), `margin` (the one less the other), `accuracy` (the
-    share where it is above 0, or of pairs with a label below 1/2 below it). KeyError without the links, ValueError
-    for a label or a weight out of range.
+    share where it is above 0, or of pairs with a label below 1/2 below it). KeyError without the links, ValueError for
+    a label or a weight out of range.
     """
 
     beta: PositiveNumber = 0.1
+    """Strength of the implicit KL penalty to the reference (DPO's beta), above 0; larger keeps the policy nearer the
+    reference."""
     form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
+    """Loss of the margin between the two samples: `sigmoid` (DPO, SimPO), `hinge` (SLiC) or `ipo`."""
     label_smoothing: Annotated[float, Bounds(0, 0.5, open="high")] = 0.0
+    """Assumed share of pairs labelled the wrong way round, in [0, 0.5) (cDPO); 0 trusts every label."""
     margin: Number = 0.0
+    """Amount by which the better sample's scaled score must exceed the worse one's (SimPO's gamma); 0 is DPO."""
     level: SampleLevel = "row"
+    """How a sample's score adds up: the sum over the `row`, the mean over it (`sequence`: IPO, SimPO), or the sum over
+    an `episode` of several turns."""
     reference_free: bool = False
+    """Whether the plain log-probability is the score, so that no reference model is needed (SimPO)."""
     role: str = "policy"
+    """Role of the model that is trained, a name under `[models]`."""
     reference: str = "reference"
+    """Role of the reference model; not read if `reference_free`."""
     links: str = "pairs"
+    """Name of the links that hold the pairs, as buffer `preferences` or transform `pairs` makes them."""
     score: str = "log_prob"
+    """Method of the distributions that is compared: `log_prob`, a bound such as `elbo`, or `value` for a reward
+    model."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
 
@@ -109,26 +118,38 @@ class Preference:
 @register("objective", "kto")
 @dataclass
 class Kto:
-    """KTO (Ethayarajh et al. 2024, equation 8), [P], over the `links` [P, 1] of rows with a column `label` (1: good).
+    """KTO: learns from samples that are each labelled good or bad (Ethayarajh et al. 2024, equation 8), [P].
 
-    lambda (1 - sigmoid(beta (s - z0))) of a good sample, lambda (1 - sigmoid(beta (z0 - s))) of a bad one; lambda is
-    `desirable` or `undesirable`, and the paper wants desirable x (number of good) to undesirable x (number of bad) in 1
-    to 4/3. The reference point z0 = max(0, the mean of s), constant to the gradient, stands for KL(policy||reference).
-    The mean is over the links `mismatched` [M, 1] where the batch has them: prompts with the answers to others, the
-    paper's estimate, which recorded answers need (buffer `preferences`). Else it is over the labelled rows: what the
-    policy has just sampled estimates the KL itself, without bias but for the clip at 0, and costs no forward.
-    Other fields as in `preference`. Info: `kl` (z0), `chosen` and `rejected` (beta s of the good and of the bad).
+    Over the `links` [P, 1] of rows with a column `label` (1: good) it is lambda (1 - sigmoid(beta (s - z0))) of a good
+    sample, lambda (1 - sigmoid(beta (z0 - s))) of a bad one; lambda is `desirable` or `undesirable`. The reference
+    point z0 = max(0, the mean of s), constant to the gradient, stands for KL(policy||reference). The mean is over the
+    links `mismatched` [M, 1] where the batch has them: prompts with the answers to others, the paper's estimate, which
+    recorded answers need (buffer `preferences`). Else it is over the labelled rows: what the policy has just sampled
+    estimates the KL itself, without bias but for the clip at 0, and costs no forward.
+
+    Info: `kl` (z0), `chosen` and `rejected` (beta s of the good and of the bad). KeyError without the links.
     """
 
     beta: PositiveNumber = 0.1
+    """Strength of the implicit KL penalty to the reference, above 0; larger keeps the policy nearer the reference."""
     desirable: PositiveNumber = 1.0
+    """Weight of good samples; the paper keeps weight times number of good to that of bad between 1 and 4/3."""
     undesirable: PositiveNumber = 1.0
+    """Weight of bad samples; raise it, or lower `desirable`, if good samples are many more."""
     level: SampleLevel = "row"
+    """How a sample's score adds up: the sum over the `row`, the mean over it (`sequence`), or the sum over an `episode`
+    of several turns."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     reference: str = "reference"
+    """Role of the reference model, a name under `[models]`."""
     links: str = "labels"
+    """Name of the links that hold the labelled samples, as buffer `preferences` or transform `labels` makes them."""
     mismatched: str = "mismatched"
+    """Name of the links that pair prompts with the answers to others, for the KL estimate; without them the labelled
+    rows serve."""
     score: str = "log_prob"
+    """Method of the distributions that is compared: `log_prob`, or a bound such as `elbo`."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
 

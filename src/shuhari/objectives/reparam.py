@@ -22,17 +22,21 @@ from shuhari.ports import Ctx
 @register("objective", "reparam")
 @dataclass
 class Reparam:
-    """temperature · log pi(a|s) - Q(s, a), [B], a a fresh reparameterised action (Haarnoja et al. 2018, equation 9).
+    """SAC's policy loss: a fresh reparameterised action of high value and high entropy.
 
-    over: Q is the `min` or the `mean` of the critic's members, or the `first`. The gradient flows through the critic
+    temperature · log pi(a|s) - Q(s, a), [B] (Haarnoja et al. 2018, equation 9). The gradient flows through the critic
     into the policy; the learner takes that of the part's own roles only. Stamps `fresh/log_prob` [B, K], which a later
     part of the same learner may read (the temperature's). Info: `q`, `fresh_log_prob`.
     """
 
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     critic: str = "critic"
+    """Role of the critic that values the fresh actions."""
     temperature: str = "temperature"
+    """Role of the entropy coefficient (SAC's alpha), a model of one positive number; it gets no gradient here."""
     over: Literal["min", "mean", "first"] = "min"
+    """How the critic's members combine into one value: `min` (SAC), `mean` (REDQ), or the `first` alone."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("fresh/log_prob",)
@@ -57,16 +61,19 @@ class Reparam:
 @register("objective", "deterministic")
 @dataclass
 class Deterministic:
-    """-Q(s, pi(s)), [B], pi(s) the action without noise: the deterministic policy gradient (Silver et al. 2014,
-    equation 9; Lillicrap et al. 2016, equation 6).
+    """The policy loss of DDPG and TD3: minus the value of the policy's noiseless action.
 
-    over: Q is the `first` of the critic's members (TD3: Fujimoto et al. 2018, algorithm 1), their `min` or `mean`. The
-    gradient flows through the critic into the policy; the learner takes that of the part's own roles only. Info: `q`.
+    -Q(s, pi(s)), [B]: the deterministic policy gradient (Silver et al. 2014, equation 9; Lillicrap et al. 2016,
+    equation 6). The gradient flows through the critic into the policy; the learner takes that of the part's own roles
+    only. Info: `q`.
     """
 
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     critic: str = "critic"
+    """Role of the critic that values the actions."""
     over: Literal["min", "mean", "first"] = "first"
+    """How the critic's members combine into one value: the `first` alone (TD3), their `min` or their `mean`."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()

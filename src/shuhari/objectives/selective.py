@@ -44,20 +44,26 @@ NOISE = -1e4  # the logit of an alternative that is filtered out: as good as nev
 @register("objective", "clip_cov")
 @dataclass
 class ClipCov:
-    """The clipped surrogate, 0 on a random `fraction` of the decisions, [B, K].
+    """Clip-Cov: the clipped surrogate, with no gradient from a random few decisions whose covariance lies in a band,
+    [B, K].
 
-    fraction: in [0, 1], of all decisions, rounded down, but one at least; 0: none. Candidates are decisions that the
-    bounds have not clipped already and whose covariance lies strictly between `least` and `most`; where there are
-    fewer, all of them. low, high: bounds of the ratio, as for `clip`. Info: that of `clip`; `chosen`, `candidates`,
+    Candidates are decisions that the bounds have not clipped already and whose covariance lies strictly between `least`
+    and `most`; where there are fewer than wanted, all of them are chosen. Info: that of `clip`; `chosen`, `candidates`,
     as shares of the decisions, and `covariance`, its mean.
     """
 
     fraction: Fraction = 2e-4
+    """Share of all decisions that are left out, in [0, 1], rounded down but at least one; 0 leaves out none."""
     least: Annotated[float, Bounds(infinite=True)] = 1.0
+    """Lower end of the covariance band that candidates lie in; -inf for no lower end."""
     most: Annotated[float, Bounds(infinite=True)] = 5.0
+    """Upper end of the covariance band that candidates lie in; inf for no upper end."""
     low: Ratio = 1.0
+    """Clip range below 1 for the importance ratio; inf clips nothing below, nor does 1."""
     high: Ratio = 1.0
+    """Clip range above 1 for the importance ratio; inf clips nothing above."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
     reads = ("advantage",)
@@ -85,18 +91,23 @@ class ClipCov:
 @register("objective", "kl_cov")
 @dataclass
 class KlCov:
-    """Importance-weighted policy gradient, with a penalty where the covariance is greatest, [B, K].
+    """KL-Cov: importance-weighted policy gradient, with a KL penalty on the few decisions of greatest covariance, [B,
+    K].
 
-    fraction: in [0, 1], of all decisions, rounded down, but one at least; 0: none. beta: of abs(log pi - log mu), with
-    mu the behaviour: its gradient is 0 where the policy is still mu, so it acts from the second step on a batch on.
-    low, high: bounds of the ratio, as for `clip`; inf as in the paper. Info: that of `clip`, `chosen`, `covariance`.
+    The penalty is beta abs(log pi - log mu), mu the behaviour: its gradient is 0 where the policy is still mu, so it
+    acts from the second step on a batch on. Info: that of `clip`, `chosen`, `covariance`.
     """
 
     fraction: Fraction = 2e-3
+    """Share of all decisions that are penalised, in [0, 1], rounded down but at least one; 0 penalises none."""
     beta: Coefficient = 1.0
+    """Coefficient of the KL penalty on the chosen decisions."""
     low: Ratio = float("inf")
+    """Clip range below 1 for the importance ratio; inf, as in the paper, clips nothing below."""
     high: Ratio = float("inf")
+    """Clip range above 1 for the importance ratio; inf, as in the paper, clips nothing above."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
     reads = ("advantage",)
@@ -122,24 +133,30 @@ class KlCov:
 @register("objective", "lp_reg")
 @dataclass
 class LpReg:
-    """The clipped surrogate, and where a bad answer took an unlikely decision, a pull back to the proxy, [B, K].
+    """Lp-Reg: the clipped surrogate, with a pull back to unlikely decisions that bad answers took, [B, K].
 
-    Of the decisions with A < 0 the `fraction` of lowest log pi (rounded down; one or none: nobody) is looked at; those
-    of them with log pi < log proxy lose the bounds and get `beta` k3(pi from proxy), gradient through log pi only. The
-    proxy is the policy before the update, at the sampling temperature, without what is less probable than `kappa` times
-    the most probable, renormalised (min-p); what is filtered out is noise, which nothing pulls back. With one step a
-    batch, log proxy - log pi is minus the log of the mass that the filter keeps: a small pull.
+    Of the decisions with A < 0 the `fraction` of lowest log pi is looked at; those of them with log pi < log proxy lose
+    the bounds and get `beta` k3(pi from proxy), gradient through log pi only. The proxy is the policy before the
+    update, at the sampling temperature, without what is less probable than `kappa` times the most probable,
+    renormalised (min-p); what is filtered out is noise, which nothing pulls back. With one step a batch, log proxy -
+    log pi is minus the log of the mass that the filter keeps: a small pull.
 
-    fraction in [0, 1], kappa in (0, 1]. low, high: bounds of the ratio, as for `clip`. Info: that of `clip`; `chosen`,
-    as a share of the decisions, and `pull`, the mean of k3 times `chosen`.
+    Info: that of `clip`; `chosen`, as a share of the decisions, and `pull`, the mean of k3 times `chosen`.
     """
 
     fraction: Fraction = 0.01
+    """Share of the decisions with a negative advantage that are considered, the least likely ones, in [0, 1]; rounded
+    down, and if that is one or none, off."""
     beta: Coefficient = 1.0
+    """Coefficient of the KL pull towards the proxy."""
     kappa: PositiveShare = 0.02
+    """Min-p threshold of the proxy in (0, 1]: tokens less probable than this times the likeliest count as noise."""
     low: Ratio = 1.0
+    """Clip range below 1 for the importance ratio; inf clips nothing below, nor does 1."""
     high: Ratio = 9.0
+    """Clip range above 1 for the importance ratio; inf clips nothing above."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
     reads = ("advantage",)
@@ -173,6 +190,7 @@ class MinP:
     `kappa` times the most probable alternative, renormalised; about NOISE for what is filtered out."""
 
     kappa: float
+    """Share of the likeliest alternative's probability below which an alternative is filtered out, in (0, 1]."""
 
     def __call__(self, dists: tuple[Any, ...], action: Tensor, column: Callable[[str], Tensor]) -> Tensor:
         logits = dists[0].parameters().detach()  # [N, V]

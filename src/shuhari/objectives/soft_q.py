@@ -29,19 +29,24 @@ FORBIDDEN = -1e29  # the logit of an id that could not be taken lies below: it i
 @register("objective", "uniform_q")
 @dataclass
 class UniformQ:
-    """(Q - sg[A + V'])², [B, K]: the values of the policy that decides at random, learnt by the policy itself.
+    """ROVER: the policy's log-ratios learn the values of a policy that decides at random (He et al. 2025, arXiv
+    2509.24981).
 
-    Q = scale x (log pi - log pi_old), pi_old the policy before the update. A is the column `advantage`: the centred
-    reward of the whole answer, on every decision of it. V' is the mean of Q over all ids at the next decision, 0 after
-    the last one; ids of probability 0 (padding, what top-p leaves out) are no actions. At first Q and V' are 0, and the
-    gradient is -2 scale A grad log pi; the backup tells in later minibatches. That mean is -scale KL(uniform || pi) up
-    to a constant: values of a tree cannot be held exactly. scale > 0: nats a unit of reward (the paper's rho). Info:
-    `q`, `next_q`. ValueError where a row goes on in another. Source: He et al. 2025, arXiv 2509.24981.
+    (Q - sg[A + V'])², [B, K], with Q = scale x (log pi - log pi_old), pi_old the policy before the update. A is the
+    column `advantage`: the centred reward of the whole answer, on every decision of it. V' is the mean of Q over all
+    ids at the next decision, 0 after the last one; ids of probability 0 (padding, what top-p leaves out) are no
+    actions. At first Q and V' are 0, and the gradient is -2 scale A grad log pi; the backup counts in later
+    minibatches. That mean is -scale KL(uniform || pi) up to a constant: values of a tree cannot be held exactly. Info:
+    `q`, `next_q`. ValueError where a row goes on in another.
     """
 
     scale: PositiveNumber = 1.0
+    """Units of reward that one nat of log-ratio stands for (the paper's rho), above 0; larger moves the policy less for
+    the same reward."""
     role: str = "policy"
+    """Role of the policy that is trained, a name under `[models]`."""
     advantage: str = "advantage"
+    """Column with the centred reward of the answer, not divided by its deviation."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

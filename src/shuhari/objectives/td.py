@@ -26,22 +26,29 @@ from shuhari.ports import Ctx, ability
 @register("objective", "q_learning")
 @dataclass
 class QLearning:
-    """Loss of Q(s, a) against y = r + gamma · cont' · max Q_target(s', ·), [B] (Mnih et al. 2015, algorithm 1).
+    """Deep Q-learning's loss of Q(s, a) against y = r + gamma · cont' · max Q_target(s', ·), [B] (Mnih et al. 2015,
+    algorithm 1).
 
-    double: the action of the maximum is the trained net's own, its value the target's (van Hasselt et al. 2016,
-    equation 4). loss: `huber` (quadratic within 1), `squared` (halved), `cross_entropy` of a net with `bins`, to
-    what stands for y there (HL-Gauss: Farebrother et al. 2024, "Stop Regressing"), or `quantile` of nets with
-    `quantiles`, to the y of each of the target's (QR-DQN: Dabney et al. 2018, algorithm 1). role: the net that is
-    trained, with `all()` values [B, K, A]; target: the one that follows it. n: rewards before the value, see
-    `td_target`. Info: `value`, `target`. Stamps `td_error` [B].
+    Double Q-learning is van Hasselt et al. 2016, equation 4. `cross_entropy` fits a net with `bins` to what stands for
+    y there (HL-Gauss: Farebrother et al. 2024, "Stop Regressing"), `quantile` one with `quantiles` to the y of each of
+    the target's (QR-DQN: Dabney et al. 2018, algorithm 1). The trained net has `all()` values [B, K, A]. Info: `value`,
+    `target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
+    """Discount factor of future rewards, in [0, 1]."""
     role: str = "policy"
+    """Role of the Q-network that is trained, a name under `[models]`."""
     target: str = "target"
+    """Role of the target network, which follows the trained one."""
     double: bool = False
+    """Whether the trained network picks the next action that the target network values (double DQN), against
+    overestimation."""
     loss: Literal["huber", "squared", "cross_entropy", "quantile"] = "huber"
+    """Loss of the error: `huber` (quadratic within 1), half the square (`squared`), or of a distributional net
+    `cross_entropy` or `quantile`."""
     n: Length = 1
+    """Number of rewards summed before the bootstrap (n-step return)."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
@@ -82,28 +89,40 @@ class QLearning:
 @register("objective", "soft_td")
 @dataclass
 class SoftTD:
-    """(Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · (min Q_target(s', a') -
-    temperature · log pi(a'|s')), a' fresh from the policy (Haarnoja et al. 2018, equations 5 and 6).
+    """SAC's critic loss: a temporal difference whose target takes a fresh action of the policy, less its
+    log-probability.
 
-    Roles: the critic that is trained, its target, the policy, the temperature. n: rewards before the value, see
-    `td_target`; they stand without the entropies on the way. subset: the minimum is over so many members, drawn anew
-    for each optimiser batch (0: over all); entropy: whether the target has the term of the temperature; without it the
-    policy's loss alone rewards entropy (RLPD: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline
-    Data", algorithm 1), and greedy: a' may be the policy's mode (as in d3rlpy's CQL). loss: `squared` as above, or
-    `cross_entropy` of a critic with `bins`, see `q_learning`. Info: `value`, `target`. Stamps `td_error` [B].
+    (Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · (min Q_target(s', a') -
+    temperature · log pi(a'|s')), a' fresh from the policy (Haarnoja et al. 2018, equations 5 and 6). Of several rewards
+    (`n`, see `td_target`) the entropies on the way are left out. Without the term of the temperature the policy's loss
+    alone rewards entropy (RLPD: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data",
+    algorithm 1). Info: `value`, `target`. Stamps `td_error` [B].
+
     ValueError for a subset of more members than there are, and for greedy with entropy.
     """
 
     gamma: Discount = 0.99
+    """Discount factor of future rewards, in [0, 1]."""
     role: str = "critic"
+    """Role of the critic that is trained, a name under `[models]`."""
     target: str = "target"
+    """Role of the target critic, which follows the trained one."""
     policy: str = "policy"
+    """Role of the policy that takes the next action."""
     temperature: str = "temperature"
+    """Role of the entropy coefficient (SAC's alpha); not read without `entropy`."""
     n: Length = 1
+    """Number of rewards summed before the bootstrap (n-step return)."""
     subset: Count = 0
+    """Number of target members, drawn anew for each optimiser batch, that the minimum is over (REDQ, RLPD); 0 takes
+    all."""
     entropy: bool = True
+    """Whether the target rewards the entropy of the next action, as SAC does; false leaves that to the policy's loss
+    (RLPD)."""
     greedy: bool = False
+    """Whether the next action is the policy's mode, not a sample, as in d3rlpy's CQL; it needs `entropy = false`."""
     loss: Literal["squared", "cross_entropy"] = "squared"
+    """Loss of the error: half its square (`squared`), or `cross_entropy` for a critic with `bins` (HL-Gauss)."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
@@ -135,22 +154,30 @@ class SoftTD:
 @register("objective", "smoothed_td")
 @dataclass
 class SmoothedTD:
-    """(Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · min Q_target(s', a'), a' =
-    clip(pi_target(s') + clip(noise · normal, -clip, clip), -1, 1) (TD3: Fujimoto et al. 2018, algorithm 1).
+    """The critic loss of TD3 and DDPG: a temporal difference whose target takes the target policy's action plus clipped
+    noise.
 
-    noise, clip: in units of the decision, which lies in [-1, 1]; noise = 0 with one critic is DDPG (Lillicrap et al.
-    2016, equation 5). n: rewards before the value, see `td_target`. Roles: the critic that is trained, its target, the
-    target of the policy. loss: as of `soft_td`. Info: `value`, `target`. Stamps `td_error` [B].
+    (Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · min Q_target(s', a'), a' =
+    clip(pi_target(s') + clip(noise · normal, -clip, clip), -1, 1) (TD3: Fujimoto et al. 2018, algorithm 1). noise = 0
+    with one critic is DDPG (Lillicrap et al. 2016, equation 5). Info: `value`, `target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
+    """Discount factor of future rewards, in [0, 1]."""
     noise: Ratio = 0.2
+    """Standard deviation of the noise on the next action, which lies in [-1, 1]; 0 is DDPG, 0.2 TD3's."""
     clip: Ratio = 0.5
+    """Bound of that noise on either side, in the same units; inf for none, 0.5 in TD3."""
     role: str = "critic"
+    """Role of the critic that is trained, a name under `[models]`."""
     target: str = "target"
+    """Role of the target critic, which follows the trained one."""
     policy: str = "target_policy"
+    """Role of the target policy, which takes the next action."""
     n: Length = 1
+    """Number of rewards summed before the bootstrap (n-step return)."""
     loss: Literal["squared", "cross_entropy"] = "squared"
+    """Loss of the error: half its square (`squared`), or `cross_entropy` for a critic with `bins` (HL-Gauss)."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 

@@ -23,16 +23,18 @@ STAMPED = "fresh/log_prob"
 @register("objective", "temperature")
 @dataclass
 class Temperature:
-    """-log(temperature) · (log pi(a|s) + target_entropy), [B], with the log-probabilities that `reparam` has stamped in
-    an earlier part (Haarnoja et al. 2018, equation 18, on the logarithm, as their code has it).
+    """SAC's automatic entropy tuning: the loss of the entropy coefficient.
 
-    target_entropy: in nats, of a whole decision; SAC's rule is minus the number of action dimensions. role: a model
-    whose `parameters()` is the logarithm of the temperature. Raises KeyError where nothing was stamped. Info:
-    `temperature`, `entropy` (of the sample).
+    -log(temperature) · (log pi(a|s) + target_entropy), [B], with the log-probabilities that `reparam` has stamped in an
+    earlier part (Haarnoja et al. 2018, equation 18, on the logarithm, as their code has it). KeyError where nothing was
+    stamped. Info: `temperature`, `entropy` (of the sample).
     """
 
     target_entropy: Number
+    """Entropy that the policy is held at, in nats for a whole action; SAC's rule is minus the number of action
+    dimensions."""
     role: str = "temperature"
+    """Role of the entropy coefficient, a model of one positive number whose `parameters()` is its logarithm."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     reads = (STAMPED,)

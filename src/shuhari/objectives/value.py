@@ -24,17 +24,22 @@ from shuhari.ports import Ctx
 @register("objective", "value")
 @dataclass
 class Value:
-    """(V - R)² / 2, [B, K], R column `target` (`return`, as `gae` stamps it); the mean over an ensemble's members.
+    """The critic loss of PPO: (V - R)² / 2, [B, K], R the column `target`; the mean over an ensemble's members.
 
-    clip > 0: the larger of that and the loss of V held within `clip` of its value before the update (PPO's value
-    clipping; Schulman's implementation, Engstrom et al. 2020, equation 3); 0 is off. loss: `squared` as above, or
-    `cross_entropy` of a critic with `bins`, to what stands for R there. Info: `value`. ValueError for a clip of that.
+    With a `clip` it is the larger of that and the loss of V held within `clip` of its value before the update
+    (Schulman's implementation, Engstrom et al. 2020, equation 3). Info: `value`. ValueError for a clip of a
+    cross-entropy.
     """
 
     clip: Coefficient = 0.0
+    """Range around the value before the update beyond which the value earns no further gain (PPO's value clipping), in
+    units of the return; 0 is off."""
     loss: Literal["squared", "cross_entropy"] = "squared"
+    """Loss of the error: half its square (`squared`), or `cross_entropy` for a critic with `bins` (HL-Gauss)."""
     role: str = "critic"
+    """Role of the critic that is trained, a name under `[models]`."""
     target: str = "return"
+    """Column with the returns to regress on; the transform `gae` stamps `return`."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 
