@@ -30,55 +30,66 @@ UNITS = ("group", "batch", "state")  # another one is the name of a column
 @register("transform", "advantage")
 @dataclass
 class Advantage:
-    """Stamps column `into` [B, K]: (outcome - centre) / scale on every decision of the row, 0 elsewhere.
+    """Group-relative advantages (GRPO, RLOO, Dr. GRPO, REINFORCE++): outcomes centred and scaled, without a critic.
 
-    centre: `mean` (GRPO), `leave-one-out` (RLOO: the mean of the *others*, so n / (n - 1) times the distance to the
-    mean; Ahmadian et al. 2024, equation 10) or `none`, of the row's `unit`. unit: `group`, `batch`, `state` (the next
-    steps of one state, rows with one parent in a tree: each of their values counts, the mean outcome of the answers
-    below it), or the name of a column of whole numbers, one a row, of which rows of one role share a number. scale: the
-    standard deviation over the `group` (GRPO, Shao et al. 2024, section 4.1.2), over the `unit`, over the `batch` of
-    the centred numbers (REINFORCE++ with a group baseline), over the batch of the outcomes as they are, `raw` (LitePPO,
-    Liu et al. 2025, arXiv 2508.08221), or `none` (Dr. GRPO), plus `eps`. ddof = 1 is the unbiased deviation, and with
-    eps = 1e-4 what TRL computes; verl has ddof = 1 and 1e-6. A group of one has nothing to compare with: its advantage
-    is 0 unless centre is `none`. With equal outcomes all centred advantages are 0 as well (the filter `mixed` drops
-    such groups).
+    Stamps column `into` [B, K]: (outcome - centre) / scale on every decision of the row, 0 elsewhere. `leave-one-out`
+    is n / (n - 1) times the distance to the mean (Ahmadian et al. 2024, equation 10). The scale of GRPO is Shao et al.
+    2024, section 4.1.2; `batch` that of REINFORCE++ with a group baseline; `raw` that of LitePPO (Liu et al. 2025,
+    arXiv 2508.08221); `none` is Dr. GRPO. ddof = 1 with eps = 1e-4 is what TRL computes; verl has ddof = 1 and 1e-6. A
+    group of one has nothing to compare with: its advantage is 0 unless centre is `none`. With equal outcomes all
+    centred advantages are 0 as well (the filter `drop_uniform_groups` drops such groups).
 
-    exclude: the name of a column; rows where it is not 0 (demonstrations) get an advantage by the same centre and
-    scale, and do not count in either.
+    Unit `state` compares the next steps of one state, rows with one parent in a tree: each of their values counts, the
+    mean outcome of the answers below it. With a `column` every row that decides counts in the statistics, inner ones of
+    chains and trees too; ValueError where it differs within a row (`returns.level = "row"` gives one number a row).
+    Level `turn` gives one number a turn, also of episodes that are one row: of `column`, such as the `return` of
+    `returns.level = "segment"`, or what the reward (no column, or one of rewards) pays in the turn. Every turn that the
+    policy decided counts, where its row weighs something on `stream`. ValueError for rows without turns (those of
+    controllers).
 
-    column: the name of a column [B] or [B, K], to be taken in the place of the outcome: the `return`, say, of rows that
-    are turns of an episode. Every row that decides then counts in the statistics, inner ones of chains and trees too.
-    ValueError where it differs within a row (`returns.level = "row"` gives one number a row).
-
-    level: `row`, one number a row; or `turn`, one a turn, also of episodes that are one row: of `column`, such as the
-    `return` of `returns.level = "segment"`, or what the reward (no column, or one of rewards) pays in the turn. Every
-    turn that the policy decided counts, where its row weighs something on `stream`. turns: at that level, whether all
-    turns of a unit are compared, `pooled`, or first ones with first ones, second with second, `by-number` (also over
-    the batch where that is the unit). ValueError for rows without turns (those of controllers).
-
-    virtual: so many samples of outcome `best` count in the centre and the scale of every group, beside those that there
-    are; they are not learnt from. With 1, a group that is all wrong has negative advantages (NGRPO: Nan et al. 2025,
-    "NGRPO: Negative-enhanced Group Relative Policy Optimization"; its code has ddof = 1, eps = 1e-6). Statistics of the
-    batch know none: ValueError.
+    With one `virtual` sample a group that is all wrong has negative advantages (NGRPO: Nan et al. 2025, "NGRPO:
+    Negative-enhanced Group Relative Policy Optimization"; its code has ddof = 1, eps = 1e-6). Statistics of the batch
+    know none: ValueError.
 
     Rows whose outcome is NaN, or turns whose number is, get advantage 0 and weight 0 on `stream`, and the rows are
     charged as `ungraded`. Rows without weight on `stream` count in a group of rows, and in no other unit.
     """
 
     centre: Literal["mean", "leave-one-out", "none"] = "mean"
+    """Baseline that is subtracted over the `unit`: its `mean` (GRPO), the mean of the others (`leave-one-out`, RLOO),
+    or `none`."""
     unit: str = "group"
+    """What is compared: the `group` of one problem, the `batch`, the next steps of one `state` in a tree, or rows that
+    share a whole number in the column of this name."""
     scale: Literal["group", "unit", "batch", "raw", "none"] = "group"
+    """Standard deviation to divide by: over the `group` (GRPO), the `unit`, the `batch` of centred numbers, the batch
+    of `raw` outcomes, or `none` (Dr. GRPO)."""
     eps: AtLeast0 = 1e-4
+    """Number added to the standard deviation; 1e-4 as in TRL."""
     ddof: Count = 1
+    """Degrees of freedom subtracted in the standard deviation; 1 is the unbiased one, 0 the population's."""
     reward: str = "reward"
+    """Column whose outcome, its sum over the episode, is compared, such as `reward` or `reward/score`."""
     stream: str = "rl"
+    """Stream that loses weight on ungraded rows; rows without weight on it do not count in turns or in units other than
+    the group."""
     exclude: str = ""
+    """Column that is above 0 on rows that get an advantage but count in no mean or deviation, such as demonstrations;
+    "" excludes none."""
     column: str = ""
+    """Column [B] or [B, K] that is compared in the place of the outcome, such as `return`; "" takes the outcome of
+    `reward`."""
     level: Literal["row", "turn"] = "row"
+    """Whether each `row` or each `turn` of it gets one number."""
     turns: Literal["pooled", "by-number"] = "pooled"
+    """Whether all turns of a unit are compared (`pooled`), or first with first, second with second (`by-number`); for
+    `level = "turn"`."""
     virtual: Count = 0
+    """Number of imagined samples of outcome `best` in the statistics of every group (NGRPO has 1); 0 is off."""
     best: float = 1.0
+    """Outcome of the virtual samples, in general the largest reward possible."""
     into: str = "advantage"
+    """Column [B, K] that receives the advantages."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     @property

@@ -27,19 +27,23 @@ from shuhari.ports import Ctx
 @register("transform", "advise")
 @dataclass
 class Advise:
-    """Asks about each decision that was collected, and stamps what is known by now: `advice` [B, 1, A], the action that
-    the advisor would have taken there, in units of the decision, and `advised` [B]; 0 and False where there is no
-    answer. An answer is there once `delay` more decisions have been collected; those of rows that were handed on
-    meanwhile are told to whoever keeps them (`Amended`). A transform of `[collect]`, where each decision comes by once.
+    """Advice on collected decisions from the task's expert, which answers late.
 
-    The advisor is the task's `policy` (`expert`, or as the model `scripted` names it) with probability `right`, else it
-    advises a uniform action; each row draws its own. role: the policy that the decisions are of. LookupError for a task
-    without an expert, TypeError for a policy that does not take actions as the environment does."""
+    Stamps `advice` [B, 1, A], the action that the advisor would have taken, in units of the decision, and `advised`
+    [B]; 0 and False where there is no answer yet. An answer is there once `delay` more decisions have been collected;
+    those of rows that were handed on meanwhile go to whoever keeps them (`Amended`). A transform of `[collect]`, where
+    each decision comes by once. LookupError for a task without an expert, TypeError for a policy that does not take
+    actions as the environment does.
+    """
 
     delay: Count = 100
+    """Number of later decisions that are collected before an answer arrives; 0 answers at once."""
     right: Share = 0.8
+    """Probability that the advice is the expert's action and not a uniformly random one, drawn for each row."""
     policy: str = "expert"
+    """Name of the task's scripted policy that gives advice, such as `expert`."""
     role: str = "policy"
+    """Role of the policy whose decisions are advised on."""
     reads = ("context",)
     stamps = ("advice", "advised")
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"seen": 0})  # and what waits

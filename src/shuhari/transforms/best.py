@@ -27,14 +27,20 @@ from shuhari.transforms.streams import zero_ungraded, zero_weight
 @register("transform", "keep_best")
 @dataclass
 class Best:
-    """Weight 0 on `stream` for all answers of a group but the `keep` with the largest outcomes `reward`, of equal ones
-    those that came first; and for every one whose outcome is not above `above`, so that a group without a success
-    teaches nothing. Of an answer of several turns all rows stay."""
+    """Rejection sampling: only the best answers of each group are learnt from.
+
+    Weight 0 on `stream` for all answers of a group but the `keep` with the largest outcomes, of equal ones those that
+    came first; and for every one whose outcome is not above `above`. Of an answer of several turns all rows stay.
+    """
 
     keep: Length = 1
+    """Number of answers that are kept in each group."""
     above: Annotated[float, Bounds(infinite=True)] = -math.inf
+    """Outcome that a kept answer must exceed, so that a group without a success teaches nothing; -inf keeps any."""
     reward: str = "reward"
+    """Column whose outcome ranks the answers."""
     stream: str = "rl"
+    """Stream on which the other answers get weight 0; loss terms of that `stream` then skip them."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ()
     least_n = 2

@@ -21,22 +21,27 @@ from shuhari.ports import Ctx
 @register("transform", "constrain")
 @dataclass
 class Constrain:
-    """Centres the column `costs`, advantages [B, K] of the reward `cost`, over the decisions, and stamps the columns
-    `excess`, J - limit, and `excess_rate`, (J - limit) / L [B, K], everywhere the same: J is the cost of an episode
-    without discount, L its length, each the sum over the batch over the number of episodes that begin in it.
+    """A limit on the cost of an episode, and its price in the advantage (PPO-Lagrangian).
 
-    limit: in units of the cost, an episode. multiplier: a role whose `value()` lambda >= 0 is the price of the cost;
-    the column `advantage` A becomes (A - lambda A_cost) / (1 + lambda) (Ray et al. 2019, "Benchmarking Safe Exploration
-    in Deep Reinforcement Learning", PPO-Lagrangian), without the quotient where `share` is false; "": it stays. Costs
-    are not scaled: a limit near 0 leaves costs that are rare, and their deviation says nothing of their weight.
+    Centres the column `costs` over the decisions, and stamps the columns `excess`, J - limit, and `excess_rate`, (J -
+    limit) / L [B, K], everywhere the same: J is the cost of an episode without discount, L its length, each the sum
+    over the batch over the number of episodes that begin in it. With a `multiplier` lambda the advantage A becomes (A -
+    lambda A_cost) / (1 + lambda) (Ray et al. 2019, "Benchmarking Safe Exploration in Deep Reinforcement Learning").
+    Costs are not scaled: a limit near 0 leaves costs that are rare, and their deviation says nothing of their weight.
     """
 
     limit: AtLeast0
+    """Largest undiscounted cost of an episode that is allowed, in units of the cost."""
     cost: str = "reward/cost"
+    """Column with the cost of each decision."""
     costs: str = "cost_advantage"
+    """Column [B, K] with the advantages of the cost, which a second `gae` computes; they are centred here."""
     multiplier: str = ""
+    """Role of the Lagrange multiplier whose value is the price of the cost; "" leaves the advantage as it is."""
     share: bool = True
+    """Whether the priced advantage is divided by 1 + the multiplier, which keeps its size; false for FOCOPS."""
     advantage: str = "advantage"
+    """Column with the advantages that the price is taken off."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:

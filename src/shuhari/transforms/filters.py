@@ -23,16 +23,19 @@ from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded, 
 @register("transform", "drop_uniform_groups")
 @dataclass
 class Mixed:
-    """Weight 0 on `stream` for groups whose outcomes are all alike: dynamic sampling (DAPO, Yu et al. 2025, eq. 11).
+    """DAPO's dynamic sampling: groups whose outcomes are all alike are not learnt from (Yu et al. 2025, eq. 11).
 
-    `reward`: the column compared (`score` is 'reward/score'); alike means a spread of at most `tolerance`. A group
-    with fewer than two graded samples is alike. Put it before `advantage` where that scales over the batch: the groups
-    dropped then do not count there. `Fresh` counts the groups left and asks for the rest.
+    They get weight 0 on `stream`; a group with fewer than two graded samples is alike. Put it before `advantage` where
+    that scales over the batch: the groups dropped then do not count there. The buffer `fresh` counts the groups left
+    and asks for the rest.
     """
 
     reward: str = "reward"
+    """Column whose outcomes are compared, such as `reward` or `reward/score`."""
     tolerance: AtLeast0 = 1e-6
+    """Largest spread of outcomes that counts as all alike."""
     stream: str = "rl"
+    """Stream on which such groups get weight 0; loss terms of that `stream` then skip them."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ()
     least_n = 2
@@ -57,13 +60,15 @@ class Mixed:
 @register("transform", "drop_truncated")
 @dataclass
 class Finished:
-    """Weight 0 on `stream` for rows of episodes that did not end by themselves: overlong filtering (DAPO, section 3.4).
+    """DAPO's overlong filtering: weight 0 on `stream` for rows of episodes that did not end by themselves (section
+    3.4).
 
     An answer cut at its length limit is then no lesson, but its reward counts in its group's statistics, as in TRL's
     `mask_truncated_completions`; where `advantage` compares the `batch`, it does not, if this comes before.
     """
 
     stream: str = "rl"
+    """Stream on which cut episodes get weight 0; loss terms of that `stream` then skip them."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ()
 
@@ -94,16 +99,19 @@ class Latest:
 @register("transform", "keep_matching")
 @dataclass
 class Only:
-    """Weight 0 on `stream` for decisions where `column` [B] or [B, K] is not what it `equals`: a number, or a text
-    where the column is one of names (`role`, `task`). `of`: the stream that `stream` begins as a copy of, so that one
-    may be cut in two (`of = "rl"`, `stream = "prover"`); "": itself. ValueError for a text where the column is of
-    numbers.
+    """Keeps a stream's weight only on decisions whose column has a given value; the others get weight 0.
+
+    ValueError for a text where the column is of numbers.
     """
 
     column: str
+    """Column [B] or [B, K] that is compared, such as `role`, `task` or `demo`."""
     equals: float | str = 1.0
+    """Value that is kept: a number, or a name if the column holds names (`role`, `task`)."""
     stream: str = "rl"
+    """Stream that is written, which loss terms name as their `stream`."""
     of: str = ""
+    """Stream that the written one starts as a copy of, so that one can be cut in two; "" is the stream itself."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:

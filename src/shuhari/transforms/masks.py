@@ -25,17 +25,20 @@ KEYS = 2**53
 @register("transform", "draw_masks")
 @dataclass
 class Masks:
-    """Stamps `mask_key`, `mask_level` and `mask_weight` [B, n]: the name of each draw, how much of the answer it masks,
-    in (0, 1), and what it weighs; weights sum to 1.
+    """Random masks on which masked diffusion models are scored, the same for all policies that are compared.
 
-    law: `random`, any share of tokens as likely, each weighing 1 / n; or `quadrature`, the nodes and weights of Gauss
-    and Legendre on (0, 1), exact where the bound is a polynomial of the level up to degree 2 n - 1. A model masks a
-    fixed number of its L tokens, the least that is more than level times L (at most L). It belongs into [collect] where
-    a loss compares with the bound before the update, which is scored before the transforms of a draw.
+    Stamps `mask_key`, `mask_level` and `mask_weight` [B, n]: the name of each draw, how much of the answer it masks, in
+    (0, 1), and what it weighs; weights sum to 1. With `quadrature` they are the nodes and weights of Gauss and Legendre
+    on (0, 1), exact where the bound is a polynomial of the level up to degree 2 n - 1. A model masks a fixed number of
+    its L tokens, the least that is more than level times L (at most L). It belongs into [collect] where a loss compares
+    with the bound before the update, which is scored before the transforms of a draw.
     """
 
     n: Length = 1
+    """Number of masks drawn for each row; more make the bound less noisy and cost a forward pass each."""
     law: Literal["random", "quadrature"] = "random"
+    """How mask levels are chosen: `random`, uniform with equal weights, or `quadrature`, fixed Gauss-Legendre nodes
+    (GDPO)."""
     needs = ()
     reads = ()
     stamps = ("mask_key", "mask_level", "mask_weight")

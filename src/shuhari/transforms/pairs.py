@@ -23,17 +23,21 @@ from shuhari.transforms.streams import find_carried, zero_ungraded, zero_weight
 @register("transform", "pairs")
 @dataclass
 class Pairs:
-    """Links "pairs" [P, 2] of (better, worse) samples of one group: the best with the worst, the next best with the
-    next worst, at most `per_group`; a sample stands in one pair at most, and equal outcomes give none.
+    """Preference pairs from graded groups: the best sample of a group with its worst, the next best with the next
+    worst.
 
-    `reward`: the column whose outcome is compared. A sample that stands in no pair weighs 0 on `stream`: under
-    `[transform]` it is just not learnt from, under `[collect]` a group without a pair is also asked for again. Ungraded
-    samples stand in none and are charged. A sample of several rows is linked by its last one.
+    Makes the links "pairs" [P, 2] of (better, worse); a sample stands in one pair at most, and equal outcomes give
+    none. A sample that stands in no pair weighs 0 on `stream`: under `[transform]` it is just not learnt from, under
+    `[collect]` a group without a pair is also asked for again. Ungraded samples stand in none and are charged. A sample
+    of several rows is linked by its last one.
     """
 
     per_group: Length = 1
+    """Largest number of pairs made of one group."""
     reward: str = "reward"
+    """Column whose outcomes are compared."""
     stream: str = "rl"
+    """Stream on which samples outside of every pair get weight 0."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ("links/pairs",)
     least_n = 2
@@ -57,12 +61,18 @@ class Pairs:
 @register("transform", "labels")
 @dataclass
 class Labels:
-    """Links "labels" [P, 1] of samples with a column `label`: 1.0 where the outcome of `reward` is above `threshold`,
-    else 0.0. Ungraded samples are not linked, weigh 0 on `stream`, and are charged."""
+    """Good and bad labels from rewards, for KTO.
+
+    Makes the links "labels" [P, 1] of samples with a column `label`: 1.0 where the outcome is above `threshold`, else
+    0.0. Ungraded samples are not linked, weigh 0 on `stream`, and are charged.
+    """
 
     threshold: float = 0.5
+    """Outcome above which a sample is labelled good."""
     reward: str = "reward"
+    """Column whose outcome is compared with the threshold."""
     stream: str = "rl"
+    """Stream on which ungraded samples get weight 0."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ("links/labels",)
 

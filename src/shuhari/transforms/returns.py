@@ -34,27 +34,36 @@ CreditLevel: TypeAlias = Literal["auto", "decision", "row", "segment", "episode"
 @register("transform", "gae")
 @dataclass
 class Gae:
-    """Stamps columns `into` and `target` [B, K]: the advantage A = sum of (gamma lam)^t delta, delta = r + gamma cont'
-    V' - V, and the return A + V.
+    """Generalised advantage estimation, from a critic's values.
 
-    gamma, lam: in [0, 1]. lam = 0 is one-step TD, 1 Monte Carlo less the value. critic: role of the values. level:
-    `decision` (auto for text), `row` (auto for all else; gamma to the power of `duration`), `segment`, `episode`; all
-    decisions of a node share its numbers. scale: True or "batch" normalises advantages over the batch's decisions
-    (mean 0, standard deviation 1, as PPO does per minibatch). bootstrap_truncated: text that reached its length limit
-    ends in a value 0 unless True; then the value before its last token stands for the value after it, which nobody
-    computed. Rows whose reward is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
+    Stamps columns `into` and `target` [B, K]: the advantage A = sum of (gamma lam)^t delta, delta = r + gamma cont' V'
+    - V, and the return A + V. Rows whose reward is NaN get advantage 0 and weight 0 on `stream`, and are charged as
+    `ungraded`.
     """
 
     gamma: Discount = 0.99
+    """Discount factor of future rewards, in [0, 1]."""
     lam: Discount = 0.95
+    """GAE's lambda, in [0, 1]: 0 is the one-step temporal difference, 1 the Monte Carlo return less the value."""
     critic: str = "critic"
+    """Role of the critic whose values are the baseline; of several members their mean."""
     reward: str = "reward"
+    """Column [B, K] with the rewards that are credited."""
     level: CreditLevel = "auto"
+    """What counts as one step: a `decision` (token or action), a `row`, a turn (`segment`) or an `episode`; `auto` is
+    decision for text, row for the rest."""
     scale: bool | Literal["batch", "none"] = False
+    """Whether advantages are normalised to mean 0 and standard deviation 1 over the batch; true is `batch`, false
+    `none`."""
     bootstrap_truncated: bool = False
+    """Whether text cut at its length limit bootstraps from the value before its last token; false counts the cut as an
+    end of value 0."""
     stream: str = "rl"
+    """Stream that loses weight on ungraded rows, and whose rows the normalisation is over."""
     into: str = "advantage"
+    """Column [B, K] that receives the advantages."""
     target: str = "return"
+    """Column [B, K] that receives the returns, which the critic's loss regresses on."""
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -82,19 +91,28 @@ class Gae:
 @register("transform", "returns")
 @dataclass
 class Returns:
-    """Stamps columns `target` and `into` [B, K], both the discounted sum of the rewards from the decision on.
+    """Discounted returns without a critic: REINFORCE's advantages.
 
-    No critic, so nothing is bootstrapped: what a cut or truncated episode would have earned counts 0. Fields as in
-    `Gae`; `scale` normalises the advantage, column `into`, only (a batch baseline).
+    Stamps columns `target` and `into` [B, K], both the discounted sum of the rewards from the decision on. Nothing is
+    bootstrapped: what a cut or truncated episode would have earned counts 0. Ungraded rows are as in `gae`.
     """
 
     gamma: Discount = 1.0
+    """Discount factor of future rewards, in [0, 1]; 1 is undiscounted."""
     reward: str = "reward"
+    """Column [B, K] with the rewards that are summed."""
     level: CreditLevel = "auto"
+    """What counts as one step: a `decision` (token or action), a `row`, a turn (`segment`) or an `episode`; `auto` is
+    decision for text, row for the rest."""
     scale: bool | Literal["batch", "none"] = False
+    """Whether the advantages, not the returns, are normalised over the batch (a batch baseline); true is `batch`, false
+    `none`."""
     stream: str = "rl"
+    """Stream that loses weight on ungraded rows, and whose rows the normalisation is over."""
     into: str = "advantage"
+    """Column [B, K] that receives the advantages."""
     target: str = "return"
+    """Column [B, K] that receives the returns, never normalised."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     @property

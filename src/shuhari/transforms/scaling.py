@@ -22,19 +22,22 @@ from shuhari.ports import Ctx, ability
 @register("transform", "scale_rewards")
 @dataclass
 class ScaleRewards:
-    """Divides the column `reward` [B, K] by the standard deviation of R_t = gamma R_{t-1} + r_t over all decisions
-    collected so far, these included, and holds it within ±`clip` (NormalizeReward of Gymnasium, VecNormalize of
-    Stable-Baselines3).
+    """Reward normalisation by the running standard deviation of the return, as in Stable-Baselines3's VecNormalize.
 
-    A transform of `[collect]`, where each decision comes by once. The statistic is a part of the critic's model (role
-    `critic`, with `returns = true`), saved and exported with it; what each lane's R has come to is in `state`. R begins
-    at 0 in every episode. `reward/<name>` stay as they are, and so do evaluation and reported returns. Ungraded rewards
-    stay NaN and count as 0. Raises ValueError for a critic without the statistic, and for a draw from a buffer.
+    Divides the column `reward` [B, K] by the standard deviation of R_t = gamma R_{t-1} + r_t over all decisions
+    collected so far, these included, and clips it (NormalizeReward of Gymnasium). A transform of `[collect]`, where
+    each decision comes by once. The statistic is a part of the critic's model (with `returns = true`), saved and
+    exported with it; what each lane's R has come to is in `state`. R begins at 0 in every episode. `reward/<name>` stay
+    as they are, and so do evaluation and reported returns. Ungraded rewards stay NaN and count as 0. Raises ValueError
+    for a critic without the statistic, and for a draw from a buffer.
     """
 
     gamma: Discount = 0.99
+    """Discount factor of the return whose deviation is measured; the same as the learner's."""
     critic: str = "critic"
+    """Role of the critic whose model keeps the running statistic; it needs `returns = true`."""
     clip: Positive = 10.0
+    """Bound on the size of a scaled reward, on either side of 0."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"returns": torch.zeros(0, dtype=torch.float64)})
     stamps = ("reward",)

@@ -22,19 +22,24 @@ from shuhari.ports import Ctx
 @register("transform", "kl_in_reward")
 @dataclass
 class KlInReward:
-    """Subtracts beta times an estimate of KL(policy || reference) from column `reward`, decision by decision.
+    """The KL penalty in the reward, as in InstructGPT's PPO and RLOO, decision by decision.
 
-    Stamps what it added as `reward/kl` [B, K] (<= 0 on average, 0 where nothing was decided). Both log-probabilities
-    are scored before the update. form: `k1` (unbiased, the usual choice: Ouyang et al. 2022, equation 2), `k2`, `k3`
-    (see `divergence`). score: the method of both distributions that is compared. beta >= 0. It comes before `gae`,
-    `returns` or `advantage`. Ungraded rewards stay NaN.
+    Subtracts beta times an estimate of KL(policy || reference) from column `reward` (Ouyang et al. 2022, equation 2),
+    and stamps what it added as `reward/kl` [B, K] (<= 0 on average, 0 where nothing was decided). Both
+    log-probabilities are scored before the update. It comes before `gae`, `returns` or `advantage`. Ungraded rewards
+    stay NaN.
     """
 
     beta: Coefficient = 0.05
+    """Coefficient of the KL penalty, in units of reward a nat; 0 is off."""
     form: Literal["k1", "k2", "k3"] = "k1"
+    """Estimator of the KL from the decision taken: `k1` (the log-ratio, unbiased and usual), `k2` or `k3`."""
     role: str = "policy"
+    """Role of the policy whose divergence is penalised."""
     reference: str = "reference"
+    """Role of the reference model that the policy is held near."""
     score: str = "log_prob"
+    """Method of both distributions that is compared; `log_prob` unless the model has only a bound."""
     stamps = ("reward", "reward/kl")
 
     def __post_init__(self) -> None:
@@ -53,18 +58,21 @@ class KlInReward:
 @register("transform", "overlong")
 @dataclass
 class Overlong:
-    """Soft overlong punishment: adds to column `reward` what DAPO's equation 13 says of an answer of n decisions.
+    """DAPO's soft overlong punishment: a growing penalty as an answer of n decisions nears its length limit.
 
-    0 up to n = length - cache, from there linear to -1 at n = length, -1 beyond; times `weight`. It falls on the last
-    decision of the row, and is stamped as `reward/overlong` [B, K] (<= 0). `length` is that of the longest answer that
-    sampling allows (`max_new`), so that an answer cut there loses all of it; 0 < cache <= length. Put it before
-    `advantage`, and after `mixed`, which then compares the answers' own rewards. Ungraded rewards stay NaN.
-    Source: Yu et al. 2025, arXiv 2503.14476. Overlong filtering is the filter `finished`.
+    Adds to column `reward` equation 13: 0 up to n = length - cache, from there linear to -1 at n = length, -1 beyond;
+    times `weight`. It falls on the last decision of the row, and is stamped as `reward/overlong` [B, K] (<= 0). Put it
+    before `advantage`, and after `drop_uniform_groups`, which then compares the answers' own rewards. Ungraded rewards
+    stay NaN. Source: Yu et al. 2025, arXiv 2503.14476. Overlong filtering is the filter `drop_truncated`. ValueError
+    for a cache above the length.
     """
 
     length: Length
+    """Answer length, in tokens, at which the penalty is full; set it to the sampling limit `max_new`."""
     cache: Length
+    """Number of tokens before that limit over which the penalty grows from 0, at most `length`."""
     weight: Number = 1.0
+    """Size of the full penalty, in units of reward."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ("reward", "reward/overlong")
 

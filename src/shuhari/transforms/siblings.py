@@ -31,12 +31,18 @@ from shuhari.transforms.streams import find_carried, zero_ungraded, zero_weight
 @register("transform", "drop_tied_steps")
 @dataclass
 class Apart:
-    """Weight 0 on `stream` for the next steps of states at which the values of these, of `reward`, lie no further apart
-    than `least`: whichever is taken there, nothing changes. A state with one graded next step is such a state."""
+    """Skips the next steps of a state at which it does not matter which is taken.
+
+    Weight 0 on `stream` where their values, of `reward`, lie no further apart than `least`. A state with one graded
+    next step is such a state.
+    """
 
     least: AtLeast0 = 0.0
+    """Spread of the next steps' values that must be exceeded for them to be learnt from."""
     reward: str = "reward"
+    """Column whose mean outcome below a step is the step's value."""
     stream: str = "rl"
+    """Stream on which the other steps get weight 0; loss terms of that `stream` then skip them."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ()
     least_n = 2
@@ -59,18 +65,22 @@ class Apart:
 @register("transform", "first_error_pairs")
 @dataclass
 class FirstPit:
-    """Links "pairs" [P, 2] of (better, worse) next steps of one state. The worse one is a pit: its value, of `reward`,
-    is at most `floor`, and that of the state it is taken in above it, so it is where the answers below it are lost,
-    first; the better one is the state's best, of equal ones the first.
+    """Preference pairs at the first wrong step of answers in a tree: the step that loses them, against the best one
+    there.
 
-    A pit stands in one pair, however many answers fall into it (in the paper once for each of them). The value of a
-    state is that of the step before it; of the prompt, the mean over its answers. A step in no pair weighs 0 on
-    `stream`. Ungraded answers count for nothing and are charged.
+    Links "pairs" [P, 2] of (better, worse) next steps of one state. The worse one is a pit: its value, of `reward`, is
+    at most `floor`, and that of the state it is taken in above it, so it is where the answers below it are lost, first;
+    the better one is the state's best, of equal ones the first. A pit stands in one pair, however many answers fall
+    into it (in the paper once for each of them). The value of a state is that of the step before it; of the prompt, the
+    mean over its answers. A step in no pair weighs 0 on `stream`. Ungraded answers count for nothing and are charged.
     """
 
     floor: float = 0.0
+    """Value at or below which a step counts as lost; 0 with rewards of 0 and 1 is no right answer below it."""
     reward: str = "reward"
+    """Column whose mean outcome below a step is the step's value."""
     stream: str = "rl"
+    """Stream on which steps outside of every pair get weight 0."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ("links/pairs",)
     least_n = 2

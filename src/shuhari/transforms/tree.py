@@ -25,21 +25,25 @@ from shuhari.transforms.streams import zero_ungraded
 @register("transform", "node_advantage")
 @dataclass
 class NodeAdvantage:
-    """Stamps column `into` [B, K]: q(node) - the mean value of the group's answers, undivided, on every decision of the
-    node; 0 elsewhere (DeepSearch, arXiv 2509.25454, section 3.4).
+    """Advantages of the nodes of a search tree, once for each shared step (DeepSearch, arXiv 2509.25454, section 3.4).
 
-    less: `group`, that mean; or `parent`, q of the node that it continues (its last decision), so that an advantage is
-    what this node has changed; a node without one has the mean of the group, which is what the problem is worth.
-
-    An answer's value is 2 r - 1 of its `reward` r in [0, 1]. Where no search has said what a node is worth (column `q`
-    [B, K] missing or NaN: plain samples, nodes that nothing was backed up to), it is the mean value of the graded
-    answers below it. Rows without any get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
+    Stamps column `into` [B, K]: q(node) less the mean value of the group's answers, or less q of the node that it
+    continues (its last decision), undivided, on every decision of the node; 0 elsewhere. A node that continues none has
+    the mean of the group, which is what the problem is worth. An answer's value is 2 r - 1 of its `reward` r in [0, 1].
+    Where no search has said what a node is worth (column `q` [B, K] missing or NaN: plain samples, nodes that nothing
+    was backed up to), it is the mean value of the graded answers below it. Rows without any get advantage 0 and weight
+    0 on `stream`, and are charged as `ungraded`.
     """
 
     reward: str = "reward"
+    """Column whose outcome, in [0, 1], gives an answer's value in [-1, 1]."""
     stream: str = "rl"
+    """Stream that loses weight on rows without a graded answer."""
     less: Literal["group", "parent"] = "group"
+    """Baseline that is subtracted: the mean value of the `group` (DeepSearch), or the value of the `parent` node, so
+    that a step is credited with its own change."""
     into: str = "advantage"
+    """Column [B, K] that receives the advantages."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     @property

@@ -25,22 +25,28 @@ from shuhari.transforms.streams import weights_on, whiten
 @register("transform", "advantage_weights")
 @dataclass
 class Weigh:
-    """Stamps `weight/<stream>` [B, K]: min(exp(A / temperature), most) on the decisions of stream `of`, 0 elsewhere.
+    """Weights for advantage-weighted regression: a stream on which better decisions weigh more.
 
-    A: `column` [B] or [B, K] (`advantage`; of a data set `to_go`, the rewards still to come), less the value of the
-    role `baseline`, if one is named. scale: `batch` makes A of mean 0 and standard deviation 1 over those decisions
-    first; temperature is in units of A. most: what no weight is above (AWR: 20). Where A is unknown (NaN) the weight is
-    0. ValueError where a weight is not finite.
-    A term learns by it where it names the stream: `terms.nll = {stream = "<stream>"}`.
+    Stamps `weight/<stream>` [B, K]: min(exp(A / temperature), most) on the decisions of stream `of`, 0 elsewhere, A the
+    `column` less the `baseline`. Where A is unknown (NaN) the weight is 0. ValueError where a weight is not finite. A
+    term learns by it where it names the stream: `terms.nll = {stream = "<stream>"}`.
     """
 
     column: str = "advantage"
+    """Column [B] or [B, K] that rates the decisions: `advantage`, or of recorded data `to_go`, the rewards still to
+    come."""
     baseline: str = ""
+    """Role of the critic whose value is subtracted from the column; "" subtracts nothing."""
     temperature: Annotated[Number, Bounds(0, open="low")] = 1.0
+    """Temperature of the weights, in units of the advantage; smaller imitates only the best decisions."""
     most: Ratio = 20.0
+    """Upper bound of the weights; inf for none, 20 is AWR's."""
     scale: Literal["none", "batch"] = "none"
+    """Whether advantages are first normalised to mean 0 and standard deviation 1 over the `batch`, or not (`none`)."""
     of: str = "rl"
+    """Stream whose decisions are weighed; others get weight 0."""
     stream: str = "worth"
+    """Stream that receives the weights, which a loss term names as its `stream`."""
 
     def __post_init__(self) -> None:
         check(self)
