@@ -27,19 +27,24 @@ from shuhari.ports import Ctx
 @register("predictor", "beta")
 @dataclass
 class Beta:
-    """Thompson sampling: problems are chosen by a draw from the posterior Beta(a, b); the expected rate is its mean.
+    """Predicts how often the policy solves each problem: a Beta posterior of the success rate, read by Thompson
+    sampling.
 
-    After a step with n samples of a problem, s of them right: a <- keep a + (1 - keep) prior[0] + s, and b likewise
-    with n - s. keep in [0, 1]: how much of the past counts as the policy moves; 1 is exact conjugate counting. A
-    problem that was not sampled keeps its posterior. trials > 0: at first sight a problem is probed with so many
-    samples, each of which counts `worth` times (the paper's prior from the base model; charged as probes).
+    Problems are chosen by a draw from the posterior Beta(a, b); the expected rate is its mean. After a step with n
+    samples of a problem, s of them right: a <- keep a + (1 - keep) prior[0] + s, and b likewise with n - s. A problem
+    that was not sampled keeps its posterior. Probes at first sight are the paper's prior from the base model.
     """
 
     keep: Share = 0.5
+    """Share of the past counts that is kept at each step, as the policy moves; 1 is exact counting, 0 forgets all."""
     prior: tuple[Positive, Positive] = (1.0, 1.0)
+    """Successes and failures (a, b) that each problem starts with, both above 0; (1, 1) is uniform."""
     trials: Count = 0
+    """Number of samples that probe a problem when it first appears, charged as probes; 0 probes none."""
     worth: AtLeast0 = 3.0
+    """Number of samples that each probing sample counts as."""
     reward: str = "reward"
+    """Column whose outcome, in [0, 1], counts as success."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"posterior": {}})
 
     @property

@@ -22,18 +22,23 @@ from shuhari.ports.declares import together
 @register("curriculum", "length_limit")
 @dataclass
 class Capped:
-    """The requests of `inner`, whose answers may have L(t) tokens at step t of the stage, at least one. L is the run's
-    own limit (`sampling.max_new`), and its smallest part `share` of that, in (0, 1], or a schedule.
+    """A limit on the answer length that changes over training, shrinking and growing (SIRI).
 
-    period: 0, L(t) = share L. Else, in steps, from L over share L back to L: as a `cosine`, L(t) = L (share + (1 -
-    share) (1 + cos(2 pi t / period)) / 2), or as a `stair`, share L in the first half of each period and L in the
-    other. A request that has a limit of its own keeps it. Evaluation has the run's limit.
+    The requests of `inner`, whose answers may have L(t) tokens at step t of the stage, at least one, L being the run's
+    own limit (`sampling.max_new`). Without a period L(t) = share L. With one it goes from L over share L back to L: as
+    a `cosine`, L(t) = L (share + (1 - share) (1 + cos(2 pi t / period)) / 2), or as a `stair`, share L in the first
+    half of each period and L in the other. A request that has a limit of its own keeps it. Evaluation has the run's
+    limit.
     """
 
     inner: Curriculum
+    """Curriculum that chooses the problems."""
     share: Annotated[Number, Bounds(0, 1, open="low")] = 0.5
+    """Smallest limit as a share of the run's `max_new`, in (0, 1]; a schedule makes the limit grow."""
     period: Count = 0
+    """Steps from the full limit down and back; 0 holds the limit at `share`."""
     shape: Literal["cosine", "stair"] = "cosine"
+    """Course of the limit within a period: a `cosine`, or a `stair` that starts with the short half."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

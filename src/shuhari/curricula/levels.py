@@ -31,17 +31,20 @@ SHELF = 4096  # problems of a level that wait at most, and that are remembered
 @register("curriculum", "levels")
 @dataclass
 class Levels:
-    """Draws the level of each problem by `shares` (level -> a number of at least 0; their sum may be any), then takes
-    the next problem of that level that `candidates` give; what they give of others waits for its turn. So a level is
-    seen as often as its share says, however many problems it has; a stage may have shares of its own.
+    """Draws the difficulty level (or domain) of each problem by fixed shares, then takes the next problem of that
+    level.
 
-    Raises ContractError for a problem whose `info` lacks `key`, ValueError where no share is above 0, and where
-    candidates give none of a level that has one.
+    What `candidates` give of other levels waits for its turn. So a level is seen as often as its share says, however
+    many problems it has; a stage may have shares of its own. Raises ContractError for a problem whose `info` lacks
+    `key`, ValueError where no share is above 0, and where candidates give none of a level that has one.
     """
 
     candidates: Curriculum
+    """Curriculum that supplies the problems, mostly `sequential`."""
     shares: Mapping[str, AtLeast0]
+    """Level to its share of the problems, 0 or more; their sum may be any."""
     key: str = ""
+    """Key of a problem's `info` that holds its level; "" takes the problem's task."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"shelves": {}, "taken": {}})
 
     @property
@@ -61,22 +64,29 @@ class Levels:
 @register("curriculum", "bandit")
 @dataclass
 class Bandit:
-    """Draws the level of each problem from softmax(Q / tau), then takes the next problem of it, as `levels` does. After
-    a step each level that was seen has Q <- alpha r + (1 - alpha) Q, where r is the mean |advantage| over all decisions
-    of its problems; Q is 0 at first, and stays where a level was not seen (SEC, Chen et al. 2025, arXiv 2505.14970).
+    """A bandit over difficulty levels: those with large advantages of late are drawn more often (SEC, Chen et al. 2025,
+    arXiv 2505.14970).
 
-    Decisions of groups whose outcomes are all alike have advantage 0 and count. Levels are those that problems are of:
-    the first `look` that candidates give, and any that comes later. A request has `arm`, the number of its level, as a
-    column. The report has `curriculum/share@<level>`, the chance that a problem was of it, and
-    `curriculum/pay@<level>`, its Q. tau and advantages have the same unit; column: what pays.
+    Draws the level of each problem from softmax(Q / tau), then takes the next problem of it, as `levels` does. After a
+    step each level that was seen has Q <- alpha r + (1 - alpha) Q, where r is the mean |advantage| over all decisions
+    of its problems; Q is 0 at first, and stays where a level was not seen. Decisions of groups whose outcomes are all
+    alike have advantage 0 and count. Levels are those of the first problems, and any that comes later. A request has
+    `arm`, the number of its level, as a column. The report has `curriculum/share@<level>`, the chance that a problem
+    was of it, and `curriculum/pay@<level>`, its Q.
     """
 
     candidates: Curriculum
+    """Curriculum that supplies the problems, mostly `sequential`."""
     key: str = ""
+    """Key of a problem's `info` that holds its level; "" takes the problem's task."""
     alpha: PositiveShare = 0.5
+    """Step size of a level's moving average, in (0, 1]; 1 remembers only the last step."""
     tau: Positive = 0.4
+    """Temperature of the softmax over levels, in units of the advantage; larger draws them more evenly."""
     look: Length = 64
+    """Number of problems drawn at the start to find out which levels there are."""
     column: str = "advantage"
+    """Column [B, K] whose mean size is a level's pay."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"shelves": {}, "taken": {}, "pay": {}, "shares": {}}
     )

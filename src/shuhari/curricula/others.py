@@ -22,15 +22,17 @@ from shuhari.ports.declares import together
 @register("curriculum", "unseen_problems")
 @dataclass
 class Others:
-    """The problems of `inner` without those of the data set that was last told of (`Loaded`, as the buffer `sampled`
-    does at the end of a stage's first step); before that all of them.
+    """Problems of another curriculum without those that the rehearsal data set holds.
 
-    looks: it asks `inner` at most so many times for what is lacking; what is lacking still is filled with problems that
+    The data set is the one that was last loaded (`Loaded`, as the buffer `sampled` does at the end of a stage's first
+    step); before that all problems of `inner` come. What is lacking after `looks` draws is filled with problems that
     the data set has.
     """
 
     inner: Curriculum
+    """Curriculum that supplies the problems."""
     looks: Length = 8
+    """Largest number of draws from `inner` in a step to find enough problems outside of the data set."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"held": []})
 
     @property

@@ -31,27 +31,35 @@ EPSILON = 1e-9  # 0.3 x 10 is 3
 @register("curriculum", "phases")
 @dataclass
 class Phases:
-    """Each of K phases has as much of the stage and takes the problems of its own that `candidates` give; those of
-    later phases wait for theirs. Which are its own: `order` has the levels of each phase, by what a problem's `info`
-    says under `key` (with no key, its task); or `limits` has the longest prompt of each, in tokens of `role`: a problem
-    is of the first phase that it is short enough for, and of none where it is longer than the last.
+    """Problems in phases of equal length: first one kind or prompt length, then the next, with some hard earlier ones
+    again.
 
-    again: of n problems, floor(n x again) are such as earlier phases asked, each as likely as one over the mean
-    `measure` (a reward's name) of its last group, which counts as at least 1 / (samples of it); none twice in a batch.
-    progress: where in the stage it is, from 0 to 1. A phase without a problem among many candidates takes them as they
-    come. With one phase and nothing again it is `candidates`, bit for bit. Reports `curriculum/phase`, from 0 on.
+    A phase takes the problems of its own that `candidates` give; those of later phases wait for theirs. By `limits` a
+    problem is of the first phase that it is short enough for, and of none where it is longer than the last. Problems
+    that come again are drawn with chances of one over the mean `measure` of their last group, which counts as at least
+    1 / (samples of it); none twice in a batch. A phase without a problem among many candidates takes them as they come.
+    With one phase and nothing again it is `candidates`, bit for bit. Reports `curriculum/phase`, from 0 on.
 
     Raises ValueError for both or neither of `order` and `limits`, and limits that do not rise.
     """
 
     candidates: Curriculum
+    """Curriculum that supplies the problems, mostly `sequential`."""
     order: tuple[tuple[str, ...], ...] = ()
+    """Levels of each phase in turn, as lists of the names under `key`; empty if phases go by `limits`."""
     limits: tuple[Length, ...] = ()
+    """Longest prompt of each phase, in tokens, rising; empty if phases go by `order`."""
     key: str = ""
+    """Key of a problem's `info` that holds its level; "" takes the problem's task."""
     again: Share = 0.0
+    """Share of each batch that repeats problems of earlier phases, rounded down, hard ones more often; 0 repeats
+    none."""
     measure: str = "score"
+    """Name of the reward that rates how well an earlier problem was solved."""
     role: str = "policy"
+    """Role whose tokenizer counts the prompt's length."""
     progress: Number = field(default_factory=lambda: Ramp(0.0, 1.0))
+    """Place in the training, from 0 (first phase) to 1 (end of the last); by default it follows the stage's budget."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"waiting": {}, "asked": {}, "empty": [], "phase": 0}
     )

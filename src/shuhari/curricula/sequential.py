@@ -20,17 +20,20 @@ from shuhari.ports import Ctx
 @register("curriculum", "sequential")
 @dataclass
 class Sequential:
-    """Problems of a split in the order of their index; a finite split starts again when it is through.
+    """Problems of a data split one after another, epoch by epoch.
 
-    split: which problems. shuffle: whether a finite split comes in a new order each epoch, a permutation that depends
-    on `seed` and the epoch only; a source without end is walked as it is. pool: walk the first so many problems alone,
-    which makes a source without end a finite one; 0 is no bound. Raises ValueError where there is no problem.
+    A finite split starts again when it is through; shuffled, each epoch's order is a permutation that depends on `seed`
+    and the epoch only. A source without end is walked as it is. Raises ValueError where there is no problem.
     """
 
     split: str = "train"
+    """Name of the task's split that is walked, such as `train`."""
     shuffle: bool = True
+    """Whether a finite split comes in a new order each epoch."""
     pool: Count = 0
+    """Number of first problems that are used, which also makes an endless source finite; 0 uses all."""
     seed: Seed = 0
+    """Seed of the shuffled orders."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
     stamps = ()
 

@@ -30,32 +30,42 @@ from shuhari.ports.declares import together
 @register("curriculum", "target")
 @dataclass
 class Target:
-    """Asks `candidates` (another curriculum) for `of` problems for each one wanted, has `predictor` say how often the
-    policy solves each, and keeps those near `target`, in the order in which they came.
+    """Trains on problems of a predicted success rate near a target, out of surplus candidates.
 
-    pick: `topk`, the nearest (MoPPS, arXiv 2507.04632); `threshold`, any in [low, high], at random, filled up with the
-    nearest to it (there too); `sample`, without replacement with probabilities proportional to
-    exp(-|p - target| / tau) (DOTS, arXiv 2506.05316); `failed`, likewise proportional to 1 - the expected rate,
-    whatever the target (prioritised sampling, Kimi k1.5, arXiv 2501.12599, section 2.3.4). A candidate that came twice
-    counts once, unless there are too few. With `of` = 1 everything is kept: the problems of `candidates` themselves.
-    ahead: steps that are picked for at once, from one prediction; no problem is asked for twice in them.
+    The predictor estimates how often the policy solves each candidate; those picked keep their order. `topk` and
+    `threshold` are MoPPS (arXiv 2507.04632), `sample` is DOTS (arXiv 2506.05316), `failed` the prioritised sampling of
+    Kimi k1.5 (arXiv 2501.12599, section 2.3.4). The threshold's picks are random within [low, high], filled up with the
+    nearest to it; `sample` is without replacement, with probabilities proportional to exp(-|p - target| / tau),
+    `failed` likewise to 1 - the expected rate, whatever the target. A candidate that came twice counts once, unless
+    there are too few. With `of` = 1 everything is kept: the problems of `candidates` themselves.
 
     A request carries `predicted`, the expected rate, which is a column of its rows. The report says how that compares
     with what was observed, problem by problem: `curriculum/predicted` and `curriculum/observed` (means, in [0, 1]) and
-    `curriculum/spearman`, their rank correlation over the step's problems, where both vary.
-    reward: the outcome that counts as success, in [0, 1]; ValueError for one that is not.
+    `curriculum/spearman`, their rank correlation over the step's problems, where both vary. ValueError for an outcome
+    outside of [0, 1].
     """
 
     predictor: Predictor
+    """Component that predicts each problem's success rate, such as `beta`."""
     candidates: Curriculum
+    """Curriculum that supplies the candidates, mostly `sequential`."""
     of: Length = 8
+    """Number of candidates for each problem wanted; 1 keeps all of them."""
     target: Fraction = 0.5
+    """Success rate that is aimed at, in [0, 1]; 0.5 gives groups the most varied outcomes."""
     pick: Literal["topk", "threshold", "sample", "failed"] = "topk"
+    """How candidates are kept: `topk` nearest the target, `threshold` within [low, high], `sample` by nearness at
+    random, or `failed` by failure rate at random."""
     low: Share = 0.3
+    """Lowest success rate that `threshold` keeps."""
     high: Share = 0.7
+    """Highest success rate that `threshold` keeps."""
     tau: PositiveNumber = 1e-3
+    """Temperature of `sample`, in units of the success rate; smaller keeps nearer to the target."""
     ahead: Length = 1
+    """Number of steps that one prediction picks for at once; no problem comes twice in them."""
     reward: str = "reward"
+    """Column whose outcome, in [0, 1], counts as success."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"queue": [], "pairs": []})
 
     @property
