@@ -27,23 +27,31 @@ _Beta = Annotated[float, Bounds(0, 1, open="high")]
 @register("optimiser", "adamw")
 @dataclass
 class AdamW:
-    """AdamW (Loshchilov and Hutter 2019); as `adam`, Adam (Kingma and Ba 2015), whose `weight_decay` is an L2 penalty
-    that is added to the gradient: `decoupled` false.
+    """AdamW (Loshchilov and Hutter 2019), or as `adam` Adam (Kingma and Ba 2015), on fused kernels.
 
-    `clip`: the largest global gradient norm, 0 is off. `reset`: when the memory is cleared, `{on = "step"}` or, beside
-    a `follow` rule that hears the same, `{on = "plateau", ..}`; schedules go on. `store` = "bfloat16": after each step
-    the parameters are rounded to numbers of that type, as a model that is served in it has them, while the optimiser
-    goes on from exact ones, so that steps too small to be seen add up (Micikevicius et al. 2018, section 3.1); weights
-    that anybody else moved are taken as they are."""
+    With `store` = "bfloat16" the optimiser goes on from exact weights while the model has rounded ones, so that steps
+    too small to be seen add up (Micikevicius et al. 2018, section 3.1); weights that anybody else moved are taken as
+    they are.
+    """
 
     lr: Annotated[Number, Bounds(0)] = 1e-3
+    """Learning rate, or its schedule."""
     clip: Annotated[Number, Bounds(0)] = 0.0
+    """Largest global gradient norm, to which larger ones are scaled down; 0 is off."""
     reset: When | None = None
+    """When the moments are cleared, such as `{on = "step"}`, or `{on = "plateau"}` beside a `follow` rule that hears
+    the same; schedules go on. None never clears them."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    """Decay rates of the first and the second moment, each in [0, 1)."""
     eps: AtLeast0 = 1e-8
+    """Number added to the root of the second moment; a larger one damps steps on tiny gradients."""
     weight_decay: Annotated[Number, Bounds(0)] = 0.0
+    """Weight decay, multiplied by the learning rate; 0 is off."""
     decoupled: bool = True
+    """Whether weight decay acts on the weights themselves (AdamW), or as an L2 penalty in the gradient (Adam)."""
     store: Literal["", "bfloat16"] = ""
+    """Number format that weights are rounded to after each step, as a model served in it has them: `bfloat16`, or ""
+    for none."""
 
     def __post_init__(self) -> None:
         check(self)

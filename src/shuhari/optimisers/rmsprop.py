@@ -20,19 +20,22 @@ from shuhari.ports import Evaluate
 @register("optimiser", "rmsprop")
 @dataclass
 class RMSprop:
-    """s <- alpha s + (1 - alpha) g², p <- p - lr g / (sqrt(s) + eps), s from 0 (Tieleman and Hinton 2012).
-
-    `eps_inside`: sqrt(s + eps) instead (Mnih et al. 2016, equations 8 and 9; TensorFlow, whose s begins at 1).
-    `weight_decay`: an L2 penalty, added to the gradient. `clip`: the largest global gradient norm, 0 is off.
-    `reset`: as in `adamw`."""
+    """RMSprop: s <- alpha s + (1 - alpha) g², p <- p - lr g / (sqrt(s) + eps), s from 0 (Tieleman and Hinton 2012)."""
 
     lr: Annotated[Number, Bounds(0)] = 1e-3
+    """Learning rate, or its schedule."""
     clip: Annotated[Number, Bounds(0)] = 0.0
+    """Largest global gradient norm, to which larger ones are scaled down; 0 is off."""
     reset: When | None = None
+    """When the average of squares is cleared, such as `{on = "step"}`; None never clears it."""
     alpha: Annotated[float, Bounds(0, 1, open="high")] = 0.99
+    """Decay rate of the average of squared gradients, in [0, 1)."""
     eps: AtLeast0 = 1e-5
+    """Number that keeps the divisor from 0."""
     eps_inside: bool = False
+    """Whether `eps` stands inside the root, as in A3C's paper (Mnih et al. 2016) and TensorFlow, and not beside it."""
     weight_decay: Annotated[Number, Bounds(0)] = 0.0
+    """Weight decay, as an L2 penalty in the gradient; 0 is off."""
 
     def __post_init__(self) -> None:
         check(self)

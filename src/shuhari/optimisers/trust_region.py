@@ -25,25 +25,32 @@ Product = Callable[[Tensor], Tensor]
 @register("optimiser", "trust_region")
 @dataclass
 class TrustRegion:
-    """theta + x, x the best step of the linearised loss with x'Hx / 2 <= `bound`, nats, under c + b'x <= 0.
+    """TRPO, CPO and PCPO: natural gradient steps within a KL trust region, under a cost constraint.
 
-    Of the part's terms `kl` is the divergence from the policy that sampled, and H its Hessian, `cost` what exceeds a
-    limit, c with the gradient b; the loss is the sum of all others. method: `trpo`, without `cost` (Schulman et al.
-    2015, "Trust Region Policy Optimization"); `cpo` (Achiam et al. 2017, "Constrained Policy Optimization", equations
-    11 to 14); `pcpo`, TRPO's step, then projected onto the constraint in the metric H (Yang et al. 2020,
-    "Projection-Based Constrained Policy Optimization"). `damping` is added to H, which `iterations` of conjugate
-    gradients invert. A line search shortens x by `shrink`, at most `tries` times, until the KL is within the bound, the
-    cost at most 0, or no higher than it was, and, where it was not above 0, the loss no higher; else nothing moves.
+    theta + x, x the best step of the linearised loss with x'Hx / 2 <= `bound` under c + b'x <= 0. Of the part's terms
+    `kl` is the divergence from the policy that sampled, and H its Hessian, `cost` what exceeds a limit, c with the
+    gradient b; the loss is the sum of all others. `trpo` is Schulman et al. 2015, "Trust Region Policy Optimization";
+    `cpo` Achiam et al. 2017, "Constrained Policy Optimization", equations 11 to 14; `pcpo` TRPO's step, then projected
+    onto the constraint in the metric H (Yang et al. 2020, "Projection-Based Constrained Policy Optimization"). A line
+    search shortens x until the KL is within the bound, the cost at most 0, or no higher than it was, and, where it was
+    not above 0, the loss no higher; else nothing moves.
 
     It reports `kl` after the step, `search` (how often it was shortened; `tries` where nothing would do) and `gain`, by
-    which the loss fell."""
+    which the loss fell.
+    """
 
     method: Literal["trpo", "cpo", "pcpo"] = "cpo"
+    """Kind of step: `trpo` (no constraint), `cpo`, or `pcpo` (TRPO's step projected onto the constraint)."""
     bound: Positive = 0.01
+    """Largest KL from the old policy in one step, in nats; the size of the step in the place of a learning rate."""
     damping: AtLeast0 = 0.1
+    """Number added to the diagonal of the Hessian of the KL; larger steadies the solution and shortens steps."""
     iterations: Length = 10
+    """Iterations of conjugate gradients that solve for the step."""
     shrink: Annotated[float, Bounds(0, 1, open="both")] = 0.8
+    """Factor in (0, 1) that the line search shortens a step by."""
     tries: Length = 15
+    """Number of lengths that the line search tries before it leaves the policy as it is."""
 
     def __post_init__(self) -> None:
         check(self)
