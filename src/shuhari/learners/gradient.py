@@ -35,19 +35,25 @@ from shuhari.transforms import apply
 @register("learner", "gradient")
 @dataclass
 class GradientLearner:
-    """Draws from `buffer`, applies `transforms`, steps `parts`. `tokens`: the largest micro-batch (None: whole),
-    counted without padding where the models pack (`needs.packs`), else with it.
+    """The learner of all gradient methods: draws a batch, transforms it, and steps each part's optimiser on its losses.
 
-    It reports, of each part, `<part>/rows`, `<part>/loss/<term>` (before its weight), what the optimiser says, and the
-    infos of the terms: `<part>/<info>`, or `<part>/<term>/<info>` for one that several terms give. The term `loss` is
-    called by its objective there.
+    Micro-batches are counted without padding where the models pack (`needs.packs`), else with it. It reports, of each
+    part, `<part>/rows`, `<part>/loss/<term>` (before its weight), what the optimiser says, and the infos of the terms:
+    `<part>/<info>`, or `<part>/<term>/<info>` for one that several terms give. The term `loss` is called by its
+    objective there.
     """
 
     buffer: Buffer
+    """Buffer that batches are drawn from; `[buffer]` of a recipe."""
     parts: Mapping[str, Part]
+    """Parts by name, each with its optimiser, trained in this order on every batch; `[part.<name>]` of a recipe."""
     transforms: Mapping[str, Transform] = EMPTY
+    """Transforms by name, applied in this order to every drawn batch; `[transform.<name>]` of a recipe."""
     tokens: Length | None = None
+    """Largest micro-batch in tokens (gradient accumulation, which changes results by rounding alone); None takes a
+    minibatch whole. `micro_batch` in a recipe."""
     name: str = "main"
+    """Name of the learner in its reports and events; `[learner.<name>]` in a recipe."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"updates": 0, "infos": {}})
 
     def __post_init__(self) -> None:

@@ -36,16 +36,17 @@ from shuhari.ports import Buffer, Ctx, Model, Transform, ability
 @register("learner", "linear")
 @dataclass
 class Linear:
-    """At each step h, of the last first: Lambda = sum phi phi^T + ridge * 1 and w = Lambda^-1 sum phi (r + V_h+1(s'))
-    over all decisions of that step so far, and Q = phi^T w + bonus * sqrt(phi^T Lambda^-1 phi), held within [0, H - h],
-    as rewards lie in [0, 1] (the paper of LSVI-UCB has H for all steps). A decision counts once, however often it is
+    """LSVI-UCB: least-squares value iteration with an exploration bonus on linear features; with a negative bonus, its
+    pessimistic twin for offline data.
+
+    At each step h, of the last first: Lambda = sum phi phi^T + ridge * 1 and w = Lambda^-1 sum phi (r + V_h+1(s')) over
+    all decisions of that step so far, and Q = phi^T w + bonus * sqrt(phi^T Lambda^-1 phi), held within [0, H - h], as
+    rewards lie in [0, 1] (the paper of LSVI-UCB has H for all steps). A decision counts once, however often it is
     drawn. The policy, a `tabular` one, takes the best action, of several the first.
 
     The state h * P + s is the place s at step h, and H = `horizon`. phi: what the environment tells as `features`, [all
-    states, A, d], of a norm of at most 1; where it tells none, one for each place and action of a step. bonus: beta of
-    the papers; negative for recorded data, of which a plan knows what was drawn so far: all after an epoch. growth:
-    it plans anew where det Lambda of some step has grown so many times since the last plan (1: at each draw; the eta of
-    Wang et al., who work it out from a budget of plans).
+    states, A, d], of a norm of at most 1; where it tells none, one for each place and action of a step. Of recorded
+    data a plan knows what was drawn so far: all after an epoch.
 
     Reports `linear/plans` so far, and where the world tells the column `regret` its mean and, as `linear/regret_sum`,
     its sum so far. TypeError for a policy without a table; ValueError for states that do not tell the step, features of
@@ -53,13 +54,23 @@ class Linear:
     """
 
     buffer: Buffer
+    """Buffer that decisions are drawn from; `[buffer]` of a recipe."""
     transforms: Mapping[str, Transform] = EMPTY
+    """Transforms by name, applied in this order to every drawn batch."""
     horizon: Length = 10
+    """Number of steps in an episode (the papers' H); the states must encode the step."""
     bonus: Annotated[float, Bounds()] = 1.0
+    """Scale of the uncertainty bonus (the papers' beta): above 0 explores, below 0 is pessimistic, for recorded data; 0
+    is off."""
     ridge: Positive = 1.0
+    """Regularisation of the least squares (the papers' lambda), above 0."""
     growth: Annotated[float, Bounds(1)] = 1.0
+    """Factor that the determinant of some step's Gram matrix must grow by before it plans anew (eta of Wang et al.); 1
+    plans at each draw."""
     role: str = "policy"
+    """Role of the tabular policy that gets the plan."""
     name: str = "main"
+    """Name of the learner in its reports and events; `[learner.<name>]` in a recipe."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     state: dict[str, Any] = field(init=False, default_factory=dict)
 

@@ -19,12 +19,19 @@ from shuhari.ports.declares import declares, needs_of
 
 @dataclass
 class Term:
-    """One loss of a part: `weight` times the reduction `reduce` of `objective` over the rows of `stream`."""
+    """One loss of a part, with its weight: `weight` times the reduction `reduce` of `objective` over the rows of
+    `stream`."""
 
     objective: Objective
+    """Loss that is minimised; in a recipe `use` names it."""
     stream: str = "rl"
+    """Stream of rows, and of their weights, that the loss learns from: `rl` is the run's own samples, `ce`
+    demonstrations."""
     weight: Number = 1.0
+    """Coefficient of the loss in the part's sum, or its schedule."""
     reduce: str = "decision"
+    """How losses are averaged: by `decision` (token mean), `row` (sample mean), `turn`, `episode`, `group`, or
+    `constant:N` (divided by N a row)."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -51,22 +58,29 @@ def _name_objective(term: Term) -> str:
 
 @dataclass
 class Part:
-    """What one optimiser owns: the roles it trains, its terms, and when it steps.
+    """What one optimiser owns: the models it trains, its losses, and when it steps.
 
-    trains: the roles whose weights its optimiser moves, in a recipe by default the one that the part is called after.
-    No gradient reaches another, whatever the terms read. `minibatches` per epoch keep a `unit` whole (`row`, `group`,
-    `episode`; auto: `group` where a term couples the batch). The part acts on every `every`-th update, from
-    update `after` on.
+    No gradient reaches a role that it does not train, whatever the terms read. The part acts on every `every`-th
+    update, from update `after` on.
     """
 
     trains: tuple[str, ...]
+    """Roles whose weights the optimiser moves; in a recipe by default the role that the part is named after."""
     terms: Mapping[str, Term]
+    """Losses by name, whose weighted sum is minimised."""
     optimiser: Optimiser
+    """Optimiser that steps these roles, such as `adamw`."""
     epochs: Length = 1
+    """Passes over each drawn batch."""
     minibatches: Length = 1
+    """Number of pieces that each pass is cut into, with an optimiser step on each."""
     unit: Literal["auto", "row", "group", "episode"] = "auto"
+    """What a minibatch never cuts: a `row`, a `group` or an `episode`; `auto` is group if a loss compares rows, else
+    row."""
     every: Length = 1
+    """Number of updates for each one that the part acts on, such as 2 for TD3's delayed policy."""
     after: Count = 0
+    """Number of first updates that the part sits out."""
 
     def __post_init__(self) -> None:
         check(self)

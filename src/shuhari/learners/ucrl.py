@@ -36,28 +36,38 @@ from shuhari.tasks.worlds.average_reward import extended_value_iteration
 @register("learner", "ucrl")
 @dataclass
 class Ucrl:
-    """Counts transitions and rewards in [0, 1], and has the policy, a `tabular` one, do what is best in the best world
+    """UCRL2: counts transitions and plans by optimism in a tabular world without episodes; optionally it forgets, for
+    worlds that change.
+
+    Counts transitions and rewards in [0, 1], and has the policy, a `tabular` one, do what is best in the best world
     within the bounds of confidence: L1 distances sqrt(14 S log(2 A t / delta) / N) of transitions and sqrt(7 log(2 S A
     t / delta) / (2 N)) of rewards, N visits of a state and action, t decisions, both times `scale`. It plans anew once
-    some state and action has been visited as often since the last plan as before.
-
-    restarts: `never`; `all`, where the next states after some state and action have changed by `has_changed` with
-    `rate` all counts begin anew; or `one`, those of that state and action do. window: only the last so many decisions
-    count (0: all). scale 1 is the papers'. Worlds go on: the end of an episode is a transition to what was seen last.
+    some state and action has been visited as often since the last plan as before. Changes are found by `has_changed` in
+    the next states after a state and action. Worlds go on: the end of an episode is a transition to what was seen last.
 
     Reports `ucrl/plans` and `ucrl/restarts` so far, and where the world tells the column `regret` its mean and, as
     `ucrl/regret_sum`, its sum so far. TypeError for a policy without a table, ValueError for rewards outside [0, 1].
     """
 
     buffer: Buffer
+    """Buffer that decisions are drawn from; `[buffer]` of a recipe."""
     transforms: Mapping[str, Transform] = EMPTY
+    """Transforms by name, applied in this order to every drawn batch."""
     restarts: Literal["never", "all", "one"] = "never"
+    """What is forgotten if next states have changed: nothing (`never`), `all` counts, or those of the `one` state and
+    action."""
     rate: ProperShare = 0.05
+    """False-alarm rate of the change test, in (0, 1); smaller restarts less easily. Only read with restarts."""
     window: Count = 0
+    """Number of last decisions that count (sliding window); 0 counts all."""
     delta: ProperShare = 0.05
+    """Probability that the confidence bounds may fail, in (0, 1); smaller explores more."""
     scale: Positive = 1.0
+    """Factor on the confidence bounds; 1 is the papers', less explores less."""
     role: str = "policy"
+    """Role of the tabular policy that gets the plan."""
     name: str = "main"
+    """Name of the learner in its reports and events; `[learner.<name>]` in a recipe."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     state: dict[str, Any] = field(init=False, default_factory=dict)
 
