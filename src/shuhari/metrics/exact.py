@@ -50,8 +50,8 @@ class Rows:
 @register("metric", "exact")
 @dataclass
 class Exact:
-    """Compute exact metrics of `role` on the first `n` problems of `split` whose answers the task lists (0: all of
-    them).
+    """Exact accuracy, pass@k, entropy and KL of a policy on tasks that list all their answers, from probabilities and
+    without sampling.
 
     `mean`: expected score. `pass@<k>` for each `k`: 1 - (1 - p)^k of the probability p of an answer that scores at
     least `solved`; `solved`: the share of problems with p >= 1/2. `modes`: e to the entropy among right answers, a mean
@@ -59,23 +59,30 @@ class Exact:
     are not listed. Where all answers are (`Answers.complete`), with the rest as one more answer: `entropy` in nats, and
     for each role of `against` `kl.<role>`, KL(`role` || it), and `kl_from.<role>`, KL(it || `role`).
 
-    Where `floor` is above 0, a right answer is within reach if its probability is at least that: `reach`, how many are;
-    `kept.<role>`, the share of those within the role's reach that are within that of `role` too; `new.<role>`, the
-    share of those within reach of `role` that are not within the other's; each over problems that have any.
-
-    All are means over problems, each again `@<level>` for every value of the key `by` of a problem's info; without
-    `by`, of every task where there are several. `temperature`: at which the policy is scored.
+    With a `floor`: `reach`, how many right answers are within reach; `kept.<role>`, the share of those within the
+    role's reach that are within that of `role` too; `new.<role>`, the share of those within reach of `role` that are
+    not within the other's; each over problems that have any. All are means over problems, each again `@<level>` for
+    every level.
     """
 
     role: str = "policy"
+    """Role of the policy that is measured, a name under `[models]`."""
     split: str = "test"
+    """Name of the task's split that is measured on, such as `test`."""
     n: Count = 256
+    """Number of first problems whose answers the task lists; 0 is all of them."""
     k: tuple[Length, ...] = (1, 2, 4, 8, 16, 32, 64)
+    """Values of k for which pass@k is given."""
     against: tuple[str, ...] = ()
+    """Roles that the policy is compared with, each for its KL and, with a `floor`, its reach."""
     by: str = ""
+    """Key of a problem's `info` by which every number is given once more; "" goes by task if there are several."""
     solved: float = 1.0
+    """Score from which an answer counts as right."""
     temperature: Positive = 1.0
+    """Sampling temperature at which the policy is scored."""
     floor: ShareBelow1 = 0.0
+    """Probability, in [0, 1), from which a right answer counts as within reach; 0 leaves out these numbers."""
     _rows: Rows | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -22,19 +22,23 @@ from shuhari.ports import Ctx, ability
 @register("metric", "localisation")
 @dataclass
 class Localisation:
-    """Sample `samples` answers to each of the first `n` problems of `split`, and compare the values that `role` gives
-    to first mistakes, as the task's `first_wrong(problem, text)` finds them, with those of right decisions.
+    """Whether a critic finds the first mistake of an answer: compares its values there with those at right decisions.
 
-    `auc`: the chance in [0, 1] that the value at a first mistake is lower than at the same place of an answer that is
-    right up to there, ties by half; only answers at the same place are compared, so that .5 is what chance gives, also
-    where values go by the place alone. NaN where no place has both. `wrong`: the share of answers with a mistake. A
-    model `causal_value` with `after = true` has seen the decision that it values.
+    Mistakes are as the task's `first_wrong(problem, text)` finds them. `auc`: the chance in [0, 1] that the value at a
+    first mistake is lower than at the same place of an answer that is right up to there, ties by half; only answers at
+    the same place are compared, so that .5 is what chance gives, also where values go by the place alone. NaN where no
+    place has both. `wrong`: the share of answers with a mistake. A model `causal_value` with `after = true` has seen
+    the decision that it values.
     """
 
     role: str = "credit"
+    """Role of the value model that is measured, a name under `[models]`."""
     split: str = "test"
+    """Name of the task's split that is measured on, such as `test`."""
     n: Length = 128
+    """Number of first problems that are answered."""
     samples: Length = 4
+    """Number of answers sampled for each problem."""
 
     def __post_init__(self) -> None:
         check(self)
