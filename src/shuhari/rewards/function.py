@@ -26,22 +26,25 @@ TEXTS = ("prompts", "completions")
 @register("reward", "function")
 @dataclass
 class Function:
-    """`f(prompts, completions, **columns) -> list[float | None]`, asked once a group; None: ungraded. It may be async.
+    """A plain function as a reward, in the form of TRL's: `f(prompts, completions, **columns) -> list[float | None]`.
 
-    Each argument is a list over the samples: `prompts` (text, or messages as the problem has them), `completions`
-    (text), `answer`, `solution` (also as `completion`), and every name in the `info` of the problem, None where a
-    problem has none such. It gets, by keyword, those that it names; all, where it takes `**columns`. A sample that
-    nothing decided (a rollout that broke) is not shown and is ungraded.
-    function: a dotted path or `file.py:function`. name: of its grade. timeout: seconds that one call may take (None,
-    `none` in a recipe: as long as it likes; at most a day).
+    It is called once a group; None is ungraded; it may be async. Each argument is a list over the samples: `prompts`
+    (text, or messages as the problem has them), `completions` (text), `answer`, `solution` (also as `completion`), and
+    every name in the `info` of the problem, None where a problem has none such. It gets, by keyword, those that it
+    names; all, where it takes `**columns`. A sample that nothing decided (a rollout that broke) is not shown and is
+    ungraded.
 
-    Where the function raises or takes longer, its samples are ungraded, counted and shown. Raises ContractError, which
-    ends the run, where it asks for what is not there, or returns anything but one number or None a sample.
+    Where the function raises or takes longer than `timeout`, its samples are ungraded, counted and shown. Raises
+    ContractError, which ends the run, where it names an argument that is not there, or returns anything but one number
+    or None a sample.
     """
 
     function: str
+    """Function that grades, as a dotted path or `file.py:function`."""
     name: str = "function"
+    """Name of the grade, so that its column is `reward/<name>`."""
     timeout: Seconds | None = 300.0
+    """Seconds that one call may take, at most a day; None (`none` in a recipe) sets no limit."""
     call: Callable[..., Any] = field(init=False, repr=False)
 
     @property

@@ -16,19 +16,25 @@ from shuhari.ports import Ctx
 @register("reward", "length")
 @dataclass
 class Length:
-    """A reward for short answers: {name: weight x r}, r = 1/2 - (length - min) / (max - min) of a right answer, of a
-    wrong one min(0, r); 0 where all of the group are as long. (Kimi k1.5, arXiv 2501.12599, section 2.3.3.)
+    """Kimi k1.5's length reward: within a group, short right answers gain and long answers lose (arXiv 2501.12599,
+    section 2.3.3).
 
-    A length counts positions, a forced beginning included; min and max are over the graded answers of the group. Right:
-    the grade `of` is at least `solved`; ungraded there is ungraded here. weight: the paper turns it on after a warm-up,
-    `{from = 0, to = 1, over = 1, after = 100}`. Where `[reward.weights]` names rewards, name this one too.
+    It gives weight x r, r = 1/2 - (length - min) / (max - min) of a right answer, of a wrong one min(0, r); 0 where all
+    of the group are as long. A length counts positions, a forced beginning included; min and max are over the graded
+    answers of the group. What `of` leaves ungraded is ungraded here. Where `[reward.weights]` names rewards, name this
+    one too.
     """
 
     counts: ClassVar[bool] = False  # beside another measure
     name: str = "length"
+    """Name of the grade, so that its column is `reward/<name>`."""
     of: str = "score"
+    """Name of the reward that decides whether an answer is right, such as the task's `score`."""
     solved: float = 1.0
+    """Grade from which an answer counts as right."""
     weight: Number = 1.0
+    """Coefficient of the length reward; the paper turns it on after a warm-up, `{from = 0, to = 1, over = 1, after =
+    100}`."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -41,7 +41,8 @@ class Exceeded(JudgeError):
 @register("reward", "maths")
 @dataclass
 class Maths:
-    """1.0 where math-verify finds that the final formula or number of an answer equals `problem.answer`, else 0.0.
+    """Grades mathematics by math-verify: 1.0 if the final formula or number of an answer equals `problem.answer`, else
+    0.0.
 
     Answer and truth may be plain numbers, expressions, or text with LaTeX in `$...$` or `\\boxed{...}`; of an answer
     the last 4096 characters are read. The final formula is what is boxed last, else the last in dollar signs, else the
@@ -49,20 +50,25 @@ class Maths:
     for one name before it (`x = 12`). Another relation, a percent sign, plus or minus, or a choice (`12 or 13`) is
     wrong, unless the truth has one too. An answer in which nothing can be read is wrong (0).
 
-    So is one that asks for more than `cpu` seconds of processor time or `memory` MiB: counted as `exceeded_graders`,
-    and shown. Answers of a step that want more than 0.1 s may take `total` seconds together, after which each has
-    0.1 s; `judges` are at work side by side. One that could not be judged is ungraded, counted as `failed_graders` and
-    shown: no reply within `timeout` seconds of the clock, a judge that died, a problem's answer that cannot be read.
-    Problems without an answer are ungraded. The judges start with the first answer and end with the run or with this
-    process, however that ends. Needs the extra `lm`.
+    So is one that needs more processor time or memory than it may have: counted as `exceeded_graders`, and shown. One
+    that could not be judged is ungraded, counted as `failed_graders` and shown: no reply within `timeout`, a judge that
+    died, a problem's answer that cannot be read. Problems without an answer are ungraded. The judges start with the
+    first answer and end with the run or with this process, however that ends. Needs the extra `lm`.
     """
 
     name: str = "maths"
+    """Name of the grade, so that its column is `reward/<name>`."""
     timeout: Seconds = 30.0
+    """Seconds of the clock after which an answer without a verdict is ungraded."""
     memory: Annotated[int, Bounds(256, most=2**24)] = 2048
+    """Memory of each judge process in MiB, 256 or more; an answer that needs more is wrong."""
     cpu: Positive = 1.0
+    """Seconds of processor time that one answer may take; an answer that needs more is wrong."""
     total: Positive = 20.0
+    """Seconds of processor time that slow answers of a step, those above 0.1 s, may take together; after that each has
+    0.1 s."""
     judges: SomeProcesses = 2
+    """Number of judge processes that work side by side."""
 
     @property
     def stamps(self) -> tuple[str, ...]:

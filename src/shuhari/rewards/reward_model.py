@@ -30,20 +30,23 @@ class NoScore(ValueError):
 @register("reward", "reward_model")
 @dataclass
 class RewardModel:
-    """The score that a classifier with one output gives prompt and completion, without a gradient.
+    """A trained reward model as a grader: the score of a Hugging Face classifier with one output.
 
-    path: a directory of Hugging Face (safetensors alone; a hub id where the hub can be reached), such as `shuhari
-    export RUN DIR --reward-model` writes. Its own tokenizer reads the text: a conversation by its chat template, a
-    prompt of text with the completion and the end token behind it. rows: texts of one forward. device: as of
-    models. name: of the grade. Samples without a decision are ungraded, and so are texts that are longer than the
-    model reads, or whose score is no finite number, counted as `failed_graders` and shown. Raises ValueError for a
-    directory that is no such model, before a run begins.
+    Its own tokenizer reads the text: a conversation by its chat template, a prompt of text with the completion and the
+    end token behind it. Samples without a decision are ungraded, and so are texts that are longer than the model reads,
+    or whose score is no finite number, counted as `failed_graders` and shown. Raises ValueError for a directory that is
+    no such model, before a run begins.
     """
 
     path: str = field(default="")
+    """Directory of the model (safetensors alone), as `shuhari export RUN DIR --reward-model` writes, or a hub id;
+    required."""
     rows: Length = 8
+    """Number of texts in one forward pass; more are faster and take more memory."""
     device: str = "cpu"
+    """Device of the reward model: `cpu`, `cuda`, `cuda:<number>` or `mps`."""
     name: str = "reward_model"
+    """Name of the grade, so that its column is `reward/<name>`."""
 
     @property
     def stamps(self) -> tuple[str, ...]:
