@@ -26,18 +26,22 @@ from shuhari.rollouts.single import Single
 @register("rollout", "branch")
 @dataclass
 class Branch:
-    """Of the n samples of a request n // (1 + m) answers are regrown m = `regrow` times each; the others are plain.
+    """CURE's branching: some answers of a group are cut at an uncertain token and continued anew (arXiv 2508.11016,
+    2025).
 
-    An answer is cut before one of its `top` decisions of highest entropy, any of them alike; its first decision, where
-    nothing would be cut, is none of them, and an answer of one decision is regrown from the prompt. The decision at
-    the cut is drawn anew. regrow: a whole number of 0 or more, or a schedule (rounded); at 0 it is `of` alone, bit for
-    bit. Info of each sample, so a column: `cut`, the tokens that it begins with. `of`: how a sample comes about.
-    Source: CURE (2025), arXiv 2508.11016. ContractError for answers that are not one step of text.
+    Of the n samples of a request n // (1 + m) answers are regrown m = `regrow` times each; the others are plain. An
+    answer is cut before one of its `top` decisions of highest entropy, any of them alike; its first decision, where
+    nothing would be cut, is none of them, and an answer of one decision is regrown from the prompt. The decision at the
+    cut is drawn anew. Info of each sample, so a column: `cut`, the tokens that it begins with. ContractError for
+    answers that are not one step of text.
     """
 
     regrow: Coefficient = 3
+    """Number of times that each chosen answer is continued anew, or its schedule, rounded; 0 samples plainly."""
     top: Length = 20
+    """Number of highest-entropy tokens of an answer that the cut is drawn from."""
     of: Rollout = field(default_factory=Single)
+    """Rollout that samples the answers."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:
@@ -66,17 +70,20 @@ class Branch:
 @register("rollout", "guide_prefix")
 @dataclass
 class Guided:
-    """Each of the n samples of a request begins, with a chance of `share`, with the first t tokens of what `guide`
-    says, t drawn alike from 0 to max_new - 1; the policy goes on. The end of a guide that ends before is not said.
+    """Roll-ins from a guide: some answers start with the first tokens of another model's answer, and the policy goes
+    on.
 
-    share: in [0, 1], or a schedule; at 0 it is `of` alone, bit for bit. Info of each sample, so a column: `cut`, the
-    tokens that it begins with. `of`: how a sample comes about. Roll-ins of PPO++ (Chang et al. 2023, "Learning to
-    Generate Better Than Your LLM", arXiv 2306.11816). ContractError for a guide that says no text.
+    The guide's part has t tokens, t drawn alike from 0 to max_new - 1. The end of a guide that ends before is left out.
+    Info of each sample, so a column: `cut`, the tokens that it begins with. Roll-ins of PPO++ (Chang et al. 2023,
+    "Learning to Generate Better Than Your LLM", arXiv 2306.11816). ContractError for a guide that writes no text.
     """
 
     share: Fraction = 0.2
+    """Probability that a sample starts with the guide's tokens, in [0, 1], or its schedule; 0 samples plainly."""
     guide: str = "guide"
+    """Role of the model that writes the beginnings, a name under `[models]`."""
     of: Rollout = field(default_factory=Single)
+    """Rollout that samples the rest."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

@@ -20,15 +20,17 @@ from shuhari.rollouts.single import Single
 @register("rollout", "with_solution")
 @dataclass
 class Demonstrated:
-    """Of the n samples of a group the last is the problem's solution and its end token (LUFFY, RL-PLUS); `of` gives the
-    others. The column `demo` is 1 there and 0 elsewhere. Its log-probability is unknown (NaN): objectives read the
-    policy's own. A solution whose `measure` (a reward's name) is not above 0 is left out of its group.
+    """Puts the problem's solution into each group as its last sample, beside the policy's own (LUFFY, RL-PLUS).
 
-    ContractError for a problem without a solution or with an environment, and where n is 1.
+    The solution has its end token; `of` gives the other n - 1 samples. The column `demo` is 1 there and 0 elsewhere.
+    Its log-probability is unknown (NaN): objectives read the policy's own. ContractError for a problem without a
+    solution or with an environment, and where n is 1.
     """
 
     measure: str = "score"
+    """Name of the reward that the solution must earn above 0; otherwise its group goes without."""
     of: Rollout = field(default_factory=Single)
+    """Rollout that samples the other answers."""
     least_n = 2
 
     @property

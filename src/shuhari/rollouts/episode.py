@@ -24,28 +24,30 @@ from shuhari.rollouts.single import Single
 @register("rollout", "episode")
 @dataclass
 class Episode:
-    """Play n episodes of a problem, each until its environment ends it or `max_steps` decisions are made.
+    """Plays whole episodes of an environment, such as several turns of text, each sample on its own.
 
-    `environments`: whose they are (None: the task's). `acts`: the roles whose turn it is, one after the other, over
-    and over (none: `role` alone). `context`: the window through which they see the episode (None: all of it, as
-    `Playing` says; there, too, how observations become contexts).
-
-    Each call of a model is a step that continues the one before; a closing step holds the last context, with `cont` 0
-    after FINISHED and 1 after TRUNCATED or CUT (by `max_steps`). A text that has outgrown the model after some
-    decisions is TRUNCATED; one that leaves no room for the first raises. The environment gets what the policy's trace
-    has as `taken`, else its decoded `text`, else the action; its `step` may be a coroutine, which is given
-    `timeout` seconds (0: no bound). One that raises, or takes longer, makes an ERROR trajectory of the steps so far,
-    counted and shown as `errors`, with the message in `info["error"]`. Where anything else raises
-    in one sample, the others are given up. The request's `prefix` is played first, decided by nobody, as far as the
-    environment goes on.
+    It plays n episodes of a problem, each until its environment ends it or `max_steps` decisions are made. Each call of
+    a model is a step that continues the one before; a closing step holds the last context, with `cont` 0 after FINISHED
+    and 1 after TRUNCATED or CUT (by `max_steps`). A text that has outgrown the model after some decisions is TRUNCATED;
+    one that leaves no room for the first raises. The environment gets what the policy's trace has as `taken`, else its
+    decoded `text`, else the action; its `step` may be a coroutine. One that raises, or takes longer than `timeout`,
+    makes an ERROR trajectory of the steps so far, counted and shown as `errors`, with the message in `info["error"]`.
+    Where anything else raises in one sample, the others are given up. The request's `prefix` is played first, decided
+    by nobody, as far as the environment goes on. How observations become contexts is described at `Playing`.
     """
 
     role: str = "policy"
+    """Role of the policy that acts, a name under `[models]`."""
     max_steps: Length = 1000
+    """Number of decisions (calls of a model) after which an episode is cut."""
     timeout: AtLeast0 = 600.0
+    """Seconds that one step of the environment may take; 0 sets no limit."""
     acts: tuple[str, ...] = ()
+    """Roles that act in turn, over and over, in a game of several; empty if `role` acts alone."""
     environments: Environments | None = None
+    """Source of the environments, such as `tools`; None takes the task's."""
     context: Window | None = None
+    """Window that decides what the model sees of a long episode; None shows all of it."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

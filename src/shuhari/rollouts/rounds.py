@@ -32,17 +32,20 @@ SLOPE = 10.0  # where the prior of `a` has its middle
 @register("rollout", "hint_ladder")
 @dataclass
 class HintLadder:
-    """A group whose samples are all wrong is asked anew with the next of `levels`, shares of the solution; the last one
-    asked is the group (GHPO, Liu et al. 2025, arXiv 2507.10628). A single level is a fixed hint.
+    """Hints for hard problems: a group whose samples are all wrong is sampled anew after more of the solution.
 
-    Wrong: a `measure` (a reward's name) of 0 or less; samples that nothing graded do not count, and a group without any
-    graded is not asked again. `of`: how a sample comes about. Info of each sample, so a column: `hint`, the share it
-    was shown. Charged: `rounds`. Raises ValueError for levels that do not rise within [0, 1].
+    The last group sampled is the one that counts (GHPO, Liu et al. 2025, arXiv 2507.10628). A single level is a fixed
+    hint. Wrong is a `measure` of 0 or less; samples that nothing graded do not count, and a group without any graded is
+    not sampled again. Info of each sample, so a column: `hint`, the share it was shown. Charged: `rounds`. Raises
+    ValueError for levels that do not rise within [0, 1].
     """
 
     levels: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75)
+    """Shares of the solution shown in each round, rising within [0, 1]; the first is mostly 0."""
     measure: str = "score"
+    """Name of the reward that is above 0 for a right sample."""
     of: Rollout = field(default_factory=Single)
+    """Rollout that samples the answers."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:
@@ -73,19 +76,24 @@ class HintLadder:
 @register("rollout", "hint_curve")
 @dataclass
 class HintCurve:
-    """The samples of a group come in `rounds`. After each, a curve of accuracy over the share of the solution shown is
-    fitted to all so far, and the next is shown as much as should give the accuracy `target`; all rounds are one group
-    (SEELE, Li et al. 2025, arXiv 2509.06923). The first is shown `first`, or what the request's setting `hint` says.
+    """Hints of a length that aims at a given accuracy: samples come in rounds, and a fitted curve sets the next hint.
 
-    Accuracy: the mean `measure`, in [0, 1]. Ungraded samples, `of`, `hint` and charges: as for `hint_ladder`. Raises
-    ValueError for shares out of range, ContractError for fewer samples than rounds.
+    After each round a curve of accuracy over the share of the solution shown is fitted to all so far; all rounds are
+    one group (SEELE, Li et al. 2025, arXiv 2509.06923). The request's setting `hint` goes before `first`. Ungraded
+    samples, the column `hint` and charges are as for `hint_ladder`. Raises ValueError for shares out of range,
+    ContractError for fewer samples than rounds.
     """
 
     rounds: Length = 4
+    """Number of rounds that a group is sampled in, at most its samples."""
     target: ProperShare = 0.5
+    """Accuracy that the hints aim at, in (0, 1)."""
     first: Share = 0.5
+    """Share of the solution shown in the first round, in [0, 1]."""
     measure: str = "score"
+    """Name of the reward, in [0, 1], whose mean is the accuracy."""
     of: Rollout = field(default_factory=Single)
+    """Rollout that samples the answers."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

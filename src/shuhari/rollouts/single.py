@@ -20,12 +20,13 @@ from shuhari.ports import Ctx
 @register("rollout", "single")
 @dataclass
 class Single:
-    """Sample n answers to a prompt from `role`, one policy call each. A text cut at its length limit is TRUNCATED.
+    """Samples n answers to a prompt, one call of the policy each. A text cut at its length limit is TRUNCATED.
 
     The request's `prefix` comes first in each trajectory, as steps without a decision; the policy goes on from there.
     """
 
     role: str = "policy"
+    """Role of the policy that answers, a name under `[models]`."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
     stamps = ()
 

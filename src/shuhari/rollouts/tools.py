@@ -48,25 +48,25 @@ For each function call, return a json object with function name and arguments wi
 @register("environments", "tools")
 @dataclass
 class Tools:
-    """Let the policy call functions while it answers a problem: `[rollout] use = "episode"`, `environments.use =
-    "tools"`.
+    """Tool use: the policy calls Python functions while it answers a problem.
 
-    tools: functions, by dotted path or as `file.py:function`, with annotations and a docstring (of Google's form or
-    that of Sphinx), which may be async; their names are what the model calls them by. describe: whether the prompt says
-    which there are, as a system message where it is messages, else before it. timeout: seconds that a call may take
-    (None: as long as it likes). longest: characters of an answer that the model reads; calls: of a turn, the most that
-    are answered.
-
-    Arguments are validated against the annotations, strictly, and what a function raises is an answer too: it begins
-    with `error: `. A turn without a call ends the episode; it is the answer that is graded. Rewards of each turn, which
-    weigh nothing unless `[reward.weights]` says so: `tool_calls`, `tool_errors`. Raises ValueError for what is no tool.
+    Set `[rollout] use = "episode"` and `environments.use = "tools"`. Arguments are validated against the annotations,
+    strictly, and what a function raises is an answer too: it begins with `error: `. A turn without a call ends the
+    episode; it is the answer that is graded. Rewards of each turn, which weigh nothing unless `[reward.weights]` says
+    so: `tool_calls`, `tool_errors`. Raises ValueError for what is no tool.
     """
 
     tools: tuple[str, ...]
+    """Functions that the model may call by name, as dotted paths or `file.py:function`, with annotations and a
+    docstring of Google's or Sphinx's form; they may be async."""
     describe: bool = True
+    """Whether the prompt lists the tools: in the system message of a conversation, else before the text."""
     timeout: Seconds | None = 60.0
+    """Seconds that one call may take; None sets no limit."""
     longest: Length = 4096
+    """Number of characters of a tool's answer that the model reads."""
     calls: Length = 8
+    """Largest number of calls in one turn that are answered."""
     stamps = ("reward/tool_calls", "reward/tool_errors")
 
     def __post_init__(self) -> None:

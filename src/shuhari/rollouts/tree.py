@@ -240,37 +240,50 @@ SELECTS: dict[str, Callable[[TreeSearch, Tree, Sequence[Node]], Node | None]] = 
 @register("rollout", "tree")
 @dataclass
 class TreeSearch:
-    """One tree a request: nodes are continued by `width` chunks of max_new / `depth` tokens until n answers are backed
-    up, or after `budget` expansions (0: no bound). With depth = 1 and width = n that is n plain samples. With `chunk`
-    > 0 that is the tokens of a chunk, but of the last, whatever max_new is, and `depth` what follows from it.
+    """Tree search over partial answers, one tree a problem; steps that answers share are trained once (DeepSearch,
+    2025, arXiv 2509.25454, section 3).
+
+    Nodes are continued by `width` chunks of max_new / `depth` tokens until n answers are backed up, or after `budget`
+    expansions. With depth = 1 and width = n that is n plain samples. With a `chunk` the last chunk of an answer is what
+    is left, and `depth` follows from it.
 
     Of the answers that an expansion brings only the best is backed up, by reward and then by mean log-probability
-    (DeepSearch, section 3.2), with `every` all of them; where nothing can be grown, the others follow one by one. An
-    answer's value is 2 r - 1 of `reward` r in [0, 1], which the run's own graders are asked for on the way; an ungraded
-    one is not backed up. The tree that is learnt from is the paths to the answers that were, or with `whole` all of it;
-    its steps carry `q` [K], what the node is worth.
+    (section 3.2), with `every` all of them; where nothing can be grown, the others follow one by one. An answer's value
+    is 2 r - 1 of `reward` r in [0, 1], which the run's own graders give on the way; an ungraded one is not backed up.
+    The tree that is learnt from is the paths to the answers that were, or with `whole` all of it; its steps carry `q`
+    [K], what the node is worth. Among new nodes, which are all alike to UCT (no value yet, as many visits), `frontier`
+    takes the first, so that `explore` decides nothing there.
 
-    select: `frontier`, with `weights` (of the parent's value, of uncertainty, of depth; `score`): among new nodes,
-    which are all alike to UCT (no value yet, as many visits), the first, so that `explore` decides nothing; `uct`,
-    with `explore`, from the root; `breadth`, level by level. backup: `signed` or `mean`.
-
-    The setting `known` is a right answer of before, {"action", "logp", "version", "mask"} [K]: then nothing is
-    searched, and n - 1 plain samples have it beside them. Chunks are decoded one by one for graders, and a temperature
-    ramp begins anew at each. Source: DeepSearch (2025), arXiv 2509.25454, section 3.
+    The setting `known` of a request is a right answer of before, {"action", "logp", "version", "mask"} [K]: then
+    nothing is searched, and n - 1 plain samples have it beside them. Chunks are decoded one by one for graders, and a
+    temperature ramp begins anew at each.
     """
 
     select: Literal["frontier", "uct", "breadth"] = "frontier"
+    """Rule that picks the next node: `frontier` (DeepSearch's score of open nodes), `uct` from the root, or `breadth`,
+    level by level."""
     backup: Literal["signed", "mean"] = "signed"
+    """How an answer's value reaches its path: `signed` and discounted (DeepSearch), or added up for a `mean`."""
     width: Length = 8
+    """Number of continuations sampled at each expansion."""
     depth: Length = 64
+    """Number of chunks in the longest answer, which must divide `max_new`; not read with a `chunk`."""
     budget: Count = 512
+    """Largest number of expansions in one tree; 0 sets no limit."""
     explore: AtLeast0 = 2.0
+    """Exploration constant of UCT; only `select = "uct"` depends on it."""
     weights: tuple[float, float, float] = (0.4, 0.4, 0.01)
+    """Weights of the frontier score: parent's value, uncertainty (mean negative log-probability) and depth."""
     every: bool = False
+    """Whether all answers that an expansion brings are backed up, and not only the best."""
     whole: bool = False
+    """Whether the whole tree is learnt from, and not only the paths to answers that were backed up."""
     reward: str = "score"
+    """Name of the reward, in [0, 1], that values an answer."""
     role: str = "policy"
+    """Role of the policy that writes, a name under `[models]`."""
     chunk: Count = 0
+    """Tokens of a chunk, whatever `max_new` is; 0 divides `max_new` by `depth`."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"known": None})
     stamps = ("q",)
     least_n = 0

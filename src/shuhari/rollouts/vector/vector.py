@@ -55,39 +55,44 @@ WINDOW = 100  # finished episodes that the report averages
 @register("rollout", "vector")
 @dataclass
 class VectorRollout:
-    """`collect` steps `lanes` environments until at least n decisions are made; episodes continue across calls.
+    """Steps Gymnasium environments side by side, as the vectorised environments of Stable-Baselines3; episodes go on
+    across updates.
 
-    role: the policy that acts. random: this many decisions at the start are uniform over the action space (`epsilon`
-    1 of the sampling settings, which the model must honour). sampling: None takes the run's; a schedule of `epsilon`
-    is read once a call. workers: processes that step the environments; 0: this one does. ring: the lanes are this many
-    slots of neighbours, and the policy decides for a slot at a time while the workers step the others ("SRL: Scaling
-    Distributed Reinforcement Learning to Over Ten Thousand Cores", arXiv 2306.16688: environment rings).
+    `collect` steps `lanes` environments until at least n decisions are made. A schedule of `epsilon` is read once a
+    call. With a ring the lanes are slots of neighbours, and the policy decides for a slot at a time while the workers
+    step the others ("SRL: Scaling Distributed Reinforcement Learning to Over Ten Thousand Cores", arXiv 2306.16688:
+    environment rings).
 
     Noise and seeds are a lane's own. What is collected is the same, bit for bit, whatever the number of workers, also
     where a run goes on with another one. Over the ring it is the same up to how a model rounds for batches of another
     size: bit for bit with models of which a row's numbers do not depend on the batch (tables).
 
-    timeout: seconds that lanes may take for a step or a reset of theirs (0: no bound), after which the run ends.
-
-    asks: where a lane begins an episode, the curriculum says from which start, and for how many steps at most (see
-    `Asking`).
-
     Columns: context, action, logp, mask, version, reward/task, cont, child, episode, lane, id, `resumes` (the row that
-    the lane's last fragment left open, now decided), what the policy's traces say, the numbers of what the curriculum
-    asked for, and what the task's environments tell. Where they tell the action that was executed, and it is not the
-    one that they got, it stands in the decision's place, with an unknown log-probability (NaN), and the column
-    `replaced` is 1 (else 0).
+    the lane's last fragment left open, now decided), what the policy's traces say, the numbers of the curriculum's
+    requests (see `Asking`), and what the task's environments tell. Where they tell the action that was executed, and it
+    is not the one that they got, it stands in the decision's place, with an unknown log-probability (NaN), and the
+    column `replaced` is 1 (else 0).
     """
 
     spreads = ("workers", "ring")
     lanes: Lanes = 8
+    """Number of environments stepped side by side (SB3's `n_envs`)."""
     role: str = "policy"
+    """Role of the policy that acts, a name under `[models]`."""
     random: Count = 0
+    """Number of first decisions that are uniformly random (as before SB3's `learning_starts`); the model must honour
+    `epsilon`."""
     sampling: Sampling | None = None
+    """Sampling settings of the actions, such as `epsilon`; None takes the run's."""
     workers: Processes = 0
+    """Number of processes that step the environments; 0 steps them in this one. It changes no result."""
     ring: Lanes = 1
+    """Number of slots that the lanes are divided into, so that the policy decides for one while workers step the
+    others; 1 is no ring."""
     asks: bool = False
+    """Whether the curriculum chooses each episode's start and its largest number of steps."""
     timeout: AtLeast0 = PATIENCE
+    """Seconds that a step or a reset of the environments may take before the run ends; 0 sets no limit."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"limit": 0})
     unit: ClassVar[Literal["decision"]] = "decision"  # what it is asked for
     stamps = ()
