@@ -87,8 +87,8 @@ class Clip:
     role: str = "policy"
     """Role of the policy that is trained, a name under `[models]`."""
     dual: AtLeast0 = 0.0
-    """Dual-clip bound: a decision with a negative advantage loses at most this many times its size; 0 is off, else
-    above 1."""
+    """Dual-clip bound on the loss of a decision with a negative advantage, in multiples of that advantage; 0 is off,
+    else above 1."""
     truncate: Ratio = 0.0
     """Upper bound of the weight that corrects for a sampler that differs from the trainer (TIS); 0 is off, inf weighs
     without a bound. It needs `behaviour = "old"`."""

@@ -30,7 +30,7 @@ UNITS = ("group", "batch", "state")  # another one is the name of a column
 @register("transform", "advantage")
 @dataclass
 class Advantage:
-    """Group-relative advantages (GRPO, RLOO, Dr. GRPO, REINFORCE++): outcomes centred and scaled, without a critic.
+    """Group-relative advantages, as in GRPO and RLOO: outcomes centred and scaled, without a critic.
 
     Stamps column `into` [B, K]: (outcome - centre) / scale on every decision of the row, 0 elsewhere. `leave-one-out`
     is n / (n - 1) times the distance to the mean (Ahmadian et al. 2024, equation 10). The scale of GRPO is Shao et al.

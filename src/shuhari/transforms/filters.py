@@ -23,7 +23,7 @@ from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded, 
 @register("transform", "drop_uniform_groups")
 @dataclass
 class Mixed:
-    """DAPO's dynamic sampling: groups whose outcomes are all alike are not learnt from (Yu et al. 2025, eq. 11).
+    """DAPO's dynamic sampling: groups whose outcomes are all alike are not learnt from (Yu et al. 2025, equation 11).
 
     They get weight 0 on `stream`; a group with fewer than two graded samples is alike. Put it before `advantage` where
     that scales over the batch: the groups dropped then do not count there. The buffer `fresh` counts the groups left
@@ -83,9 +83,11 @@ class Finished:
 @register("transform", "latest_only")
 @dataclass
 class Latest:
-    """What a row said under older weights than its last word is context, no decision: nothing of it is learnt from, nor
-    counted in a sum over the row. For partial rollouts, whose groups stay in flight while the weights move (`staleness`
-    of the engine): the beginning that is resumed is frozen (Kimi k1.5, arXiv 2501.12599, section 2.6.2). Put it first.
+    """Learns only from tokens that a partial rollout wrote under its newest weights; earlier ones count as context.
+
+    No earlier token is counted in a sum over the row either. For partial rollouts, whose groups stay in flight while
+    the weights move (`staleness` of the engine): the beginning that is resumed is frozen (Kimi k1.5, arXiv 2501.12599,
+    section 2.6.2). Put it first.
     """
 
     needs: tuple[Need, ...] = field(default=(), init=False)

@@ -53,8 +53,8 @@ class Gae:
     """What counts as one step: a `decision` (token or action), a `row`, a turn (`segment`) or an `episode`; `auto` is
     decision for text, row for the rest."""
     scale: bool | Literal["batch", "none"] = False
-    """Whether advantages are normalised to mean 0 and standard deviation 1 over the batch; true is `batch`, false
-    `none`."""
+    """Whether advantages are normalised to mean 0 and standard deviation 1 over the batch (true or `batch`); false
+    leaves them as they are."""
     bootstrap_truncated: bool = False
     """Whether text cut at its length limit bootstraps from the value before its last token; false counts the cut as an
     end of value 0."""
@@ -105,8 +105,8 @@ class Returns:
     """What counts as one step: a `decision` (token or action), a `row`, a turn (`segment`) or an `episode`; `auto` is
     decision for text, row for the rest."""
     scale: bool | Literal["batch", "none"] = False
-    """Whether the advantages, not the returns, are normalised over the batch (a batch baseline); true is `batch`, false
-    `none`."""
+    """Whether the advantages, not the returns, are normalised to mean 0 and standard deviation 1 over the batch (true
+    or `batch`); false leaves them as they are."""
     stream: str = "rl"
     """Stream that loses weight on ungraded rows, and whose rows the normalisation is over."""
     into: str = "advantage"
