@@ -42,7 +42,7 @@ class Levels:
     candidates: Curriculum
     """Curriculum that supplies the problems, mostly `sequential`."""
     shares: Mapping[str, AtLeast0]
-    """Level to its share of the problems, 0 or more; their sum may be any."""
+    """Share of the problems that each level gets, by level, 0 or more; their sum may be any."""
     key: str = ""
     """Key of a problem's `info` that holds its level; "" takes the problem's task."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"shelves": {}, "taken": {}})

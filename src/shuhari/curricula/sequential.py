@@ -29,7 +29,7 @@ class Sequential:
     split: str = "train"
     """Name of the task's split that is walked, such as `train`."""
     shuffle: bool = True
-    """Whether a finite split comes in a new order each epoch."""
+    """Put a finite split into a new order each epoch."""
     pool: Count = 0
     """Number of first problems that are used, which also makes an endless source finite; 0 uses all."""
     seed: Seed = 0

@@ -54,7 +54,7 @@ class Target:
     target: Fraction = 0.5
     """Success rate that is aimed at, in [0, 1]; 0.5 gives groups the most varied outcomes."""
     pick: Literal["topk", "threshold", "sample", "failed"] = "topk"
-    """How candidates are kept: `topk` nearest the target, `threshold` within [low, high], `sample` by nearness at
+    """Rule that keeps candidates: `topk` nearest the target, `threshold` within [low, high], `sample` by nearness at
     random, or `failed` by failure rate at random."""
     low: Share = 0.3
     """Lowest success rate that `threshold` keeps."""

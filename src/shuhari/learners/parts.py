@@ -30,7 +30,7 @@ class Term:
     weight: Number = 1.0
     """Coefficient of the loss in the part's sum, or its schedule."""
     reduce: str = "decision"
-    """How losses are averaged: by `decision` (token mean), `row` (sample mean), `turn`, `episode`, `group`, or
+    """Average over the losses: by `decision` (token mean), `row` (sample mean), `turn`, `episode`, `group`, or
     `constant:N` (divided by N a row)."""
 
     def __post_init__(self) -> None:
@@ -75,8 +75,8 @@ class Part:
     minibatches: Length = 1
     """Number of pieces that each pass is cut into, with an optimiser step on each."""
     unit: Literal["auto", "row", "group", "episode"] = "auto"
-    """What a minibatch never cuts: a `row`, a `group` or an `episode`; `auto` is group if a loss compares rows, else
-    row."""
+    """Unit that a minibatch never cuts: a `row`, a `group` or an `episode`; `auto` is group if a loss compares rows,
+    else row."""
     every: Length = 1
     """Number of updates for each one that the part acts on, such as 2 for TD3's delayed policy."""
     after: Count = 0

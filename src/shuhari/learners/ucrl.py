@@ -54,7 +54,7 @@ class Ucrl:
     transforms: Mapping[str, Transform] = EMPTY
     """Transforms by name, applied in this order to every drawn batch."""
     restarts: Literal["never", "all", "one"] = "never"
-    """What is forgotten if next states have changed: nothing (`never`), `all` counts, or those of the `one` state and
+    """Counts that are forgotten if next states have changed: none (`never`), `all`, or those of the `one` state and
     action."""
     rate: ProperShare = 0.05
     """False-alarm rate of the change test, in (0, 1); smaller restarts less easily. Only read with restarts."""

@@ -70,7 +70,8 @@ class Exact:
     split: str = "test"
     """Name of the task's split that is measured on, such as `test`."""
     n: Count = 256
-    """Number of first problems whose answers the task lists; 0 is all of them."""
+    """Number of first problems of the split that are measured on, without those that list no answers; 0 takes the whole
+    split."""
     k: tuple[Length, ...] = (1, 2, 4, 8, 16, 32, 64)
     """Values of k for which pass@k is given."""
     against: tuple[str, ...] = ()

@@ -35,7 +35,8 @@ class AdviceMargin:
     """
 
     margin: float = 2.0
-    """How far above the value of the action taken the advised action's value is pulled, in units of the return."""
+    """Distance above the value of the action taken to which the advised action's value is raised, in units of the
+    return."""
     role: str = "critic"
     """Role of the critic that is trained, a name under `[models]`."""
     needs: tuple[Need, ...] = field(default=(), init=False)

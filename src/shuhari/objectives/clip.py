@@ -76,10 +76,10 @@ class Clip:
     """Clip range above 1 for the importance ratio; inf clips nothing above, and more than `low` is DAPO's
     clip-higher."""
     level: Literal["decision", "row", "segment", "sequence", "episode"] = "decision"
-    """What one importance ratio covers: each `decision` (token or action), the whole `row`, a turn (`segment`), the
-    mean over the row (`sequence`, GSPO), or the `episode`."""
+    """Unit that one importance ratio covers: each `decision` (token or action), the whole `row`, a turn (`segment`),
+    the mean over the row (`sequence`, GSPO), or the `episode`."""
     clips: Literal["surrogate", "weight"] = "surrogate"
-    """What the clip range acts on: the `surrogate` loss (PPO, GRPO), or the detached `weight` of the log-probability
+    """Target of the clip range: the `surrogate` loss (PPO, GRPO), or the detached `weight` of the log-probability
     (CISPO)."""
     behaviour: str = "behaviour"
     """Denominator of the ratio: `behaviour` (log-probabilities stored at sampling), `old` (the policy rescored before
@@ -93,7 +93,7 @@ class Clip:
     """Upper bound of the weight that corrects for a sampler that differs from the trainer (TIS); 0 is off, inf weighs
     without a bound. It needs `behaviour = "old"`."""
     beyond: Literal["cut", "drop"] = "cut"
-    """What happens to decisions whose sampler weight exceeds `truncate`: `cut` lowers the weight to it, `drop` sets the
+    """Treatment of decisions whose sampler weight exceeds `truncate`: `cut` lowers the weight to it, `drop` sets the
     weight to 0 (AReaL)."""
     advantage: str = "advantage"
     """Column with the advantages that are multiplied by the ratio."""

@@ -135,8 +135,8 @@ class Divergence:
     """Role of the reference model; `behaviour` takes the log-probabilities stored at sampling, so that no reference is
     kept."""
     rows: Literal["role", "to"] = "role"
-    """Who sampled the rows: the policy (`role`), or the reference (`to`), as in rehearsal; `to` needs `forward`, `js`
-    or `alpha`."""
+    """Sampler of the rows: the policy (`role`), or the reference (`to`), as in rehearsal; `to` needs `forward`, `js` or
+    `alpha`."""
     alpha: float = 0.5
     """Order of the alpha-divergence, read only by `form = "alpha"`; any number but 0 and 1."""
     temper: str = ""

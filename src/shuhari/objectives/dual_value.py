@@ -45,8 +45,8 @@ class DualValue:
     form: Literal["chi_square", "total_variation", "reverse_kl"] = "chi_square"
     """Divergence whose dual is the loss: `chi_square` or `total_variation` (f-DVL), or `reverse_kl` (XQL)."""
     tau: Annotated[float, Bounds(0, open="low")] = 0.7
-    """How near V comes to the largest recorded Q: in (1/2, 1), 1 the nearest; with `reverse_kl` a temperature above 0,
-    in units of the value."""
+    """Nearness of V to the largest recorded Q, in (1/2, 1), 1 the nearest; with `reverse_kl` a temperature above 0, in
+    units of the value."""
     most_z: Annotated[float, Bounds(0, open="low")] = 7.0
     """Upper bound of the exponent d / tau, so that `reverse_kl` does not overflow; other forms do not read it."""
     temperature: PositiveNumber = 1.0

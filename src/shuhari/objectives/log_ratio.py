@@ -56,16 +56,16 @@ class LogRatio:
     """Scale of the log-ratio, 0 or more; larger keeps the policy nearer the reference, and 0 with `square` is the
     policy gradient."""
     centre: Centre = "none"
-    """What is subtracted over the group: nothing (`none`), its `mean`, or the mean of the other samples
+    """Baseline that is subtracted over the group: `none`, its `mean`, or the mean of the other samples
     (`leave-one-out`)."""
     over: str = "old"
     """Denominator of the log-ratio: `old` (the policy before the update), `behaviour` (as sampled), `none` (plain
     log-probability), or a role."""
     level: SampleLevel = "row"
-    """How a sample's log-ratio adds up: the sum over the `row` or the `episode`, or the mean over the row
+    """Way a sample's log-ratio adds up: the sum over the `row` or the `episode`, or the mean over the row
     (`sequence`)."""
     balance: bool = False
-    """Whether labels above and below 1/2 weigh half each in a group that has both; `logistic` only."""
+    """Weigh labels above and below 1/2 half each in a group that has both; `logistic` only."""
     role: str = "policy"
     """Role of the policy that is trained, a name under `[models]`."""
     advantage: str = "advantage"

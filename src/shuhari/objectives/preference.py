@@ -73,10 +73,10 @@ class Preference:
     margin: Number = 0.0
     """Amount by which the better sample's scaled score must exceed the worse one's (SimPO's gamma); 0 is DPO."""
     level: SampleLevel = "row"
-    """How a sample's score adds up: the sum over the `row`, the mean over it (`sequence`: IPO, SimPO), or the sum over
+    """Way a sample's score adds up: the sum over the `row`, the mean over it (`sequence`: IPO, SimPO), or the sum over
     an `episode` of several turns."""
     reference_free: bool = False
-    """Whether the plain log-probability is the score, so that no reference model is needed (SimPO)."""
+    """Score by the plain log-probability, so that no reference model is needed (SimPO)."""
     role: str = "policy"
     """Role of the model that is trained, a name under `[models]`."""
     reference: str = "reference"
@@ -137,7 +137,7 @@ class Kto:
     undesirable: PositiveNumber = 1.0
     """Weight of bad samples; raise it, or lower `desirable`, if good samples are many more."""
     level: SampleLevel = "row"
-    """How a sample's score adds up: the sum over the `row`, the mean over it (`sequence`), or the sum over an `episode`
+    """Way a sample's score adds up: the sum over the `row`, the mean over it (`sequence`), or the sum over an `episode`
     of several turns."""
     role: str = "policy"
     """Role of the policy that is trained, a name under `[models]`."""

@@ -36,7 +36,7 @@ class Reparam:
     temperature: str = "temperature"
     """Role of the entropy coefficient (SAC's alpha), a model of one positive number; it gets no gradient here."""
     over: Literal["min", "mean", "first"] = "min"
-    """How the critic's members combine into one value: `min` (SAC), `mean` (REDQ), or the `first` alone."""
+    """Combination of the critic's members into one value: `min` (SAC), `mean` (REDQ), or the `first` alone."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("fresh/log_prob",)
@@ -73,7 +73,7 @@ class Deterministic:
     critic: str = "critic"
     """Role of the critic that values the actions."""
     over: Literal["min", "mean", "first"] = "first"
-    """How the critic's members combine into one value: the `first` alone (TD3), their `min` or their `mean`."""
+    """Combination of the critic's members into one value: the `first` alone (TD3), their `min` or their `mean`."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()

@@ -42,7 +42,7 @@ class QLearning:
     target: str = "target"
     """Role of the target network, which follows the trained one."""
     double: bool = False
-    """Whether the trained network picks the next action that the target network values (double DQN), against
+    """Let the trained network pick the next action that the target network values (double DQN), against
     overestimation."""
     loss: Literal["huber", "squared", "cross_entropy", "quantile"] = "huber"
     """Loss of the error: `huber` (quadratic within 1), half the square (`squared`), or of a distributional net
@@ -117,10 +117,10 @@ class SoftTD:
     """Number of target members, drawn anew for each optimiser batch, that the minimum is over (REDQ, RLPD); 0 takes
     all."""
     entropy: bool = True
-    """Whether the target rewards the entropy of the next action, as SAC does; false leaves that to the policy's loss
+    """Reward the entropy of the next action in the target, as SAC does; false leaves that to the policy's loss
     (RLPD)."""
     greedy: bool = False
-    """Whether the next action is the policy's mode, not a sample, as in d3rlpy's CQL; it needs `entropy = false`."""
+    """Take the policy's mode as the next action, not a sample, as in d3rlpy's CQL; it needs `entropy = false`."""
     loss: Literal["squared", "cross_entropy"] = "squared"
     """Loss of the error: half its square (`squared`), or `cross_entropy` for a critic with `bins` (HL-Gauss)."""
     couples: Literal["row", "batch"] = field(default="row", init=False)

@@ -39,8 +39,8 @@ class AdamW:
     clip: Annotated[Number, Bounds(0)] = 0.0
     """Largest global gradient norm, to which larger ones are scaled down; 0 is off."""
     reset: When | None = None
-    """When the moments are cleared, such as `{on = "step"}`, or `{on = "plateau"}` beside a `follow` rule that hears
-    the same; schedules go on. None never clears them."""
+    """Event at which the moments are cleared, such as `{on = "step"}`, or `{on = "plateau"}` beside a `follow` rule
+    that hears the same; schedules go on. None never clears them."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     """Decay rates of the first and the second moment, each in [0, 1)."""
     eps: AtLeast0 = 1e-8
@@ -48,7 +48,7 @@ class AdamW:
     weight_decay: Annotated[Number, Bounds(0)] = 0.0
     """Weight decay, multiplied by the learning rate; 0 is off."""
     decoupled: bool = True
-    """Whether weight decay acts on the weights themselves (AdamW), or as an L2 penalty in the gradient (Adam)."""
+    """Apply weight decay to the weights themselves (AdamW); false adds it to the gradient as an L2 penalty (Adam)."""
     store: Literal["", "bfloat16"] = ""
     """Number format that weights are rounded to after each step, as a model served in it has them: `bfloat16`, or ""
     for none."""

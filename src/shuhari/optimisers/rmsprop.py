@@ -27,13 +27,13 @@ class RMSprop:
     clip: Annotated[Number, Bounds(0)] = 0.0
     """Largest global gradient norm, to which larger ones are scaled down; 0 is off."""
     reset: When | None = None
-    """When the average of squares is cleared, such as `{on = "step"}`; None never clears it."""
+    """Event at which the average of squares is cleared, such as `{on = "step"}`; None never clears it."""
     alpha: Annotated[float, Bounds(0, 1, open="high")] = 0.99
     """Decay rate of the average of squared gradients, in [0, 1)."""
     eps: AtLeast0 = 1e-5
     """Number that keeps the divisor from 0."""
     eps_inside: bool = False
-    """Whether `eps` stands inside the root, as in A3C's paper (Mnih et al. 2016) and TensorFlow, and not beside it."""
+    """Put `eps` inside the root, as A3C's paper (Mnih et al. 2016) and TensorFlow do, and not beside it."""
     weight_decay: Annotated[Number, Bounds(0)] = 0.0
     """Weight decay, as an L2 penalty in the gradient; 0 is off."""
 

@@ -60,7 +60,7 @@ class Tools:
     """Functions that the model may call by name, as dotted paths or `file.py:function`, with annotations and a
     docstring of Google's or Sphinx's form; they may be async."""
     describe: bool = True
-    """Whether the prompt lists the tools: in the system message of a conversation, else before the text."""
+    """List the tools in the prompt: in the system message of a conversation, else before the text."""
     timeout: Seconds | None = 60.0
     """Seconds that one call may take; None sets no limit."""
     longest: Length = 4096

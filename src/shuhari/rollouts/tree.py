@@ -263,7 +263,8 @@ class TreeSearch:
     """Rule that picks the next node: `frontier` (DeepSearch's score of open nodes), `uct` from the root, or `breadth`,
     level by level."""
     backup: Literal["signed", "mean"] = "signed"
-    """How an answer's value reaches its path: `signed` and discounted (DeepSearch), or added up for a `mean`."""
+    """Rule by which an answer's value reaches its path: `signed` and discounted (DeepSearch), or added up for a
+    `mean`."""
     width: Length = 8
     """Number of continuations sampled at each expansion."""
     depth: Length = 64
@@ -275,9 +276,9 @@ class TreeSearch:
     weights: tuple[float, float, float] = (0.4, 0.4, 0.01)
     """Weights of the frontier score: parent's value, uncertainty (mean negative log-probability) and depth."""
     every: bool = False
-    """Whether all answers that an expansion brings are backed up, and not only the best."""
+    """Back up all answers that an expansion brings, and not only the best."""
     whole: bool = False
-    """Whether the whole tree is learnt from, and not only the paths to answers that were backed up."""
+    """Learn from the whole tree, and not only from the paths to answers that were backed up."""
     reward: str = "score"
     """Name of the reward, in [0, 1], that values an answer."""
     role: str = "policy"

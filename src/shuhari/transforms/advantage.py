@@ -59,8 +59,8 @@ class Advantage:
     """Baseline that is subtracted over the `unit`: its `mean` (GRPO), the mean of the others (`leave-one-out`, RLOO),
     or `none`."""
     unit: str = "group"
-    """What is compared: the `group` of one problem, the `batch`, the next steps of one `state` in a tree, or rows that
-    share a whole number in the column of this name."""
+    """Samples that are compared: the `group` of one problem, the `batch`, the next steps of one `state` in a tree, or
+    rows that share a whole number in the column of this name."""
     scale: Literal["group", "unit", "batch", "raw", "none"] = "group"
     """Standard deviation to divide by: over the `group` (GRPO), the `unit`, the `batch` of centred numbers, the batch
     of `raw` outcomes, or `none` (Dr. GRPO)."""
@@ -80,9 +80,9 @@ class Advantage:
     """Column [B] or [B, K] that is compared in the place of the outcome, such as `return`; "" takes the outcome of
     `reward`."""
     level: Literal["row", "turn"] = "row"
-    """Whether each `row` or each `turn` of it gets one number."""
+    """Unit that gets one number: each `row`, or each `turn` of it."""
     turns: Literal["pooled", "by-number"] = "pooled"
-    """Whether all turns of a unit are compared (`pooled`), or first with first, second with second (`by-number`); for
+    """Turns that are compared: all of a unit (`pooled`), or first with first, second with second (`by-number`); for
     `level = "turn"`."""
     virtual: Count = 0
     """Number of imagined samples of outcome `best` in the statistics of every group (NGRPO has 1); 0 is off."""

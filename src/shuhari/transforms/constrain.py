@@ -39,7 +39,7 @@ class Constrain:
     multiplier: str = ""
     """Role of the Lagrange multiplier whose value is the price of the cost; "" leaves the advantage as it is."""
     share: bool = True
-    """Whether the priced advantage is divided by 1 + the multiplier, which keeps its size; false for FOCOPS."""
+    """Divide the priced advantage by 1 + the multiplier, which keeps its size; false for FOCOPS."""
     advantage: str = "advantage"
     """Column with the advantages that the price is taken off."""
     needs: tuple[Need, ...] = field(default=(), init=False)

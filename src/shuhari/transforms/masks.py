@@ -37,7 +37,7 @@ class Masks:
     n: Length = 1
     """Number of masks drawn for each row; more make the bound less noisy and cost a forward pass each."""
     law: Literal["random", "quadrature"] = "random"
-    """How mask levels are chosen: `random`, uniform with equal weights, or `quadrature`, fixed Gauss-Legendre nodes
+    """Choice of the mask levels: `random`, uniform with equal weights, or `quadrature`, fixed Gauss-Legendre nodes
     (GDPO)."""
     needs = ()
     reads = ()

@@ -50,14 +50,14 @@ class Gae:
     reward: str = "reward"
     """Column [B, K] with the rewards that are credited."""
     level: CreditLevel = "auto"
-    """What counts as one step: a `decision` (token or action), a `row`, a turn (`segment`) or an `episode`; `auto` is
-    decision for text, row for the rest."""
+    """Unit that counts as one step: a `decision` (token or action), a `row`, a turn (`segment`) or an `episode`; `auto`
+    is decision for text, row for the rest."""
     scale: bool | Literal["batch", "none"] = False
-    """Whether advantages are normalised to mean 0 and standard deviation 1 over the batch (true or `batch`); false
-    leaves them as they are."""
+    """Normalise advantages to mean 0 and standard deviation 1 over the batch (true or `batch`); false leaves them as
+    they are."""
     bootstrap_truncated: bool = False
-    """Whether text cut at its length limit bootstraps from the value before its last token; false counts the cut as an
-    end of value 0."""
+    """Bootstrap text cut at its length limit from the value before its last token; false counts the cut as an end of
+    value 0."""
     stream: str = "rl"
     """Stream that loses weight on ungraded rows, and whose rows the normalisation is over."""
     into: str = "advantage"
@@ -102,11 +102,11 @@ class Returns:
     reward: str = "reward"
     """Column [B, K] with the rewards that are summed."""
     level: CreditLevel = "auto"
-    """What counts as one step: a `decision` (token or action), a `row`, a turn (`segment`) or an `episode`; `auto` is
-    decision for text, row for the rest."""
+    """Unit that counts as one step: a `decision` (token or action), a `row`, a turn (`segment`) or an `episode`; `auto`
+    is decision for text, row for the rest."""
     scale: bool | Literal["batch", "none"] = False
-    """Whether the advantages, not the returns, are normalised to mean 0 and standard deviation 1 over the batch (true
-    or `batch`); false leaves them as they are."""
+    """Normalise the advantages, not the returns, to mean 0 and standard deviation 1 over the batch (true or `batch`);
+    false leaves them as they are."""
     stream: str = "rl"
     """Stream that loses weight on ungraded rows, and whose rows the normalisation is over."""
     into: str = "advantage"

@@ -42,7 +42,8 @@ class Weigh:
     most: Ratio = 20.0
     """Upper bound of the weights; inf for none, 20 is AWR's."""
     scale: Literal["none", "batch"] = "none"
-    """Whether advantages are first normalised to mean 0 and standard deviation 1 over the `batch`, or not (`none`)."""
+    """Normalisation of the advantages before they are weighed: mean 0 and standard deviation 1 over the `batch`, or
+    `none`."""
     of: str = "rl"
     """Stream whose decisions are weighed; others get weight 0."""
     stream: str = "worth"

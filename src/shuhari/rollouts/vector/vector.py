@@ -90,7 +90,7 @@ class VectorRollout:
     """Number of slots that the lanes are divided into, so that the policy decides for one while workers step the
     others; 1 is no ring."""
     asks: bool = False
-    """Whether the curriculum chooses each episode's start and its largest number of steps."""
+    """Let the curriculum choose each episode's start and its largest number of steps."""
     timeout: AtLeast0 = PATIENCE
     """Seconds that a step or a reset of the environments may take before the run ends; 0 sets no limit."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"limit": 0})
