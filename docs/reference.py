@@ -191,12 +191,14 @@ def settings_of(cls: Any, preset: Any = None) -> Iterator[str]:
     if not described:
         yield "No settings."
         return
-    yield row("setting", "what it takes", "default")
-    yield row("---", "---", "---")
+    told = any(s["doc"] for s in described)
+    yield row("setting", "what it takes", "default", *["what it is"] * told)
+    yield row("---", "---", "---", *["---"] * told)
     for s in described:
         default = "required" if s["required"] else f"`{json.dumps(s['default'])}`"
         default = default.replace("`null`", "nothing").replace('"inf"', "inf")
-        yield row(f"`{s['name']}`", takes(s["type"], s["bounds"]), default)
+        doc = [s["doc"].replace("|", "\\|")] * told
+        yield row(f"`{s['name']}`", takes(s["type"], s["bounds"]), default, *doc)
 
 
 def takes(kind: str, bounds: str) -> str:

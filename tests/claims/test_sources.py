@@ -116,7 +116,7 @@ def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_two_programs_have_two_digests(one: str, other: str) -> None:
-    assert sources._digest_tree(ast.parse(one)) != sources._digest_tree(ast.parse(other))
+    assert sources.sources._digest_tree(ast.parse(one)) != sources.sources._digest_tree(ast.parse(other))
 
 
 def test_a_digest_is_that_of_any_python() -> None:
@@ -131,3 +131,10 @@ def test_a_module_is_the_same_while_it_does_the_same(tmp_path: Path) -> None:
         path.write_text(text)
         digests.append(sources._digest_tree(sources._parse(path)))
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_sentence_under_a_setting_is_part_of_no_digest() -> None:
+    plain = "class A:\n    rate: float = 0.5\n    n: int = 1\n"
+    told = plain.replace("0.5\n", '0.5\n    """The share of prompts."""\n')
+    assert sources._digest_tree(ast.parse(plain)) == sources._digest_tree(ast.parse(told))
+    assert sources._digest_tree(ast.parse(plain)) != sources._digest_tree(ast.parse(told.replace("0.5", "0.6")))

@@ -220,12 +220,16 @@ class Documented:
     one: int = 0
     late: int = 0
     silent: int = 0
+    own: int = 0
+    """How many there are:
+    a whole number."""
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [("one", "numbers in [0, 1]"), ("two", "numbers in [0, 1]"), ("three", "text (a word; or two), by name"),
-     ("four", "four > 0 bounds it"), ("late", "`late` is told here"), ("silent", "")],
+     ("four", "four > 0 bounds it"), ("late", "`late` is told here"), ("silent", ""),
+     ("own", "How many there are: a whole number")],
 )  # fmt: skip
 def test_a_setting_is_told_by_the_docstring_of_its_class(name: str, says: str) -> None:
     assert describe_setting(Documented, name) == says

@@ -1,6 +1,6 @@
-"""Why a reward is 0 everywhere, tried out on the answers that a run has kept and not only listed: whether they are right
-by a grader that compares numbers by value, whether they contain the reference answer, whether they were cut, whether the
-model's chat template was left out.
+"""Why a reward is 0 everywhere, tried on the answers that a run has kept: whether they are right by a grader that
+compares numbers by value, whether they contain the reference answer, whether they were cut, whether the model's chat
+template was left out.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Union
 
+from shuhari.kernel.field_docs import read_field_docs
+
 WORDS: dict[Any, str] = {
     int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "nothing"
 }  # fmt: skip
@@ -31,8 +33,11 @@ def take_sentence(doc: str) -> str:
 
 
 def describe_setting(cls: Any, name: str) -> str:
-    """What the docstring of a class says of one of its settings: what follows `name:`, or else the clause that names it
-    beside its bounds (`name > 0`) or between backquotes. "" if it says nothing."""
+    """What a class says of one of its settings: the sentence under it; else, in the docstring of the class, what
+    follows `name:`, or the clause that names it beside its bounds (`name > 0`) or between backquotes. "" if it says
+    nothing."""
+    if own := read_field_docs(cls).get(name):
+        return own.rstrip(".")
     text = " ".join((inspect.getdoc(cls) or "").split())
     if text.startswith(f"{cls.__name__}("):  # which a dataclass without a docstring has
         return ""
@@ -79,8 +84,8 @@ def summarise(kind: str, name: str) -> dict[str, Any]:
 
 def describe(kind: str, name: str) -> dict[str, Any]:
     """All that is known of a component before it is made: `doc`, what its `module` says, `settings` (name, type,
-    bounds, default, required) and what it `declares` with its defaults (`note`: why not, where that hangs on settings
-    that it needs). LookupError for a kind or a component that there is not."""
+    bounds, default, required, doc) and what it `declares` with its defaults (`note`: why not, where that hangs on
+    settings that it needs). LookupError for a kind or a component that there is not."""
     from shuhari.data import nearest
     from shuhari.kernel import registry
 
@@ -111,11 +116,13 @@ def _read_module(cls: type) -> str:
 
 
 def describe_settings(cls: Any, preset: Mapping[str, Any] = MappingProxyType({})) -> list[dict[str, Any]]:
-    """The settings of a dataclass: name, type, bounds, default, required. preset: defaults in the place of its own."""
+    """The settings of a dataclass: name, type, bounds, default, required, doc (the sentence under it). preset: defaults
+    in the place of its own."""
     from shuhari import bounds
 
     hints = bounds.hints(cls)
-    return [_read_setting(f, hints[f.name], preset) for f in fields(cls) if f.init]
+    docs = read_field_docs(cls)
+    return [_read_setting(f, hints[f.name], preset) | {"doc": docs.get(f.name, "")} for f in fields(cls) if f.init]
 
 
 def _read_setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[str, Any]:

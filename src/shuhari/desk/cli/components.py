@@ -64,6 +64,9 @@ def components(
     if shown["settings"]:
         rows = [(s["name"], s["type"], s["bounds"], _format_default(s)) for s in shown["settings"]]
         print_table(("setting", "type", "expected", "default"), rows)
+        for s in shown["settings"]:
+            if s["doc"]:
+                say(f"{s['name']}: {s['doc']}")
     for key, value in shown["declares"].items():
         say(f"{key:<8} {', '.join(map(str, value)) if isinstance(value, list) else value}")
     if shown["note"]:

@@ -1,0 +1,50 @@
+"""The sentence under a setting: a text below a field of a dataclass says what the field means.
+
+    rate: Share = 0.5
+    \"\"\"The share of prompts that get a hint; 0 turns hints off.\"\"\"
+
+Editors, mkdocstrings and pydantic read these too. They are part of no digest.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+
+@cache
+def read_field_docs(cls: Any) -> Mapping[str, str]:
+    """name -> sentence of the fields of a dataclass, those of its bases too, each on one line. Empty if the source of
+    the class cannot be read."""
+    out: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if is_dataclass(base):
+            out |= _read(base)
+    return MappingProxyType(out)
+
+
+def _read(cls: Any) -> dict[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):  # typed in at a prompt, or made by code
+        return {}
+    (top,) = [node for node in tree.body if isinstance(node, ast.ClassDef)][:1] or [None]
+    body = [] if top is None else top.body
+    out = {}
+    for field, text in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text(text):
+            assert isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            out[field.target.id] = " ".join(str(text.value.value).split())
+    return out
+
+
+def is_text(node: ast.AST) -> bool:
+    """Whether a statement is a text and nothing else, as docstrings are."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
