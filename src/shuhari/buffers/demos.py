@@ -59,8 +59,8 @@ class Demos:
     """How much of a multi-turn episode the model sees at each turn, as in the rollout `episode`; None shows all of
     it."""
     imitate: Literal["solution", "answer"] = "solution"
-    """What is imitated if a problem has no solution: with "solution" that is an error, with "answer" its answer is
-    shown."""
+    """Text to imitate: "solution" needs one in every problem; "answer" takes the problem's answer if it has no
+    solution."""
     where: Mapping[str, Any] = EMPTY
     """Values that the `info` of a problem must have, by name (a list: any of these); empty takes every problem."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})

@@ -35,8 +35,8 @@ class Fresh:
     """Groups (prompts with all of their samples) in a batch, or decisions if `unit` is "decision"; as `n_steps` times
     `n_envs` in Stable-Baselines3."""
     unit: Literal["group", "decision"] = "group"
-    """What `size` counts: "group" for prompts that are sampled several times, "decision" for steps of environments side
-    by side."""
+    """Unit of `size`: "group" for prompts that are sampled several times, "decision" for steps of environments side by
+    side."""
     stream: str = "rl"
     """Name of the weights `weight/<stream>` that the rows carry; losses with this stream learn from them."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"batches": [], "have": 0})

@@ -56,8 +56,8 @@ class Preferences:
     shuffle: bool = True
     """Whether each pass through a finite split has a random order of its own."""
     links: Literal["auto", "pairs", "labels"] = "auto"
-    """How the rows are linked: "pairs" for DPO, "labels" for KTO (a pair is then a good and a bad answer); "auto" takes
-    pairs if the problems have them."""
+    """Kind of data: "pairs" for DPO, "labels" for KTO (a pair is then a good and a bad answer); "auto" takes pairs if
+    the problems have them."""
     role: str = "policy"
     """Role of the model that learns from them, by whose tokenizer they are encoded."""
     stream: str = "rl"

@@ -52,8 +52,8 @@ class Played:
 
     stamps = ("reward/*",)
     policy: str = "expert"
-    """Who plays: `expert` (the task's own), `random` (uniform actions), or a function of (observation, generator) ->
-    action, as a dotted path or `file.py:function`."""
+    """Policy that plays: `expert` (the task's own), `random` (uniform actions), or a function of (observation,
+    generator) -> action, as a dotted path or `file.py:function`."""
     episodes: Length = 20
     """Episodes that are played, one for each problem."""
     epsilon: Share = 0.0
@@ -193,7 +193,7 @@ class Stored:
     reward: str = "task"
     """Name that the `rewards` of an `.npz` file get: column `reward/<name>`, weighted by `reward.weights.<name>`."""
     layout: Literal["d4rl", "ogbench"] = "d4rl"
-    """What `terminals` of an `.npz` file mark: "d4rl", that the episode ended by itself; "ogbench", the last
+    """Meaning of `terminals` in an `.npz` file: "d4rl", that the episode ended by itself; "ogbench", the last
     observation of a recording that was cut there (its action is left out)."""
 
     def __post_init__(self) -> None:

@@ -35,8 +35,8 @@ class Deepen:
     most: Length = 32
     """Samples of a prompt in all, both rounds, at most; at `rollout.n` there is no second round."""
     schedule: Schedule = "equal"
-    """How much weight hard prompts get: "equal", as much as one that is half solved; "hard", up to twice that (with
-    `most` = 64 in the paper)."""
+    """Weight of hard prompts: "equal", as much as one that is half solved; "hard", up to twice that (with `most` = 64
+    in the paper)."""
     scaled: bool = False
     """Whether advantages are divided by the group's standard deviation; set it as `advantage.scale = "group"` is."""
     measure: str = "score"

@@ -43,8 +43,8 @@ class Mbtl:
     trainings: Length = 15
     """Runs in all, one for each context that is trained in."""
     pick: Literal["mbtl", "random", "equidistant", "independent"] = "mbtl"
-    """How the next context is chosen: "mbtl" by a Gaussian process, "random", "equidistant", or "independent" (each in
-    turn, its policy used there alone)."""
+    """Rule for the next context: "mbtl" by a Gaussian process, "random", "equidistant", or "independent" (each in turn,
+    its policy used there alone)."""
     beta: Literal["one", "inverse", "log"] = "log"
     """Weight of the uncertainty after k trainings: "one", "inverse" 1 / (k + 1), or "log" sqrt(log(k + 1)), that of the
     paper's results."""

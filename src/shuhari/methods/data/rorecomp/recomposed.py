@@ -60,7 +60,7 @@ class Recomposed:
     above: float = 0.0
     """Outcome above which an answer is right."""
     pick: Literal["length", "random"] = "length"
-    """How answers are taken: by "length", or as many at "random", a control."""
+    """Order in which answers are taken: by "length", or at "random", a control with as many answers."""
     stream: str = "rl"
     """Name of the weights `weight/<stream>`; rows that weigh nothing on it do not count as answers."""
     name: str = "recomposed"

@@ -42,12 +42,12 @@ class Safety:
     """
 
     by: Literal["chunk", "answer", "reject", "nothing"] = "chunk"
-    """Over what S is taken: each "chunk" of tokens, at its end; the whole "answer"; "reject" drops answers with S below
-    1/2; "nothing" imitates all."""
+    """Text whose safety weighs a token: each "chunk" up to its end, or the whole "answer"; "reject" drops answers below
+    1/2, "nothing" imitates all."""
     size: Length = 5
     """Tokens of a chunk; the last one may be shorter."""
     prior: ProperShare = 0.5
-    """Share of the answers that are safe, before they are read."""
+    """Share of answers that are safe, as assumed before one is read."""
     safe: str = "reference"
     """Role of the aligned model, which gives safe answers their probability."""
     unsafe: str = "guard"

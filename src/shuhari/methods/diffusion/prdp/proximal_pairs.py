@@ -49,7 +49,8 @@ class ProximalPairs:
     advantage: str = "advantage"
     """Name of the column with the advantage, or with the reward."""
     score: str = "log_prob"
-    """What a model gives of each decision for the log-ratio: `log_prob`, or another method of its distributions."""
+    """Number of each decision that log-ratios are made of: `log_prob`, or another method of the model's
+    distributions."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
     least_n = 2

@@ -44,7 +44,7 @@ class Asymmetric:
     """Base of the length factor, above 1: 1.00001 for thousands of tokens; 1 + 1 / L for answers of up to L tokens
     makes the largest factor 1.63."""
     shape: Literal["both", "kl", "length"] = "both"
-    """What is changed: the KL weight ("kl"), the advantage of long wrong answers ("length"), or "both"."""
+    """Part of the method that acts: the KL weights ("kl"), the blame for long wrong answers ("length"), or "both"."""
     solved: float = 1.0
     """Outcome from which on an answer counts as right."""
     reward: str = "reward/score"

@@ -37,7 +37,7 @@ class Loop:
     weight: Annotated[Number, Bounds(0)] = 1.0
     """Penalty if all of an answer is a loop, or a schedule; the reward is -weight times the share."""
     by: Literal["share", "any"] = "share"
-    """What the penalty goes by: the "share" of the answer that is the loop, or the whole weight for "any" loop."""
+    """Size of the penalty: by the "share" of the answer that is the loop, or the whole weight for "any" loop."""
 
     def __post_init__(self) -> None:
         check(self)

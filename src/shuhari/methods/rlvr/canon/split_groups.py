@@ -41,8 +41,8 @@ class Halves:
     """
 
     metric: Literal["entropy", "length", "order"] = "entropy"
-    """What splits a group: "entropy" (mean over an answer's tokens before the update, nats), "length" in tokens, or
-    "order" of sampling, a control."""
+    """Metric that splits a group: "entropy" (mean over an answer's tokens before the update, nats), "length" in tokens,
+    or "order" of sampling, a control."""
     mu: Fraction = 0.5
     """Weight of the comparison with the other half, or a schedule; 1/2 in even groups is the outcome less the group's
     mean."""

@@ -49,8 +49,8 @@ class Jump:
     scale: float = 1.0
     """Factor of the predicted change; 0 is no jump, and the paper tries 0.5 to 4."""
     fit: Literal["learnt", "linear"] = "learnt"
-    """How the change is predicted: "learnt" by small nets, as in the paper; "linear" adds that of the last `ahead`
-    steps once more."""
+    """Prediction of the change: "learnt" by small nets, as in the paper; "linear" adds that of the last `ahead` steps
+    once more."""
     size: Length = 256
     """Width of the small nets."""
     epochs: Length = 1000

@@ -29,7 +29,7 @@ class Repetition:
     n: Length = 4
     """Length of an n-gram, in words or characters; choose it longer than what right answers repeat."""
     unit: Literal["word", "character"] = "word"
-    """What an n-gram is made of: a "word" between white space, or a "character"."""
+    """Pieces of an n-gram: each a "word" between white space, or a "character"."""
     weight: Number = 1.0
     """Penalty if all n-grams repeat earlier ones, or a schedule; the reward is -weight times the share."""
 
