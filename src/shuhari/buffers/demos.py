@@ -29,31 +29,40 @@ from shuhari.tasks.source import has_values
 @register("buffer", "demos")
 @dataclass
 class Demos:
-    """Each draw yields `draws` batches of `size` rows on `stream`: prompt, then solution and end token, all decided.
+    """Demonstrations for supervised fine-tuning: the solutions of a task's problems, as rows of prompt, solution and
+    end token.
 
-    It walks the problems of `split` from index `offset` on, so that an endless task gives other problems than the
-    curriculum takes (which counts from 0). A finite split is walked round and round, each pass in an order of its own
-    (`shuffle`). `where`: of those problems alone whose `info` has these values (of a list, any of them). A solution is
-    text, a tuple of texts (joined as they are), or token ids; where there is none, `imitate = "answer"` shows the
-    answer. Where the task gives the problem an environment, a solution is its turns: they are played there, each with
-    an end token, and what the environment says in between is no decision; `context` is the window through which they
-    are seen, as of the rollout `episode`. `logp` is unknown (NaN), so that ratios refuse these rows. Numbers of a
-    problem's `info` are columns `info/<name>` [B], NaN where it has none. Charged:
-    `decisions`, those of the rows, as of samples. Raises ValueError for a problem without, and for turns that the
-    environment does not take.
+    Each draw yields `draws` batches of `size` rows on `stream`. A solution is text, a tuple of texts (joined as they
+    are), or token ids. If the task gives the problem an environment, a solution is its turns: they are played there,
+    each with an end token, and what the environment says in between is no decision. `logp` is unknown (NaN), so that
+    ratios refuse these rows. Numbers of a problem's `info` are columns `info/<name>` [B], NaN if it has none. Charged:
+    `decisions`, those of the rows, as of samples. Raises ValueError for a problem without a solution, and for turns
+    that the environment does not take.
     """
 
     samples = False
     size: Size = 64
+    """Demonstrations in a batch, a row each."""
     draws: Count = 1
+    """Batches that are drawn in each step."""
     split: str = "train"
+    """Split of the task whose problems are walked through."""
     offset: Count = 1_000_000
+    """Index of the first problem; large, so that an endless task gives other problems than RL, which counts from 0."""
     shuffle: bool = True
+    """Whether each pass through a finite split has a random order of its own."""
     role: str = "policy"
+    """Role of the model that learns from them, by whose tokenizer they are encoded."""
     stream: str = "ce"
+    """Name of the weights `weight/<stream>` that the rows carry; the imitating loss has the same stream."""
     context: Window | None = None
+    """How much of a multi-turn episode the model sees at each turn, as in the rollout `episode`; None shows all of
+    it."""
     imitate: Literal["solution", "answer"] = "solution"
+    """Text to imitate: "solution" needs one in every problem; "answer" takes the problem's answer if it has no
+    solution."""
     where: Mapping[str, Any] = EMPTY
+    """Values that the `info` of a problem must have, by name (a list: any of these); empty takes every problem."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
     chosen: dict[str, Source] = field(init=False, repr=False, default_factory=dict)
 

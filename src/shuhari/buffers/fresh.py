@@ -24,16 +24,21 @@ from shuhari.transforms.streams import find_carried
 @register("buffer", "fresh")
 @dataclass
 class Fresh:
-    """Fills with collected batches until `size` units carry weight on `stream`, then yields them as one batch.
+    """On-policy buffer: gathers what the policy samples until there are `size` groups (or decisions), then yields all
+    of it once, as one batch.
 
-    unit: `group`, or `decision` where a vector rollout feeds it. Groups that filters left without weight do not count,
-    so the run collects more in their place; a draw leaves out the groups that weigh nothing on any stream. Rows of
-    episodes that ended in an error weigh 0.
+    Groups that filters left without weight on `stream` do not count, so the run collects more in their place; a draw
+    leaves out the groups that weigh nothing on any stream. Rows of episodes that ended in an error weigh 0.
     """
 
     size: Size = 64
+    """Groups (prompts with all of their samples) in a batch, or decisions if `unit` is "decision"; as `n_steps` times
+    `n_envs` in Stable-Baselines3."""
     unit: Literal["group", "decision"] = "group"
+    """Unit of `size`: "group" for prompts that are sampled several times, "decision" for steps of environments side by
+    side."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` that the rows carry; losses with this stream learn from them."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"batches": [], "have": 0})
 
     @property

@@ -29,21 +29,29 @@ from shuhari.transforms.streams import find_carried
 @register("buffer", "groups")
 @dataclass
 class Groups:
-    """Each step draws up to `size` groups at random out of those of earlier steps, and wants nothing collected.
+    """Replays whole groups (all samples of a prompt) of earlier steps, with the log-probabilities and advantages that
+    they had.
 
-    Kept are the `capacity` newest: of each problem the newest group alone, and only those whose mean outcome lies
-    strictly between `low` and `high`. A problem that this step has sampled is not drawn, so that no batch has old and
-    new samples of it. What models were asked about the rows (needs) is not kept: it is asked again at every draw.
-    reward: the outcome; rows weigh what they weighed on `stream`. name: draws depend on it.
+    Each step draws up to `size` groups at random and wants nothing collected. Of each problem the newest group alone is
+    kept, and only groups whose mean outcome lies strictly between `low` and `high`. A problem that this step has
+    sampled is not drawn, so that no batch has old and new samples of it. What models were asked about the rows (needs)
+    is not kept: it is asked again at every draw. Rows weigh what they weighed on `stream`.
     """
 
     size: Count = 32
+    """Groups that are drawn at random in each step, at most; 0 draws none."""
     capacity: Size = 512
+    """Groups that are kept, the newest."""
     low: float = 0.0
+    """Mean outcome that a group must lie above to be kept; 0 leaves out groups in which every sample failed."""
     high: float = 1.0
+    """Mean outcome that a group must lie below to be kept; 1 leaves out groups in which every sample was right."""
     reward: str = "reward"
+    """Reward column that is the outcome of a sample; `reward` is the weighted sum that is trained."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` that the rows carry; losses with this stream learn from them."""
     name: str = "groups"
+    """Name that seeds the random draws; give each buffer of a run its own."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"kept": None, "new": [], "sampled": []})
 
     @property

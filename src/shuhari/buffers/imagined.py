@@ -25,19 +25,28 @@ from shuhari.ports.declares import together
 @register("buffer", "imagined")
 @dataclass
 class Imagined:
-    """To each draw of the buffer `of`, B transitions that were seen, adds `horizon` times B imagined ones: from each
-    state the policy's action and what a random member of the model `world` predicts, and so on from there.
+    """Adds short rollouts of the policy in a learned model of the world to each batch of real transitions (MBPO).
 
-    Imagined rows carry `stream`, and so does the share `real` of those that were seen (MBPO's 0.05), the first of a
-    draw; all that were seen carry `seen`, from which the model learns. No episode ends in imagination."""
+    To each draw of `of`, B transitions that were seen, `horizon` times B imagined ones are added: from each state the
+    policy's action and what a random member of the model `world` predicts, and so on from there. Imagined rows carry
+    `stream`, and so does the share `real` of those that were seen, the first of a draw; all that were seen carry
+    `seen`. No episode ends in imagination.
+    """
 
     of: Buffer
+    """Buffer of the real transitions, such as `replay`."""
     horizon: Length = 1
+    """Steps that are imagined from each real state, one after the other."""
     real: Share = 0.05
+    """Share of the real transitions that actor and critic learn from beside the imagined ones; 0.05 in MBPO."""
     world: str = "world"
+    """Role of the model of the world, which predicts the next state and the reward."""
     policy: str = "policy"
+    """Role of the policy that acts in the imagined rollouts."""
     stream: str = "rl"
+    """Name of the weights that mark the rows for actor and critic: the imagined ones, and the share `real`."""
     seen: str = "world"
+    """Name of the weights that mark the real rows, from which the model of the world learns."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -25,17 +25,22 @@ from shuhari.tasks.views import flatten
 @register("recording", "minari")
 @dataclass
 class Minari:
-    """The data set `id` (`D4RL/pointmaze/umaze-v2`), or the one in the directory `path`. episodes: the first so many
-    (0: all). columns: names in the episodes' `infos` that become columns. reward: the name of its reward.
+    """A data set of Minari, by its `id` in the local store or by the directory that it is in.
 
     Nested observations become flat ones, keys joined by "/". Raises ModuleNotFoundError with the command that installs
-    Minari, LookupError for a data set that is not here, ValueError for a name that its infos lack."""
+    Minari, LookupError for a data set that is not here, ValueError for a name that its infos lack.
+    """
 
     id: str = ""
+    """Name in the local store of Minari, such as `D4RL/pointmaze/umaze-v2`; give this or `path`."""
     path: str = ""
+    """Directory of a data set in Minari's format; give this or `id`."""
     episodes: Count = 0
+    """Episodes that are read, the first ones; 0 reads all."""
     columns: tuple[str, ...] = ()
+    """Names in the episodes' `infos` that become columns of the data set."""
     reward: str = "task"
+    """Name that its rewards get: column `reward/<name>`, weighted by `reward.weights.<name>`."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -23,15 +23,17 @@ from shuhari.ports.declares import together
 @register("buffer", "mixture")
 @dataclass
 class Mixture:
-    """Joins the draws of its `buffers`, first with first; where one has fewer draws the others go on alone.
+    """Joins the batches of several buffers into one: the first draw of each, then the second of each, and so on.
 
-    Rows that a member did not mark for a stream weigh 0 on it, so each term sees its own. Successors of replayed rows
-    come along, and `Batch.successors` finds them: those of `ahead` decisions, as many as an n-step target needs. The
-    members are told events and saved on their own, like every component.
+    If one has fewer draws, the others go on alone. Rows that a member did not mark for a stream weigh 0 on it, so each
+    term sees its own. Successors of replayed rows come along, and `Batch.successors` finds them. The members are told
+    events and saved on their own, like every component.
     """
 
     buffers: Mapping[str, Buffer]
+    """Name -> buffer; the names are free, and are parts of the keys of their settings."""
     ahead: Length = 1
+    """Decisions after each replayed row that come along; set it to n for n-step targets."""
 
     def __post_init__(self) -> None:
         check(self)

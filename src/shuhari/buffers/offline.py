@@ -35,41 +35,56 @@ SPLITS = ("train", "test")
 @register("buffer", "offline")
 @dataclass
 class Offline:
-    """`draws` batches of `size` transitions a step out of the data set `data`.
+    """Offline RL: each step draws `draws` batches of `size` transitions from a recorded data set, and nothing is
+    collected.
 
-    by: "": each transition once an epoch, in an order of its own each epoch. Else the name of a column (`return`, the
-    reward of the whole episode, is always there): transitions are drawn with replacement, in proportion to its value to
-    the `power`; with a `temperature` above 0 to exp(value / temperature), the values of the data set scaled to [0, 1]
-    (Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Trajectory Weighting", equation 6).
-
-    episodes: so many of the data set's (0: all), the first of an order that `seed` names, so that a smaller subset is
-    part of a larger one. test: the share of episodes that is held out, for evaluation alone. role: whose decisions the
-    actions are, as it would have made them. name: draws depend on it.
+    Without `by`, each transition comes once an epoch, in an order of its own each epoch. Else they are drawn with
+    replacement, in proportion to w = value^`power`, or with a temperature T above 0 to w = exp(value / T), the values
+    of the data set scaled to [0, 1] (Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Trajectory Weighting",
+    equation 6).
 
     Columns: those of the data set; `reward`, by the run's weights at the step; `action`; `logp`, which is unknown
-    (NaN), but for the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`; `to_go`
-    [N, 1], the rewards from the decision on, discounted by `gamma` (nothing stands for what a cut episode would have
-    earned): `returns` needs whole episodes, which draws of transitions are not. As the
-    first batch of a stage is drawn, `Loaded` tells the whole data set, from which normalisers take their statistics; a
-    run that is resumed, and each later stage, tells it `again`. ValueError where the data set is not the task's,
-    or is another one than when the run began.
+    (NaN), but for the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`, the reward
+    of the whole episode; `to_go` [N, 1], the rewards from the decision on, discounted by `gamma` (nothing stands for
+    what a cut episode would have earned): `returns` needs whole episodes, which draws of transitions are not.
+
+    As the first batch of a stage is drawn, `Loaded` tells the whole data set, from which normalisers take their
+    statistics; a run that is resumed, and each later stage, tells it `again`. ValueError if the data set is not the
+    task's, or is another one than when the run began.
     """
 
     samples = False
     bootstraps = True
     data: Recording
+    """The data set: `file`, `minari`, `played` by a scripted policy, or several `joined`."""
     size: Size = 256
+    """Transitions that are drawn for a batch."""
     draws: Count = 1
+    """Batches that are drawn in each step."""
     by: str = ""
+    """Column by which transitions are drawn more often, such as `return` (the episode's total reward); "" takes each
+    once an epoch."""
     power: float = 1.0
+    """Exponent of the value of `by`: 0 draws all alike, above 1 prefers large values more; it has no effect with a
+    temperature."""
     temperature: AtLeast0 = 0.0
+    """Temperature of drawing by exp(value / temperature), values scaled to [0, 1]; small prefers the best, 0 draws by
+    `power` instead."""
     episodes: Count = 0
+    """Episodes to learn from, in a random order by `seed`, so that a smaller subset is part of a larger one; 0: all."""
     test: ShareBelow1 = 0.0
+    """Share of the episodes that is held out, for evaluation alone."""
     gamma: Share = 1.0
+    """Discount factor of the column `to_go` alone; losses have one of their own."""
     role: str = "policy"
+    """Role of the policy whose actions these count as; it turns recorded actions into what it would have stored."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` that the rows carry; losses with this stream learn from them."""
     seed: Seed = 0
+    """Seed of the choice of episodes, and of a data set that is `played`; it does not change with the seed of the
+    run."""
     name: str = "offline"
+    """Name that seeds the random draws; give each buffer of a run its own."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"at": 0, "order": 0, "told": False, "digest": ""}
     )

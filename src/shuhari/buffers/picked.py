@@ -30,14 +30,15 @@ from shuhari.tasks.source import Listed
 @register("buffer", "chosen_solutions")
 @dataclass
 class Picked:
-    """Each draw is `size` solutions on `stream`, as rows of the buffer `demos`: prompt, then solution and end token, of
-    unknown log-probability. It walks the picked problems round and round, each pass in an order of its own.
+    """Demonstrations of chosen problems alone: solutions of those that the policy solves neither too seldom nor too
+    often as the stage begins.
 
-    At its first draw of a stage, before anything is learnt there, it looks at the first `pool` problems of `split` (0:
-    all of them), and has each answered `n` times by the run's rollout (0: as often as any group), graded and charged as
-    probes. Picked are those whose mean outcome `reward` lies in [low, high], an answer that nobody grades left out, in
-    the order of the split: the first `most` (0: all). Without `graded` nothing is sampled, and the first are picked.
-    Where none is, the first problem's solution is drawn with weight 0, so that the stream is there.
+    Each draw is `size` solutions on `stream`, as rows of the buffer `demos`: prompt, then solution and end token, of
+    unknown log-probability. It walks the picked problems round and round, each pass in an order of its own. At its
+    first draw of a stage, before anything is learnt there, it has each of the first `pool` problems answered `n` times
+    by the run's rollout, graded and charged as probes, and picks those whose mean outcome lies in [`low`, `high`], an
+    answer that nobody grades left out, in the order of the split. If none is picked, the first problem's solution is
+    drawn with weight 0, so that the stream is there.
 
     ValueError for a split without end and pool = 0, and for a problem without a solution. Charged: `decisions`, of
     solutions.
@@ -46,16 +47,28 @@ class Picked:
     samples = False
     asks = True
     size: Size = 64
+    """Solutions in a batch, a row each."""
     split: str = "train"
+    """Split of the task whose problems are looked at."""
     pool: Count = 0
+    """Problems that are looked at, the first of the split; 0: all of them, which needs a finite split."""
     most: Count = 0
+    """Problems that are picked, at most, the first that fit; 0 is no limit."""
     graded: bool = True
+    """Whether problems are picked by success rate; false samples nothing and takes the first ones."""
     n: Count = 0
+    """Answers to each problem, of which the mean outcome is taken; 0: as many as a group of the run has
+    (`rollout.n`)."""
     low: Share = 0.0
+    """Mean outcome that a problem must have at least to be picked."""
     high: Share = 1.0
+    """Mean outcome that a problem may have at most to be picked; below 1 it leaves out what is always solved."""
     reward: str = "reward"
+    """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     role: str = "policy"
+    """Role of the model that learns from them, by whose tokenizer they are encoded."""
     stream: str = "ce"
+    """Name of the weights `weight/<stream>` that the rows carry; the imitating loss has the same stream."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"picked": None, "at": 0})
 
     @property

@@ -27,28 +27,43 @@ from shuhari.tasks.source import has_values
 @register("buffer", "preferences")
 @dataclass
 class Preferences:
-    """Each draw yields `draws` batches of `size` problems on `stream`, walked and chosen (`where`) as by `demos`;
-    answers are shown after their prompt, and `logp` is unknown (NaN).
+    """Preference data for DPO, KTO and the like: pairs of a chosen and a rejected answer, or single answers with a
+    label.
 
-    A problem has `info["chosen"]` and `info["rejected"]`, or a `solution` with the truth value `info["label"]`. links:
-    `pairs` [P, 2] of (chosen, rejected) rows; `labels` [P, 1] with a column `label` (a pair is then a good and a bad
-    answer, as in TRL), and `mismatched` [M, 1]: each prompt again with the answer to the next problem of the batch, for
-    KTO's reference point. Links have the numbers of their problem's `info` as columns [P], NaN where it has none, such
-    as `margin`, `weight` and, of pairs, `label` (how likely the chosen one is the better), which losses read.
-    `auto`: `pairs` where the problems have them. ValueError for a problem with neither, or without what its batch goes
-    by, for a text where a loss reads a number, and for labels of batches of one problem.
+    Each draw yields `draws` batches of `size` problems on `stream`, walked as by `demos`; answers stand after their
+    prompt, and `logp` is unknown (NaN). A problem has `info["chosen"]` and `info["rejected"]`, or a `solution` with the
+    truth value `info["label"]`. Links between rows:
+
+      pairs       [P, 2]   (chosen, rejected)
+      labels      [P, 1]   with a column `label`
+      mismatched  [M, 1]   beside labels: each prompt with the answer to the next problem, for KTO's reference point
+
+    Links have the numbers of their problem's `info` as columns [P], NaN if it has none, such as `margin`, `weight` and,
+    of pairs, `label` (how likely the chosen one is the better), which losses read. ValueError for a problem with
+    neither, or without what its batch goes by, for a text where a loss reads a number, and for labels of batches of one
+    problem.
     """
 
     samples = False
     size: Size = 64
+    """Problems in a batch: pairs, or single answers with a label; labels need at least 2."""
     draws: Count = 1
+    """Batches that are drawn in each step."""
     split: str = "train"
+    """Split of the task whose problems are walked through."""
     offset: Count = 0
+    """Index of the first problem; raise it to leave out those before it in an endless split."""
     shuffle: bool = True
+    """Whether each pass through a finite split has a random order of its own."""
     links: Literal["auto", "pairs", "labels"] = "auto"
+    """Kind of data: "pairs" for DPO, "labels" for KTO (a pair is then a good and a bad answer); "auto" takes pairs if
+    the problems have them."""
     role: str = "policy"
+    """Role of the model that learns from them, by whose tokenizer they are encoded."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` that the rows carry; losses with this stream learn from them."""
     where: Mapping[str, Any] = EMPTY
+    """Values that the `info` of a problem must have, by name (a list: any of these); empty takes every problem."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
     chosen: dict[str, Source] = field(init=False, repr=False, default_factory=dict)
 

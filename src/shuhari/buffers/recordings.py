@@ -43,23 +43,29 @@ LAYOUT = ("observations", "actions", "rewards", "terminals", "timeouts")  # of D
 @register("recording", "played")
 @dataclass
 class Played:
-    """Episodes of the task, played by a scripted policy: its problems of `train`, from index `first` on.
+    """A data set for offline RL that a scripted policy makes: it plays the task's problems of `train`.
 
-    policy: `expert` (what the task offers under that name), `random` (uniform over the action space), or a dotted path
-    or `file.py:function` of (observation, generator) -> action. epsilon: the share of uniform actions in between.
-    noise: the standard deviation of normal noise on the actions of a bounded Box, as a share of half its range; what is
-    beyond the bounds is clipped. max_steps: an episode is cut there. Every reward of the task is kept. Where the task
-    gives its problems no environment, an episode is one decision, at the prompt, graded by the task. Raises TypeError
-    for a task of text, ValueError for settings that its actions do not take.
+    Every reward of the task is kept. If the task gives its problems no environment, an episode is one decision, at the
+    prompt, graded by the task. Raises TypeError for a task of text, ValueError for settings that its actions do not
+    take.
     """
 
     stamps = ("reward/*",)
     policy: str = "expert"
+    """Policy that plays: `expert` (the task's own), `random` (uniform actions), or a function of (observation,
+    generator) -> action, as a dotted path or `file.py:function`."""
     episodes: Length = 20
+    """Episodes that are played, one for each problem."""
     epsilon: Share = 0.0
+    """Share of the actions that are uniform ones instead of the policy's."""
     noise: AtLeast0 = 0.0
+    """Standard deviation of normal noise on the actions, as a share of half the range of a bounded Box; results are
+    clipped to the bounds."""
     max_steps: Length = 1000
+    """Decisions after which an episode is cut."""
     first: Count = 1_000_000
+    """Index of the first problem that is played; large, so that an endless task gives other episodes than online
+    training."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -125,11 +131,15 @@ class Played:
 @register("recording", "joined")
 @dataclass
 class Joined:
-    """Several data sets side by side, in order: `parts`, by name. share: name -> the share of its episodes that is
-    taken, the first of them."""
+    """Several data sets as one, one after the other, for offline RL on mixed data.
+
+    ValueError for a share of a part that is not there, and for data sets that differ in their columns.
+    """
 
     parts: Mapping[str, Recording]
+    """Name -> data set; all must have the same columns."""
     share: Mapping[str, PositiveShare] = None  # type: ignore[assignment]
+    """Part -> share of its episodes that is taken, the first ones; a part that is not listed is taken whole."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -169,18 +179,22 @@ class Joined:
 @dataclass
 class Stored:
     """A data set on disk: a directory that `save` or `shuhari export RUN DIR --replay` wrote, or an `.npz` file with
-    the arrays of D4RL and OGBench: `observations`, `actions`, `terminals` and, if there are any, `rewards`,
-    `timeouts` and `next_observations`; others of the same length become columns.
+    the arrays of D4RL and OGBench.
 
-    Where an episode of an `.npz` file has no final observation (no `next_observations`), the last transition has none
-    either, and is left out unless the episode ended there. layout: what `terminals` mark in an `.npz` file: `d4rl`
-    that the episode ended by itself, `ogbench` the last observation of a recording, which was cut there (its action
-    is left out; Park et al. 2025, "OGBench"). reward: the name of what `rewards` says."""
+    Those are `observations`, `actions`, `terminals` and, if there are any, `rewards`, `timeouts` and
+    `next_observations`; others of the same length become columns. If an episode of an `.npz` file has no final
+    observation (no `next_observations`), the last transition has none either, and is left out unless the episode ended
+    there.
+    """
 
     stamps = ("*", "reward/*")
     path: str = ""
+    """Directory of a saved data set, or an `.npz` file; `~` is the home directory."""
     reward: str = "task"
+    """Name that the `rewards` of an `.npz` file get: column `reward/<name>`, weighted by `reward.weights.<name>`."""
     layout: Literal["d4rl", "ogbench"] = "d4rl"
+    """Meaning of `terminals` in an `.npz` file: "d4rl", that the episode ended by itself; "ogbench", the last
+    observation of a recording that was cut there (its action is left out)."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -38,35 +38,50 @@ _LEFT_OUT = frozenset({"parent", "step", "resumes", "leaf", "length"})  # derive
 @register("buffer", "replay")
 @dataclass
 class Replay:
-    """Each step collects `collect` decisions and draws batches of `size` rows uniformly, with replacement: `draws` of
-    them, or `ratio` (where it is above 0) for every new decision. Nothing is drawn before `warmup` decisions, which the
-    first steps collect at once. Rows that decide nothing are never drawn, nor those that weigh nothing on `stream` or
-    whose episode ended in an error. What models were asked about the rows (needs) is not kept: it is asked again at
-    every draw.
+    """Off-policy replay buffer: keeps the newest rows and draws batches of `size` rows with replacement, uniformly or
+    by priority.
 
-    by: a column that says how much there is to learn from a row; a row is drawn with a probability in proportion to its
-    size plus `least`, without which a row of error 0 is never drawn again, to the `power`, and weighs (n p)^-`beta`,
-    divided by the largest such weight of the draw (Schaul et al. 2016, "Prioritized Experience Replay", sections 3.3
-    and 3.4; a schedule may take `beta` to 1). It is news by row: what a loss stamps (`td_error` of temporal
-    differences), what is amended, or a column that is collected. A row of which it is not known yet counts as the
-    largest that is. "": uniformly.
+    Rows that decide nothing are never drawn, nor those that weigh nothing on `stream` or whose episode ended in an
+    error. What models were asked about the rows (needs) is not kept: it is asked again at every draw.
 
-    capacity: rows kept; a closing row takes one too. name: draws depend on it, so two replays of a run have two. Raises
-    TypeError for text, ValueError for more rows at once than the ring holds.
+    With `by`, row i of n is drawn with probability p_i and weighs w_i, divided by the largest w of the draw (Schaul et
+    al. 2016, "Prioritized Experience Replay", sections 3.3 and 3.4):
+
+      p_i ~ (|x_i| + least)^power,   w_i = (n p_i)^-beta,   x the column
+
+    It is news by row: what a loss stamps (`td_error` of temporal differences), what is amended, or a column that is
+    collected. A row of which it is not known yet counts as the largest that is.
+
+    Raises TypeError for text, ValueError for more rows at once than the ring holds.
     """
 
     capacity: Annotated[int, Bounds(2, most=10**8)] = 100_000
+    """Rows that are kept, the newest; the closing row of an episode takes one too."""
     size: Size = 256
+    """Rows (transitions) in a batch."""
     collect: Size = 1
+    """Environment decisions that are collected in each step, before the draws; as `train_freq` in Stable-Baselines3."""
     draws: Count = 1
+    """Batches that are drawn in each step if `ratio` is 0."""
     ratio: AtLeast0 = 0.0
+    """Batches that are drawn for each new decision (the replay ratio); 0 uses `draws`, a number below 1 draws in some
+    steps only."""
     warmup: Count = 0
+    """Decisions that are collected at once by the first steps, before the first draw; as `learning_starts` in
+    Stable-Baselines3."""
     by: str = ""
+    """Column that gives the priority of a row, such as `td_error`; "" draws all rows alike."""
     power: AtLeast0 = 1.0
+    """Exponent of the priority (alpha in prioritized replay); 0 draws all rows alike."""
     least: AtLeast0 = 1e-6
+    """Constant that is added to the size of each priority, without which a row of error 0 is never drawn again."""
     beta: Coefficient = 1.0
+    """Exponent of the importance weights that correct for drawing by priority; 0 is no correction, and a schedule may
+    take it to 1."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` that the rows carry; rows that weigh nothing on it are never drawn."""
     name: str = "replay"
+    """Name that seeds the random draws; give each replay buffer of a run its own."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"ring": None, "tail": [], "seen": 0, "new": 0, "owed": 0.0}
     )

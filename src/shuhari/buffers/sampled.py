@@ -31,31 +31,44 @@ from shuhari.ports import Ctx
 @register("buffer", "kept_answers")
 @dataclass
 class Sampled:
-    """Each step draws `draws` batches of up to `size` answers at random, on `stream`, out of those that it keeps.
+    """Answers that the policy gave as the stage began, kept and drawn at random in every later step: for rehearsal, or
+    as an offline data set.
 
     At its first draw of a stage, before anything is learnt there, it has the run's rollout answer the first `pool`
-    problems of `split` (0: all of them), `n` times each (0: as often as any group), graded and charged as probes. Kept
-    are problems whose mean outcome `reward` lies in [low, high], and of these `all` graded answers, those that are
-    `right` (an outcome of at least `solved`), or `one` of these, the first. They have the log-probabilities with which
-    they were sampled. `Loaded` then tells what is kept, if anything is; else one answer is drawn, of weight 0.
-
-    ValueError for a split without end and pool = 0. name: draws depend on it.
+    problems of `split`, `n` times each, graded and charged as probes. Kept are problems whose mean outcome lies in
+    [`low`, `high`], and of these the answers that `keep` names, with the log-probabilities with which they were
+    sampled. `Loaded` then tells what is kept, if anything is; else one answer is drawn, of weight 0. ValueError for a
+    split without end and pool = 0.
     """
 
     samples = False
     asks = True
     size: Size = 32
+    """Answers in a batch, at most, drawn at random."""
     draws: Count = 1
+    """Batches that are drawn in each step."""
     split: str = "train"
+    """Split of the task whose problems are answered."""
     pool: Count = 0
+    """Problems that are answered, the first of the split; 0: all of them, which needs a finite split."""
     n: Count = 0
+    """Answers to each problem; 0: as many as a group of the run has (`rollout.n`)."""
     low: float = 0.0
+    """Mean outcome that a problem must have at least for its answers to be kept."""
     high: float = 1.0
+    """Mean outcome that a problem may have at most for its answers to be kept; below 1 it leaves out what is always
+    solved."""
     keep: Literal["all", "right", "one"] = "all"
+    """Which answers are kept: "all" that are graded, those that are "right", or "one" right answer for each problem,
+    the first."""
     solved: float = 1.0
+    """Outcome from which on an answer counts as right; lower it if rewards are graded."""
     reward: str = "reward"
+    """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` that the rows carry; losses with this stream learn from them."""
     name: str = "sampled"
+    """Name that seeds the random draws; give each buffer of a run its own."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"kept": None})
 
     @property

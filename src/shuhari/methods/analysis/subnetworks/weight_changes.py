@@ -21,17 +21,21 @@ from shuhari.ports import Ctx
 @register("metric", "weights")
 @dataclass
 class Weights:
-    """The distance between the parameters of `role` and those of `of`, matched by name.
+    """How far the weights of a model have moved from those of another role, such as its own at the start; matched by
+    name.
 
-    `changed`: the share of numbers that differ by more than `tolerance` (>= 0); `distance`: the Euclidean norm of the
+    `changed`: the share of numbers that differ by more than `tolerance`; `distance`: the Euclidean norm of the
     difference, `relative`: that over the norm of `of`. The same of both rounded to bfloat16 (to the nearest, ties to
     even), `<number>_bf16`: what a run in bfloat16 would have seen of the change. A role that stays what another was:
     `[models.start] init = "policy"`.
     """
 
     of: str = "start"
+    """Role whose weights are compared with, such as a frozen copy from the start of the stage."""
     role: str = "policy"
+    """Role whose weights are measured."""
     tolerance: AtLeast0 = 0.0
+    """Difference above which a weight counts as changed, in units of a weight; 0 counts every change."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -19,13 +19,14 @@ from shuhari.ports import Ctx
 @register("transform", "reward_noise")
 @dataclass
 class RewardNoise:
-    """Adds a draw of U(-width / 2, width / 2) to the column `reward` [B, K] of every decision.
+    """Adds uniform noise of mean 0, U(-width / 2, width / 2), to the column `reward` [B, K] of every decision.
 
-    Its mean is 0, so that no policy is paid for longer episodes. A transform of `[collect]`, where each decision comes
-    by once: a replay buffer then keeps what was drawn. `reward/<name>`, reported returns and evaluation are without it.
+    As the mean is 0, no policy is paid for longer episodes. A transform of `[collect]`, where each decision comes by
+    once: a replay buffer then keeps what was drawn. `reward/<name>`, reported returns and evaluation are without it.
     """
 
     width: Coefficient
+    """Width of the uniform noise, in units of the trained reward; 0 adds none."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     reads = ("reward",)
     stamps = ("reward",)

@@ -31,24 +31,32 @@ from shuhari.tasks.snapshots import thaw
 @register("curriculum", "snapshot_starts")
 @dataclass
 class Starts:
-    """For the first `until` environment steps after it was first asked, episodes begin at snapshots of `episodes`
-    episodes that the role `teacher` plays without noise, one every `every` steps; they are truncated after `limit`
-    steps (0: where the task's are). Later they begin where the task does. For lanes that ask (`rollout.asks`).
+    """Lets early episodes begin at states that a teacher has visited, and be short; later ones begin as the task does.
 
-    classes: the snapshots are parted by f = Q(s, pi(s)) of the teacher's `critic` (of several members the first) into
-    so many classes, the least squared distance from whose means they have; a start is a uniform one of a uniform class.
-    1: a uniform one of all.
+    For the first `until` environment steps after it was first asked, an episode begins at a snapshot of the simulator,
+    and is truncated after `limit` steps. Snapshots come from `episodes` episodes that the role `teacher` plays without
+    noise. They are parted by f = Q(s, pi(s)) of the teacher's `critic` (of several members the first) into `classes`
+    classes, those of the least squared distance from the class means; a start is a uniform one of a uniform class. For
+    lanes that ask (`rollout.asks`).
 
     The teacher's steps are charged as `starts/env_steps`. Reports `curriculum/snapshots`, the share of episodes since
-    the last report that began at one. TypeError for a task whose environments have no snapshots."""
+    the last report that began at a snapshot. TypeError for a task whose environments have no snapshots.
+    """
 
     episodes: Length = 10
+    """Episodes that the teacher plays, once, to take snapshots from."""
     every: Length = 10
+    """Steps of an episode between two snapshots, the first one at its beginning."""
     classes: Length = 6
+    """Classes by value that starts are drawn from alike, easy and hard ones; 1 draws from all snapshots uniformly."""
     limit: Count = 100
+    """Steps after which an episode that began at a snapshot is truncated; 0 keeps the task's own limit."""
     until: Count = 10_000
+    """Environment steps of the phase with snapshots; 0 leaves it out. The paper takes a tenth of the budget."""
     teacher: str = "teacher"
+    """Role of the policy that plays the episodes."""
     critic: str = "teacher_critic"
+    """Role of the teacher's critic Q(s, a), by which the snapshots are parted."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"asked": 0, "began": None, "starts": None, "f": []}
     )

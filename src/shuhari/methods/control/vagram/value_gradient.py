@@ -20,19 +20,29 @@ from shuhari.ports import Ctx
 @register("transform", "value_gradient")
 @dataclass
 class ValueGradient:
-    """Stamps `into` [B, J, D]: the gradient of V_j(s') = Q_j(s', mode of the policy) at the true successor s', without
-    one of its own; 0 where that is worth nothing. Norms above the `clip` quantile of the batch, of each critic, are
-    held to it (Voelcker et al. 2022, "Value Gradient weighted Model-Based Reinforcement Learning"; the released code
-    lets norms below 1e5 pass too, and so hardly clips). A transform of a learner, for values move. Rows that do not
-    carry `stream` are 0, and count for no quantile. shuffle: an ablation, in which weights of the same sizes tell
-    nothing of the value: those of each row and critic are in an order of dimensions drawn anew."""
+    """The gradient of the value with respect to the next state, by which the errors of a learned model of the world are
+    weighed (VaGraM).
+
+    Stamps `into` [B, J, D]: the gradient of V_j(s') = Q_j(s', mode of the policy) at the true successor s', without one
+    of its own; 0 if that is worth nothing. Norms above the `clip` quantile of the batch, of each critic, are held to it
+    (Voelcker et al. 2022, "Value Gradient weighted Model-Based Reinforcement Learning"; the released code lets norms
+    below 1e5 pass too, and so hardly clips). A transform of a learner, for values move. Rows that do not carry `stream`
+    are 0, and count for no quantile.
+    """
 
     clip: PositiveShare = 0.95
+    """Quantile of the norms in a batch to which longer gradients are shortened; 1 shortens none."""
     policy: str = "policy"
+    """Role of the policy that acts at the next state."""
     critic: str = "critic"
+    """Role of the critic whose gradient is taken."""
     stream: str = "world"
+    """Name of the weights `weight/<stream>` that mark the rows to work on, those that the model of the world learns
+    from."""
     into: str = "value_gradient"
+    """Name of the column that receives the gradients; the loss `model_error` reads it by `weigh`."""
     shuffle: bool = False
+    """Whether each gradient gets its dimensions in a random order: an ablation, with weights of the same sizes."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:

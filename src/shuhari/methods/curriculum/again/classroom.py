@@ -19,21 +19,29 @@ from shuhari.ports import Runs
 @register("study", "classroom")
 @dataclass
 class Classroom:
-    """`former` students of a grid of `side` x `side` cubes under ALP-GMM, `steps` tasks each; then a new one under
-    `teacher`, with the lessons of an earlier student after the share `pretest` of its tasks.
+    """A simulated student learns from a teacher that knows how earlier, similar students learned (AGAIN); no model is
+    trained.
 
-    teacher: `again`; `stranger`, with the lessons of any earlier student; `alp_gmm`; or `uniform`. variant: when the
-    next lesson comes (`teachers.Again`). A row for each earlier student: `study/trained`, how many so far, and
-    `study/former`, the share of cubes that it mastered; then one every 1,000 tasks of the new one: `study/mastered`,
-    that share, and `study/lesson`, the lesson at hand (-1: none).
+    Earlier students learn a grid of cubes under ALP-GMM (tasks by learning progress); then a new one learns under
+    `teacher`, with the lessons of an earlier student after the share `pretest` of its tasks. A row for each earlier
+    student: `study/trained`, how many so far, and `study/former`, the share of cubes that it mastered; then one every
+    1,000 tasks of the new one: `study/mastered`, that share, and `study/lesson`, the lesson at hand (-1: none).
     """
 
     former: Count = 32
+    """Earlier students; more make a similar one likelier, and cost `steps` tasks each."""
     side: Length = 7
+    """Cubes along each of the two dimensions of the grid."""
     steps: Length = 10_000
+    """Tasks that each student gets."""
     pretest: ProperShare = 0.1
+    """Share of the new student's tasks before it is tested and an earlier student is chosen for it."""
     variant: Variant = "R"
+    """Time of the next lesson: "R" once the rewards reach the earlier student's, "T" every 250 tasks, "P" all lessons
+    at once."""
     teacher: Kind = "again"
+    """Teacher of the new student: "again" by a similar earlier student, "stranger" by any earlier one, "alp_gmm"
+    without lessons, "uniform" with random tasks."""
     trains = False
 
     def __post_init__(self) -> None:

@@ -18,24 +18,31 @@ from shuhari.methods.curriculum.again.teachers import Variant
 @register("analysis", "cubes")
 @dataclass
 class Cubes:
-    """`mastered`, the share of cubes in [0, 1] that the student of a seed masters under `teacher` within `steps` tasks,
-    and `gain`, by how much that is more than under the teacher `over`.
+    """How much of a grid of cubes a simulated student masters under one teacher, and how much more than under another.
 
-    Teachers: `uniform`, any task; `alp_gmm`; `again`, which tests a student after the share `pretest` of its tasks
-    and hands it the lessons of a similar earlier one; `stranger`, the same with the lessons of any. former: how many
-    earlier students there are, of the seed `classroom`, which had `steps` tasks each under ALP-GMM: they are charged to
-    nobody.
-    variant: when the next lesson comes (`studies.teachers.Again`). ValueError where teachers are alike.
+    Numbers: `mastered`, the share of cubes in [0, 1] that the student of a seed masters under `teacher`, and `gain`, by
+    how much that is more than under `over`. The earlier students learned under ALP-GMM and are charged to nobody.
+    ValueError for two teachers that are alike.
     """
 
     teacher: Kind = "again"
+    """Teacher that is measured: "again" by a similar earlier student, "stranger" by any earlier one, "alp_gmm" without
+    lessons, "uniform" with random tasks."""
     over: Kind = "alp_gmm"
+    """Teacher that it is compared with."""
     side: Length = 7
+    """Cubes along each of the two dimensions of the grid."""
     steps: Length = 10_000
+    """Tasks that each student gets."""
     pretest: ProperShare = 0.1
+    """Share of the student's tasks before it is tested and an earlier student is chosen for it."""
     variant: Variant = "R"
+    """Time of the next lesson: "R" once the rewards reach the earlier student's, "T" every 250 tasks, "P" all lessons
+    at once."""
     former: Count = 32
+    """Earlier students; more make a similar one likelier, and take longer to compute."""
     classroom: Count = 0
+    """Seed of the earlier students, the same for all seeds of the student."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -24,20 +24,25 @@ Schedule = Literal["equal", "hard"]
 @register("rollout", "extra_samples")
 @dataclass
 class Deepen:
-    """The n samples that a request asks for, then more of them, up to `most` in all, if fewer than half are right; all
-    are one group. How many more is such that the sum of |advantage| over the group comes to what it is at a rate of one
-    half (schedule `equal`), or, with p the rate, to 2 (1 - p) times that (`hard`). See `count_more`.
+    """Draws more samples of a prompt that fewer than half of its samples solve; all are one group (DARS).
 
-    scaled: whether advantages are divided by the group's deviation (`advantage.scale = "group"`). p is the mean
-    `measure` (a reward's name, in [0, 1]) of the samples that were graded; without any there is no second round. `of`:
-    how a sample comes about. Charged: `rounds`. With `most` at n it is `of` alone, bit for bit.
+    How many more is such that the sum of |advantage| over the group comes to what it is at a rate of one half (schedule
+    `equal`), or, with p the rate, to 2 (1 - p) times that (`hard`). See `count_more`. p is the mean `measure` of the
+    samples that were graded; without any there is no second round. Charged: `rounds`. With `most` at n it is `of`
+    alone, bit for bit.
     """
 
     most: Length = 32
+    """Samples of a prompt in all, both rounds, at most; at `rollout.n` there is no second round."""
     schedule: Schedule = "equal"
+    """Weight of hard prompts: "equal", as much as one that is half solved; "hard", up to twice that (with `most` = 64
+    in the paper)."""
     scaled: bool = False
+    """Whether advantages are divided by the group's standard deviation; set it as `advantage.scale = "group"` is."""
     measure: str = "score"
+    """Name of the reward, in [0, 1], of which the mean is the share of right samples."""
     of: Rollout = field(default_factory=Single)
+    """Rollout that draws the samples of either round."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

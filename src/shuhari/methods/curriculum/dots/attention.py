@@ -59,24 +59,34 @@ class Adapter(nn.Module):
 @register("predictor", "attention")
 @dataclass
 class Attention:
-    """Each prediction probes `references` of the problems at random (charged as probes), with `n` samples each (0: as
-    many as a group has), and infers the others by an `Adapter` of width `size`.
+    """Predicts how often the policy solves each prompt, from a few that it is sampled on, by attention over embeddings
+    (DOTS).
 
-    role: whose embedding of a prompt is taken, the mean of its hidden states. It is taken once a problem, so give it
-    the weights of a role that does not move. Before it predicts, the adapter makes `fits` steps of Adam at rate `lr`
-    with binary cross-entropy, on what was observed since each of the last `memory` probes: of the problems sampled then
-    (`reward`, in [0, 1]), and of each reference from the other ones. seed: of the adapter's first weights.
+    Each prediction probes `references` of the problems at random (charged as probes) and infers the others by an
+    `Adapter`. Embeddings are mean hidden states of the prompts, taken once a problem. Before it predicts, the adapter
+    is fitted with binary cross-entropy to what was observed since each of the last `memory` probes: of the problems
+    sampled then, and of each reference from the other ones.
     """
 
     references: Annotated[int, Bounds(2, most=10**8)] = 256
+    """Problems that are sampled for each prediction; more predict better, at `n` samples each."""
     n: Count = 0
+    """Samples of each of them; 0: as many as a group of the run has (`rollout.n`)."""
     role: str = "policy"
+    """Role whose hidden states embed the prompts; choose one whose weights do not change, as each prompt is embedded
+    once."""
     size: Size = 32
+    """Width of the adapter, a small attention network."""
     fits: Count = 100
+    """Adam steps that the adapter takes before each prediction."""
     lr: Positive = 3e-3
+    """Learning rate of the adapter."""
     memory: Length = 16
+    """Earlier probes that the adapter is fitted to, the latest."""
     reward: str = "reward"
+    """Reward column, in [0, 1], of which the mean is the success rate; `reward` is the weighted sum that is trained."""
     seed: Seed = 0
+    """Seed of the adapter's initial weights."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"place": {}, "x": torch.zeros(0), "rounds": [], "weights": {}}
     )

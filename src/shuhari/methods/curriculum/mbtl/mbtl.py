@@ -30,30 +30,40 @@ from shuhari.ports import Runs
 @register("study", "mbtl")
 @dataclass
 class Mbtl:
-    """`trainings` runs, one a context, each measured in all contexts, and each context given to the best. Reports
-    `study/coverage`, the mean over contexts of what the policy that a context was given to reaches there.
+    """Trains in a few contexts (such as pole lengths) that are chosen so that, together, their policies serve all
+    contexts best (MBTL).
 
-    contexts: setting -> its value in each context; several settings change together. pick: the next context: `mbtl`;
-    `random`; `equidistant`, in the middles of as many equal parts; or `independent`, every context in order, where no
-    policy is used but in its own. beta: the weight of the surrogate's deviation after k trainings: `one`, `inverse`
-    (1 / (k + 1)) or `log` (sqrt(log(k + 1)), that of the paper's results). slope: the loss of a step of the index (of
-    n = 100 contexts the paper's is 0.005), or `fitted` to what was measured. noise: the standard deviation of what the
-    surrogate is fitted to; restarts: of that fit. low, high: the score (`measure`, of the evaluation) that counts as 0
-    and as 1. choose: the split whose episodes measure J, and so choose; coverage is that of the evaluation's own split.
-    Raises ValueError for contexts of unlike numbers of values, or fewer than `trainings`.
+    Each of the `trainings` runs is measured in all contexts, and each context is given to the best policy. Reports
+    `study/coverage`, the mean over contexts of what the policy that a context was given to reaches there, by the
+    evaluation's own split. Raises ValueError for contexts of unlike numbers of values, or fewer than `trainings`.
     """
 
     contexts: Mapping[str, tuple[float, ...]]
+    """Setting -> its value in each context, in order; several settings change together."""
     trainings: Length = 15
+    """Runs in all, one for each context that is trained in."""
     pick: Literal["mbtl", "random", "equidistant", "independent"] = "mbtl"
+    """Rule for the next context: "mbtl" by a Gaussian process, "random", "equidistant", or "independent" (each in turn,
+    its policy used there alone)."""
     beta: Literal["one", "inverse", "log"] = "log"
+    """Weight of the uncertainty after k trainings: "one", "inverse" 1 / (k + 1), or "log" sqrt(log(k + 1)), that of the
+    paper's results."""
     slope: AtLeast0 | Literal["fitted"] = "fitted"
+    """Score, on the scale of [0, 1], that is lost for each context further away; "fitted" estimates it from what was
+    measured."""
     noise: AtLeast0 = 0.1
+    """Standard deviation of a measured score, on the scale of [0, 1], that the Gaussian process assumes."""
     restarts: Count = 9
+    """Further starts from which the Gaussian process is fitted; more avoid poor fits."""
     low: float = 0.0
+    """Score of the evaluation that counts as 0."""
     high: float = 1.0
+    """Score of the evaluation that counts as 1; 500 for CartPole, for example."""
     measure: str = "greedy"
+    """Name of the score in the evaluation, such as `greedy` or `mean`."""
     choose: str = "train"
+    """Split of the task whose episodes decide which policy serves a context; what is reported is of the evaluation's
+    own split."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -33,21 +33,28 @@ STORED = {"cartpole": "32c0487828df2f28"}  # name -> digest of its file, so that
 @register("analysis", "transfer")
 @dataclass
 class Transfer:
-    """`coverage` of `trainings` contexts that are chosen by the rule `pick`, and `gain`, by how much that is more than
-    of those that the rule `over` chooses.
+    """How well a rule chooses contexts to train in, replayed on stored returns of policies of all contexts (MBTL);
+    nothing is trained.
 
-    Rules: `mbtl`, `equidistant`, as in the study of that name; `random`, the mean over so many `draws`; `best`, the
-    contexts that together serve all others best, known only when all have been trained. slope: of `mbtl`, the loss of a
-    step of the index, or `fitted`. file: a name that is stored with the library, or a path. A seed is one whole set of
-    trainings; KeyError for one that the file has not, ValueError for a stored file that has changed.
+    Numbers: `coverage`, the mean over contexts of the return there of the best policy of the `trainings` chosen
+    contexts, and `gain`, by how much that is more than of those that the rule `over` chooses. A seed is one whole set
+    of trainings. KeyError for a seed that the file has not, ValueError for a stored file that has changed.
     """
 
     pick: Pick = "mbtl"
+    """Rule that chooses: "mbtl", "equidistant" or "random" as in the study `mbtl`, or "best", the best contexts in
+    hindsight."""
     over: Pick = "random"
+    """Rule that it is compared with."""
     trainings: Length = 4
+    """Contexts that each rule chooses."""
     draws: Length = 1000
+    """Random choices that the rule "random" is averaged over."""
     slope: AtLeast0 | Literal["fitted"] = "fitted"
+    """Return, on the scale of [0, 1], that "mbtl" expects to lose for each context further away; "fitted" estimates
+    it."""
     file: str = "cartpole"
+    """Name of a table of returns that comes with the library (`cartpole`), or a path."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -29,30 +29,34 @@ RIDGES = tuple(10.0**k for k in range(-6, 2))  # those that are tried where none
 @register("study", "mixtures")
 @dataclass
 class Mixtures:
-    """Trains the seed mixtures of m domains (each alone, each left out, all alike), measures each, chooses a mixture,
-    and trains on that with a seed of its own.
+    """Finds in which shares to mix m data domains: trains on a few seed mixtures, fits their scores, and trains on the
+    best (MoDoMoDo).
 
-    shares: the settings that say how often each domain is trained on, at least two. pick: `surrogate`, the maximiser of
-    the quadratic over all mixtures in steps of 1 / `grid`; `best`, the seed mixture that scored best; `uniform`, all
-    alike, whatever was measured (the seed mixtures are trained all the same, so that each rule costs as much). ridge:
-    the weight of the squared coefficients but `a`, or `loo`, the one of 1e-6 to 10 with the smallest squared error of
-    leaving one mixture out. measure: which held-out score; choose: settings laid over the run for the scores that
-    choose, such as other problems; with none, what chooses and what is reported are the same problems.
+    Seed mixtures: each domain alone, each left out, all alike. A quadratic f(w) = a + b'w + w'Cw is fitted to their
+    scores; the chosen mixture is trained with a seed of its own.
 
     A row a training: `study/trained`, how many so far, and `study/seed`, the score that a seed mixture has for the
     choice; in the last, `study/score` of the chosen mixture, by the run's own evaluation, `study/predicted`, what the
     quadratic promised of it, `study/spread`, the largest score of a seed mixture less the smallest, and
-    `study/share@<i>`, the share of domain i. ValueError for fewer than two domains; after a training, for a
-    `measure` that its evaluation lacks (which scores there are only a trained run tells), and a score that is not
-    finite.
+    `study/share@<i>`, the share of domain i. ValueError for fewer than two domains; after a training, for a `measure`
+    that its evaluation lacks (which scores there are only a trained run tells), and a score that is not finite.
     """
 
     shares: tuple[str, ...]
+    """Keys of the settings that hold the share of each domain, at least two."""
     pick: Literal["surrogate", "uniform", "best"] = "surrogate"
+    """Mixture that is trained last: "surrogate", the maximum of the fit; "best", the best seed mixture; "uniform", all
+    alike. Every rule trains the seed mixtures."""
     grid: Length = 20
+    """Steps of the search from 0 to 1: the shares that are tried are multiples of 1 / `grid`."""
     ridge: AtLeast0 | Literal["loo"] = "loo"
+    """Weight of the squared coefficients in the fit; "loo" takes the one of 1e-6 to 10 that predicts left-out mixtures
+    best."""
     measure: str = "mean"
+    """Name of the score in the evaluation that is fitted and reported."""
     choose: Mapping[str, Any] = EMPTY
+    """Settings laid over a run for the scores that choose, such as other problems; empty chooses by the problems that
+    are reported."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -19,15 +19,18 @@ from shuhari.ports import Ctx
 @register("transform", "prompt_rate")
 @dataclass
 class PromptRate:
-    """Stamps `into` [B, K], the mean outcome of the row's group, and the stream of that name, `weight/<into>`: 1 on the
-    first decision of every answer, 0 elsewhere. A critic that learns on that stream (`terms.value = {target = "<into>",
-    stream = "<into>"}`) regresses the rate of each prompt: where groups are of one size, each prompt weighs the same.
+    """Turns the mean outcome of each group into a target for a critic that predicts how often a prompt is solved.
 
+    Stamps `into` [B, K], the mean outcome of the row's group, and the stream of that name, `weight/<into>`: 1 on the
+    first decision of every answer, 0 elsewhere. A critic that learns on that stream (`terms.value = {target = "<into>",
+    stream = "<into>"}`) regresses the rate of each prompt: if groups are of one size, each prompt weighs the same.
     Ungraded and failed answers do not count; a group without any other weighs 0.
     """
 
     into: str = "rate"
+    """Name of the column with the rate, and of the stream that marks the decision at which a critic learns it."""
     reward: str = "reward"
+    """Reward column of which the mean is taken; `reward` is the weighted sum that is trained."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     @property

@@ -27,11 +27,15 @@ from shuhari.ports import Ctx
 @register("predictor", "value")
 @dataclass
 class ValueOfPrompt:
-    """The value [Q] that `role`, a critic over text (`causal_value`), gives the prompt, before a word is said; held in
-    [0, 1]. Of several outputs the mean. No sample is spent. At first a new value head says 0 of everything, so that
-    `target` keeps the problems that come first."""
+    """Predicts the success rate of a prompt by a value model's output at its end: one forward, no samples.
+
+    The value [Q] that `role`, a critic over text (`causal_value`), gives the prompt before an answer begins; held in
+    [0, 1]. Of several outputs the mean. At first a new value head says 0 of everything, so that `target` keeps the
+    problems that come first.
+    """
 
     role: str = "critic"
+    """Role of the value model over text; a part of the learner trains it."""
 
     @property
     def roles(self) -> tuple[str, ...]:

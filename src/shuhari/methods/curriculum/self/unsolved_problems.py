@@ -23,18 +23,23 @@ from shuhari.ports.declares import together
 @register("curriculum", "unsolved_problems")
 @dataclass
 class Unsolved:
-    """Asks `inner` for problems, samples each greedily once by the policy as it is now (charged as probes), and keeps
-    those whose outcome `reward` is below `solved`, until there are as many as wanted.
+    """Trains only on problems that greedy decoding does not solve: each is first sampled greedily once (SELF).
 
-    looks: it asks `inner` at most so many times for what is lacking, and looks at no problem twice. Of fewer failures
-    than wanted each comes again in turn; where all were solved, the problems come as `inner` gave them. An answer that
+    Takes problems from `inner`, samples each greedily by the policy as it is now (charged as probes), and keeps those
+    whose outcome is below `solved`, until there are as many as wanted; it looks at no problem twice. Of fewer failures
+    than wanted each comes again in turn; if all were solved, the problems come as `inner` gave them. An answer that
     nobody grades is no success.
     """
 
     inner: Curriculum
+    """Curriculum that the problems come from."""
     reward: str = "reward"
+    """Reward column that is the outcome of a sample; `reward` is the weighted sum that is trained."""
     solved: float = 1.0
+    """Outcome from which on a greedy sample counts as right; lower it if rewards are graded."""
     looks: Length = 4
+    """Requests to `inner` in all, at most, until there are enough failures; each costs a greedy sample of every problem
+    that is new."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

@@ -32,26 +32,38 @@ GRAM = 3  # tokens
 @register("curriculum", "variance_sampling")
 @dataclass
 class Variance:
-    """Every `every` steps each problem of a set is answered `n` times (charged as probes) and scored
-    variance p (1 - p) + diversity D, where p is the share of its answers that are right and D that of different ones
-    among their trigrams of tokens. Scores are stretched to [0, 1] over the set, w = (s - min) / (max - min), and mixed
-    with the last: momentum w_old + (1 - momentum) w. Of a batch of N, floor(share N) problems are drawn with
-    replacement in proportion to w, the others come from `candidates` in their order; one of each in turn.
+    """Prefers prompts whose samples vary most in outcome and in wording; the rest of a batch comes as usual (VAS).
 
-    The set: the first `size` problems of `candidates`, each once. Where all weights are 0 they count alike. n = 0: as
-    many as a group has. reward: what is right, in [0, 1]; ValueError for an outcome that is not. The report has
+    Every `every` steps each problem of a set is answered `n` times (charged as probes) and scored. Of a batch of N
+    problems floor(share N) are drawn with replacement in proportion to w, the others come from `candidates` in their
+    order; one of each in turn.
+
+      s = variance p (1 - p) + diversity D
+      w = momentum w_old + (1 - momentum) (s - min s) / (max s - min s)
+      p   the share of right answers;   D   different trigrams of tokens over all trigrams in the answers
+
+    If all weights are 0 they count alike. ValueError for an outcome outside of [0, 1]. The report has
     `curriculum/variance` and `curriculum/diversity`, the means of p (1 - p) and D over the set when it was scored last.
     """
 
     candidates: Curriculum
+    """Curriculum that the problems come from."""
     size: Size = 512
+    """Problems of the set that is scored, the first ones of `candidates`."""
     every: Length = 28
+    """Steps between two scorings of the whole set; fewer are fresher and cost more samples."""
     n: Count = 8
+    """Samples of each problem at a scoring; 0: as many as a group of the run has (`rollout.n`)."""
     share: Share = 0.5
+    """Share of a batch that is drawn by score; 0 turns it off."""
     variance: AtLeast0 = 0.8
+    """Weight of p (1 - p) in the score, 0.8 in the paper."""
     diversity: AtLeast0 = 0.2
+    """Weight of the share of different trigrams in the score, 0.2 in the paper."""
     momentum: ShareBelow1 = 0.0
+    """Share of the old weights that stays at each scoring; 0 keeps nothing."""
     reward: str = "reward"
+    """Reward column, in [0, 1], that is the outcome of a sample; `reward` is the weighted sum that is trained."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"set": [], "weights": torch.zeros(0), "scored": 0, "report": {}}
     )

@@ -27,15 +27,22 @@ from shuhari.transforms.streams import zero_weight
 @register("transform", "data_advantage")
 @dataclass
 class DataAdvantage:
-    """Stamps `into` [B, K]: the outcome `reward` of a row less the mean outcome of its problem's answers in the data
-    set that was last told of (`Loaded`, by the buffer `sampled`); 0 where nothing is known of the problem.
+    """Advantages for offline policy gradients: the outcome of a recorded answer less the mean of all answers to its
+    problem (A-LoL).
 
-    positive: rows whose advantage is not above 0 weigh nothing on `stream`, as if they were not in the data."""
+    Stamps `into` [B, K]: the outcome `reward` of a row less the mean outcome of its problem's answers in the data set
+    that was last told of (`Loaded`, by the buffer `kept_answers`); 0 if nothing is known of the problem.
+    """
 
     into: str = "advantage"
+    """Name of the column that receives the advantage."""
     reward: str = "reward"
+    """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     positive: bool = True
+    """Whether answers with an advantage of 0 or less get weight 0 on `stream`, as in the paper; false pushes them
+    away."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` of the loss that learns from these rows."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"value": {}})
 

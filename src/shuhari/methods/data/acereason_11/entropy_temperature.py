@@ -31,25 +31,33 @@ HALVINGS = 20  # of the interval of temperatures: to a millionth of it
 @register("curriculum", "entropy_temperature")
 @dataclass
 class Calibrated:
-    """The requests of `inner`, sampled at the temperature T in [low, high] at which the mean entropy of a decision,
-    H(T) = the mean over decisions of the entropy of softmax(logits / T), is `entropy` nats; T is found once, at a
-    stage's first step, by bisection, as H rises in T. Where even low has more, or high has less, T is that end.
+    """Sets the sampling temperature so that the policy's tokens have a given mean entropy, once, as a stage begins.
 
-    The decisions are those of `n` answers to each of `problems` problems that `inner` gives, sampled by the policy as
-    it is then, as the run samples (charged as probes); they are not sampled anew at each T. Where none of them can be
-    used (no answer, or errors alone) the step has the run's own temperature, with a warning, and the next step asks
-    again, charged again. What is learnt from is scored at T too, as it was sampled. A request that has a temperature of
-    its own keeps it. Evaluation has the run's own. Reports, once T is found, `curriculum/temperature` and
-    `curriculum/entropy`, H(T) as it was found. ValueError for low above high.
+    The requests of `inner`, sampled at the temperature T in [`low`, `high`] at which the mean entropy of a decision,
+    H(T) = the mean over decisions of the entropy of softmax(logits / T), is `entropy` nats; T is found at a stage's
+    first step, by bisection, as H rises in T. If even `low` has more, or `high` has less, T is that end.
+
+    The decisions are those of answers of the policy as it is then, sampled as the run samples (charged as probes); they
+    are not sampled anew at each T. If none of them can be used (no answer, or errors alone) the step has the run's own
+    temperature, with a warning, and the next step asks again, charged again. What is learnt from is scored at T too, as
+    it was sampled. A request that has a temperature of its own keeps it. Evaluation has the run's own. Reports, once T
+    is found, `curriculum/temperature` and `curriculum/entropy`, H(T) as it was found. ValueError for low above high.
     """
 
     inner: Curriculum
+    """Curriculum that the problems come from."""
     entropy: Positive = 0.3
+    """Mean entropy of a sampled token that is aimed at, in nats; 0.3 in the paper, for long chains of thought."""
     problems: Length = 64
+    """Problems that the entropy is measured on."""
     n: Length = 4
+    """Answers to each of these problems."""
     low: Positive = 0.1
+    """Lowest temperature that may be chosen."""
     high: Positive = 2.0
+    """Highest temperature that may be chosen."""
     role: str = "policy"
+    """Role of the policy whose entropy is measured."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"temperature": None, "entropy": None})
 
     @property

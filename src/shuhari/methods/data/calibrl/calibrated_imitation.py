@@ -27,20 +27,27 @@ from shuhari.ports import Ctx
 @register("objective", "calibrated_imitation")
 @dataclass
 class Calibrated:
-    """|A| LeakyReLU(-s (log pi - e)), [B, K]: s is 1 for an answer whose outcome `reward` is above `above`, else -1; A
-    is column `advantage`, e column `expert`, what the policy before the update said at this place of the demonstration
-    of the same prompt (0 beyond its end).
+    """Pushes right answers above, and wrong ones below, the log-probability of the demonstration of the same prompt
+    (CalibRL).
 
-    slope: of LeakyReLU below 0, in [0, 1]: how much an answer is still moved once it lies on its side of the
-    demonstration; at 1 the term is linear. Info: `passed`, which decisions do lie there.
+    The loss is |A| LeakyReLU(-s (log pi - e)), [B, K]: s is 1 for an answer whose outcome is above `above`, else -1; A
+    is column `advantage`, e column `expert`, what the policy before the update said at this place of the demonstration
+    (0 beyond its end). Info: `passed`, which decisions lie on their side of the demonstration.
     """
 
     slope: Share = 0.5
+    """Slope of LeakyReLU below 0: how much an answer is still moved once it is on its side of the demonstration; 1
+    makes the loss linear."""
     above: float = 0.1
+    """Outcome above which an answer counts as right."""
     role: str = "policy"
+    """Role of the policy that is trained."""
     reward: str = "reward"
+    """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     advantage: str = "advantage"
+    """Name of the column with the advantage, of which the size weighs each answer."""
     expert: str = "expert"
+    """Name of the column with the demonstration's log-probabilities, as the transform `expert_logp` writes it."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

@@ -24,13 +24,20 @@ from shuhari.ports import Ctx
 @register("transform", "expert_logp")
 @dataclass
 class Beside:
-    """Stamps column `into` [B, K]: at the n-th position of a row the log-probability, before the update, of the n-th
-    token of the demonstration in its group (the row whose column `demos` is not 0, as of the rollout `demonstrated`); 0
-    beyond its end, and in a group without one. Rows are taken as single answers to one prompt."""
+    """Puts the log-probability of the demonstration's n-th token beside the n-th token of each answer of its group
+    (CalibRL).
+
+    Stamps column `into` [B, K], by the policy before the update; 0 beyond the demonstration's end, and in a group
+    without one. The demonstration is the row whose column `demos` is not 0, as of the rollout `with_solution`. Rows are
+    taken as single answers to one prompt.
+    """
 
     into: str = "expert"
+    """Name of the column that receives the log-probabilities."""
     demos: str = "demo"
+    """Name of the column that is not 0 on demonstrations."""
     role: str = "policy"
+    """Role of the policy that scores the demonstration."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -29,16 +29,21 @@ from shuhari.ports import Ctx
 @register("objective", "implied_reward")
 @dataclass
 class ImpliedReward:
-    """r², [B, K], with r = Q(s, a) - discount V' = log pi(a|s) + V - discount V' in nats: V = log sum exp of the logits
+    """A penalty on the squared reward that the policy's own logits imply, to be added to imitation (inverse soft
+    Q-learning).
+
+    r², [B, K], with r = Q(s, a) - discount V' = log pi(a|s) + V - discount V' in nats: V = log sum exp of the logits
     before the decision, V' of those before the next one, 0 after the last. The gradient runs through all three.
 
     A term beside `nll` on the same stream and with its reduction; its weight is the paper's lambda. A constant on all
-    logits leaves r alone but for the last decision (at discount 1). discount: in [0, 1]. Info: `implied`, r. ValueError
-    where a row goes on in another. Over part of a vocabulary (top-p) V is that of the ids that are kept.
+    logits leaves r alone but for the last decision (at discount 1). Info: `implied`, r. ValueError for a row that goes
+    on in another. Over part of a vocabulary (top-p) V is that of the ids that are kept.
     """
 
     discount: Share = 1.0
+    """Discount factor of the value of what follows; 1 in the paper."""
     role: str = "policy"
+    """Role of the policy that imitates."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

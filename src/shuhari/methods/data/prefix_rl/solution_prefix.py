@@ -26,17 +26,23 @@ from shuhari.rollouts.single import Single
 @register("rollout", "solution_prefix")
 @dataclass
 class Prefixed:
-    """With a chance of `share` a group begins behind a part of the problem's solution, uniform between the shares `low`
-    and `high` of its tokens; else at the prompt. A group has one prefix, so its baseline is that of one length.
+    """Lets some groups go on from the first part of a known solution, so that hard prompts are sometimes solved
+    (PrefixRL).
 
-    `of`: how a sample comes about. Info of each sample, so a column: `hint`, the share that it was shown. Raises
-    ValueError for a `low` above `high`, ContractError for a problem without a solution in text.
+    With a chance of `share` a group begins behind a part of the problem's solution, uniform between the shares `low`
+    and `high` of its tokens; else at the prompt. A group has one prefix, so its baseline is that of one length. Info of
+    each sample, so a column: `hint`, the share that it was shown. Raises ValueError for a `low` above `high`,
+    ContractError for a problem without a solution in text.
     """
 
     share: Share = 0.5
+    """Share of the groups that begin behind a part of the solution; 0 turns it off, 1 never begins at the prompt."""
     low: Share = 0.4
+    """Shortest part of the solution that is shown, as a share of its tokens."""
     high: Share = 0.8
+    """Longest part of the solution that is shown, as a share of its tokens; larger is easier."""
     of: Rollout = field(default_factory=Single)
+    """Rollout that draws the samples."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

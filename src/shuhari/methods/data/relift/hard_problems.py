@@ -27,11 +27,14 @@ from shuhari.rollouts.demonstrations import find_solution, show_solution
 @register("buffer", "hard_problems")
 @dataclass
 class Aside:
-    """Queues the problem of each collected group of which no graded answer has a `measure` (a reward's name) above 0,
-    newest first; a group that nothing graded is not queued. Once `size` of them wait, a draw takes the newest of these
-    and yields their solutions on `stream`, as the buffer `demos` does: prompt, then solution and end token, of unknown
-    log-probability; the others wait on, of more than `most` the newest. Else it yields one solution, that of the first
-    problem of training, with weight 0, so that the stream is there.
+    """Queues problems that no sample of their group solved, and yields their solutions for imitation once there are
+    enough (ReLIFT).
+
+    A problem is queued, newest first, if no graded answer of its group has a `measure` above 0; a group that nothing
+    graded is not queued. Once `size` of them wait, a draw takes the newest of these and yields their solutions on
+    `stream`, as the buffer `demos` does: prompt, then solution and end token, of unknown log-probability; the others
+    wait on. Else it yields one solution, that of the first problem of training, with weight 0, so that the stream is
+    there.
 
     It asks for no groups: it stands in a `mixture` beside the buffer that does. Charged: `decisions`, those of the
     solutions. ValueError for a problem without one.
@@ -39,10 +42,15 @@ class Aside:
 
     samples = False
     size: Size = 64
+    """Solutions in a batch, and how many problems must wait for one."""
     most: Size = 1024
+    """Problems that wait, at most; the oldest are forgotten."""
     measure: str = "score"
+    """Name of the reward by which an answer is right: above 0."""
     role: str = "policy"
+    """Role of the model that imitates, by whose tokenizer the solutions are encoded."""
     stream: str = "ce"
+    """Name of the weights `weight/<stream>` that the rows carry; the imitating loss has the same stream."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"queue": [], "rows": 0})
 
     @property

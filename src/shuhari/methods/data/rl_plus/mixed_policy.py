@@ -26,20 +26,26 @@ from shuhari.ports import Ctx
 @register("objective", "mixed_policy")
 @dataclass
 class MixedPolicy:
-    """[B, K], with pi the policy, pi_old the policy before the update and A the column `advantage`:
+    """Policy gradient on own samples and demonstrations together, the latter by a bounded importance ratio (RL-PLUS).
 
-    on own samples      -r A,                     r = pi / pi_old, not clipped;
-    on demonstrations   -w A (1 - sg[pi])^gamma,  w = 2 pi / (pi_old + omega), omega = (pi_old + 1) / 2.
+    [B, K], with pi the policy, pi_old the policy before the update and A the column `advantage`:
 
-    w is the ratio to a mixture of pi_old and omega, an estimate of the demonstrator between pi_old and certainty (rows
-    whose column `demos` is not 0). It lies in [0, 4], so that unlikely tokens keep bounded weights; the last factor
-    favours just those. gamma >= 0; 0 is off. Info: `ratio` (r, or w).
+      on own samples      -r A,                     r = pi / pi_old, not clipped;
+      on demonstrations   -w A (1 - sg[pi])^gamma,  w = 2 pi / (pi_old + omega), omega = (pi_old + 1) / 2.
+
+    w is the ratio to a mixture of pi_old and omega, an estimate of the demonstrator between pi_old and certainty. It
+    lies in [0, 4], so that unlikely tokens keep bounded weights; the last factor favours just those. Info: `ratio` (r,
+    or w).
     """
 
     gamma: Coefficient = 0.5
+    """Exponent of (1 - pi) on demonstrations, which favours tokens that the policy finds unlikely; 0 is off."""
     role: str = "policy"
+    """Role of the policy that is trained."""
     demos: str = "demo"
+    """Name of the column that is not 0 on demonstrations."""
     advantage: str = "advantage"
+    """Name of the column with the advantage."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

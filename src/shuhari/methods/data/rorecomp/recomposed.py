@@ -31,29 +31,40 @@ from shuhari.transforms.streams import find_carried
 @register("buffer", "recomposed")
 @dataclass
 class Recomposed:
-    """Of each draw of the buffer `of` the shortest `share` of the right answers and the longest `share` of the wrong
-    ones, over all its groups, rounded up; of equally long ones those that came first. What is left over is kept, with
-    the log-probabilities and advantages that it has, for `oldest` steps; once a step, with the chance `again`, the
-    oldest `size` answers of it are a draw of their own, where there are as many, and are then forgotten. size 0: as
-    many as the step's last draw had before it was cut. A draw is an optimiser step, and what is left over says the
-    opposite of what went before: where small draws of it come often, they outweigh it.
+    """Learns from the shortest right and the longest wrong answers of a batch at once, and from the others later and
+    less often (RoRecomp).
 
-    A length counts the decisions of an episode; right: its outcome in column `reward` is above `above`. An episode that
-    was not graded is in neither; of one of several rows all go together. pick: `random` takes as many at random, a
-    control. What models were asked about the rows (needs) is not kept: it is asked again. share, again: in [0, 1], or
-    schedules; with a share of 1 nothing is left over, and each draw is that of `of`. ValueError for links between rows.
+    Of each draw of the buffer `of` the shortest `share` of the right answers and the longest `share` of the wrong ones
+    are taken, over all its groups, rounded up; of equally long ones those that came first. What is left over is kept,
+    with the log-probabilities and advantages that it has; once a step, with the chance `again`, the oldest `size`
+    answers of it are a draw of their own, if there are as many, and are then forgotten. A draw is an optimiser step,
+    and what is left over says the opposite of what went before: if small draws of it come often, they outweigh it.
+
+    A length counts the decisions of an episode. An episode that was not graded is neither right nor wrong; of one of
+    several rows all go together. What models were asked about the rows (needs) is not kept: it is asked again.
+    ValueError for links between rows.
     """
 
     of: Buffer
+    """Buffer of new groups, of which the draws are cut."""
     share: Annotated[Number, Bounds(0, 1)] = 0.8
+    """Share of the right and of the wrong answers that is learnt from at once, or a schedule; 1 is `of` alone."""
     again: Annotated[Number, Bounds(0, 1)] = 1.0
+    """Chance in each step that a batch of left-over answers is learnt from, or a schedule."""
     size: Count = 0
+    """Answers in a batch of left-over ones; 0: as many as the step's last batch had before it was cut."""
     oldest: AtLeast0 = 20
+    """Steps that a left-over answer waits, at most, before it is forgotten."""
     reward: str = "reward"
+    """Reward column by which an answer is right; `reward` is the weighted sum that is trained."""
     above: float = 0.0
+    """Outcome above which an answer is right."""
     pick: Literal["length", "random"] = "length"
+    """Order in which answers are taken: by "length", or at "random", a control with as many answers."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>`; rows that weigh nothing on it do not count as answers."""
     name: str = "recomposed"
+    """Name that seeds the random draws; give each buffer of a run its own."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"kept": None, "ages": []})
 
     @property

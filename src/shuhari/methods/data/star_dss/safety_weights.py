@@ -28,26 +28,34 @@ from shuhari.transforms.streams import weights_on
 @register("transform", "safety_weights")
 @dataclass
 class Safety:
-    """Multiplies `weight/<stream>` by S and stamps `weight/<held>` with 1 - S times what it was, [B, K] each: S is the
-    chance that the answer up to here is safe. A term on `stream` imitates (`nll`), one on `held` holds the policy where
-    it was (`divergence`).
+    """Weighs each token of a demonstration by how likely the answer is safe so far: safe parts are imitated, for the
+    rest the policy is held where it was (STAR-DSS).
 
-    S of a beginning is the logistic function of logit(prior) + log p_safe - log p_unsafe, both summed over its
-    decisions: of role `safe`, the aligned policy, and of role `unsafe`. prior: the share of answers that are safe. by:
-    `chunk`, S at the end of each chunk of `size` decisions, on all of the chunk (dynamic shaping; the last one may be
-    shorter); `answer`, S of the whole answer on all of it (static shaping); `reject`, 1 on all of an answer whose S is
-    at least 1/2, else 0, and nothing is held; `nothing`: all is imitated. A decision of weight 0 would not count in a
-    mean, so S is kept within 1e-6 of 0 and 1 where it shapes. Rows are whole answers: ValueError where one goes on in
-    another.
+    Multiplies `weight/<stream>` by S and stamps `weight/<held>` with 1 - S times what it was, [B, K] each. A term on
+    `stream` imitates (`nll`), one on `held` holds the policy (`divergence`). S of a beginning is
+
+      sigmoid(logit(prior) + log p_safe - log p_unsafe)
+
+    both summed over its decisions, of the roles `safe` and `unsafe`. A decision of weight 0 would not count in a mean,
+    so S is kept within 1e-6 of 0 and 1 if `by` is "chunk" or "answer". Rows are whole answers: ValueError for one that
+    goes on in another.
     """
 
     by: Literal["chunk", "answer", "reject", "nothing"] = "chunk"
+    """Text whose safety weighs a token: each "chunk" up to its end, or the whole "answer"; "reject" drops answers below
+    1/2, "nothing" imitates all."""
     size: Length = 5
+    """Tokens of a chunk; the last one may be shorter."""
     prior: ProperShare = 0.5
+    """Share of answers that are safe, as assumed before one is read."""
     safe: str = "reference"
+    """Role of the aligned model, which gives safe answers their probability."""
     unsafe: str = "guard"
+    """Role of the guard, a model that was trained on unsafe answers."""
     stream: str = "ce"
+    """Name of the weights of the loss that imitates."""
     held: str = "held"
+    """Name of the weights of the loss that holds the policy at the aligned model."""
 
     def __post_init__(self) -> None:
         check(self)

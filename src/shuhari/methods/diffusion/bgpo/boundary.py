@@ -27,16 +27,21 @@ from shuhari.ports import Ctx
 @register("objective", "boundary")
 @dataclass
 class Boundary:
-    """With d_j the change of the bound of an answer on draw j of its masks since before the update, over its length: -A
-    (1 + mean d_j) where the advantage A is positive, else -A mean exp(d_j), the same at each decision [B, K].
+    """Policy gradient for masked language models whose loss is a plain sum over random masks, so that many masks can be
+    used (BGPO).
 
-    By Jensen's inequality it is above -A exp(mean d_j), the loss whose ratio is that of the bounds; where nothing has
-    moved value and gradient are the same. Each term has one draw, so the gradient is a sum over draws. Means weigh
-    draws by `mask_weight`. A is column `advantage`. Info: `log_ratio`, mean d_j.
+    With d_j the change of the bound of an answer on draw j of its masks since before the update, over its length: -A (1
+    + mean d_j) if the advantage A is positive, else -A mean exp(d_j), the same at each decision [B, K].
+
+    By Jensen's inequality it is above -A exp(mean d_j), the loss whose ratio is that of the bounds; if nothing has
+    moved, value and gradient are the same. Each term has one draw, so the gradient is a sum over draws. Means weigh
+    draws by `mask_weight`. Info: `log_ratio`, mean d_j.
     """
 
     role: str = "policy"
+    """Role of the policy that is trained."""
     advantage: str = "advantage"
+    """Name of the column with the advantage."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

@@ -28,21 +28,29 @@ from shuhari.ports import Ctx
 @register("objective", "proximal_pairs")
 @dataclass
 class ProximalPairs:
-    """[B] of a sample the mean over its pairs, the other samples of its group; reduce it by `row`.
+    """Regresses differences of log-ratios between samples of one prompt on differences of their rewards (PRDP).
 
-    Of a pair: the larger of ((A - A') - beta (s - s'))² with s the log-ratio of a row to the role `over`, and with the
-    log-ratio of each decision clipped to within `hold` of what it was before the update, so that no step pays which
-    goes further. Less (A - A')², which has no gradient, and times n / (4 beta (n - 1)), n the samples of the group; so
-    beta may be 0. A is column `advantage`, by `advantage` with centre and scale `none` the reward. score: the method of
-    the distributions that s is made of. Info: `log_ratio` (s), `held`, the share of decisions whose log-ratio is
-    clipped."""
+    [B] of a sample the mean over its pairs, the other samples of its group; reduce it by `row`. Of a pair: the larger
+    of ((A - A') - beta (s - s'))² with s the log-ratio of a row to the role `over`, and with the log-ratio of each
+    decision clipped to within `hold` of what it was before the update, so that no step pays which goes further. Less (A
+    - A')², which has no gradient, and times n / (4 beta (n - 1)), n the samples of the group; so beta may be 0. A is
+    column `advantage`, by `advantage` with centre and scale `none` the reward. Info: `log_ratio` (s), `held`, the share
+    of decisions whose log-ratio is clipped.
+    """
 
     beta: Coefficient = 1.0
+    """Strength of the KL penalty, in units of the advantage for each nat; 0 is none."""
     hold: Annotated[float, Bounds(0, infinite=True)] = 1e-4
+    """How far the log-ratio of each decision may move in an update, in nats; inf clips nothing."""
     over: str = "reference"
+    """Role of the reference that the log-ratio is over."""
     role: str = "policy"
+    """Role of the policy that is trained."""
     advantage: str = "advantage"
+    """Name of the column with the advantage, or with the reward."""
     score: str = "log_prob"
+    """Number of each decision that log-ratios are made of: `log_prob`, or another method of the model's
+    distributions."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
     least_n = 2

@@ -33,17 +33,22 @@ from shuhari.ports import Model, Task
 @register("model", "guided")
 @dataclass
 class Guided:
-    """Chains (model `chain`) whose network answers u_base + weight (u_tuned - u_base), of the same point; all else, the
-    noise of the steps too, is as in the role `tuned`. Honours greedy.
+    """Samples from a diffusion policy guided between a base model and its RL-tuned version, without further training
+    (RLG).
 
-    weight 0 is the base and 1 the tuned policy, to the bit; between them they are mixed, beyond 1 extrapolated (the
-    paper: up to 3). after: so many first steps are those of the tuned policy alone. Gradients run into the roles that a
-    part trains. ValueError for roles that denoise in other steps."""
+    Chains (model `chain`) whose network answers u_base + weight (u_tuned - u_base), of the same point; all else, the
+    noise of the steps too, is as in the role `tuned`. Honours greedy. Gradients run into the roles that a part trains.
+    ValueError for roles that denoise in other steps.
+    """
 
     base: str = "base"
+    """Role of the model before RL."""
     tuned: str = "policy"
+    """Role of the model after RL."""
     weight: Annotated[float, Bounds(-100, 100)] = 1.5
+    """Weight of the tuned model: 0 is the base, 1 the tuned one, above 1 extrapolates (up to 3 in the paper)."""
     after: Count = 0
+    """First denoising steps that are those of the tuned model alone."""
     kind: Literal["exact", "chain", "bound"] = field(default="chain", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)

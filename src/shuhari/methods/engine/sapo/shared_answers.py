@@ -26,16 +26,20 @@ SAID = "said"  # the setting of a request that brings its answers: trajectories 
 @register("rollout", "shared_answers")
 @dataclass
 class Foreign:
-    """A request whose settings have `said` is answered by these: texts that `shared_groups` encoded and graded.
-    Their log-probabilities are those of `role` as it is now, so a ratio is over the policy before its update and knows
-    nothing of who said them: no correction is made. Any other request is answered by `of`.
+    """Takes answers that other runs gave as if the policy had just sampled them (SAPO); other requests are sampled as
+    usual.
 
-    `of` is to answer in one turn. ContractError for a problem that has an environment, and for an engine with which
-    groups stay in flight over steps: the role as it is now is then of no version that the engine samples by.
+    A request whose settings have `said` is answered by these: texts that `shared_groups` encoded and graded. Their
+    log-probabilities are those of `role` as it is now, so a ratio is over the policy before its update and knows
+    nothing of who said them: no correction is made. `of` is to answer in one turn. ContractError for a problem that has
+    an environment, and for an engine with which groups stay in flight over steps: the role as it is now is then of no
+    version that the engine samples by.
     """
 
     of: Rollout = field(default_factory=Single)
+    """Rollout that draws the run's own samples, in one turn."""
     role: str = "policy"
+    """Role of the policy whose log-probabilities the answers of others get."""
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -37,13 +37,12 @@ EPSILON = 1e-9  # 0.3 x 10 is 3
 @register("curriculum", "shared_groups")
 @dataclass
 class Shared:
-    """Of n groups, floor(n x `external`) are such as other nodes told in the `window` rounds before this one, drawn at
-    random; `inner` gives the problems of the others, and of those that lack where not so many were told: a batch is
-    always as large. A round is a step of the run. With `external` at 0, or alone, it is `inner`, bit for bit.
+    """Fills a part of each batch with what other runs have answered, which they share as text through a folder (SAPO).
 
-    folder: where the nodes tell each other, each in a folder of its own name (`node`); empty: nowhere. useful: whether
-    a group is left out whose graded answers all have the same `measure` (a reward's name), by this run's own grading.
-    What cannot be read or encoded, or is longer than an answer may be, is left out. Needs the rollout `shared_answers`.
+    Of n groups, floor(n x `external`) are such as other nodes told in the `window` rounds before this one, drawn at
+    random; `inner` gives the problems of the others, and of those that lack if not so many were told: a batch is always
+    as large. A round is a step of the run. With `external` at 0, or alone, it is `inner`, bit for bit. What cannot be
+    read or encoded, or is longer than an answer may be, is left out. Needs the rollout `shared_answers`.
 
     Reports `curriculum/own_reward` (the mean `measure` of the node's own answers), `curriculum/external` (groups taken)
     and `curriculum/offered` (groups that were told to it).
@@ -51,13 +50,21 @@ class Shared:
 
     spreads = ("folder",)
     inner: Curriculum
+    """Curriculum that the run's own problems come from."""
     folder: str = ""
+    """Folder that all runs share, each writing to a folder in it; "" shares nothing."""
     node: str = "node-0"
+    """Name of this run, and of its folder in the shared one; every run needs another."""
     external: Share = 0.5
+    """Share of the groups in a batch that come from other runs; 0 is a run by itself."""
     window: Size = 1
+    """Rounds (steps) back from which groups of others are taken."""
     useful: bool = True
+    """Whether groups of others are left out if all their rewards are alike by this run's own grading."""
     measure: str = "score"
+    """Name of the reward by which groups are compared and reported."""
     role: str = "policy"
+    """Role of the policy, by whose tokenizer the texts of others are encoded."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"new": [], "taken": [], "offered": 0, "scores": [], "report": {}}
     )

@@ -22,17 +22,20 @@ REWARD = "curriculum/own_reward"  # what the curriculum `shared_groups` reports
 @register("study", "swarm")
 @dataclass
 class Swarm:
-    """`nodes` runs, step by step in turn. The first has the study's seed, the others have seeds of their own, so other
-    problems and other samples. differ: setting -> its value in each node, where they differ in more.
+    """Trains several runs side by side that share their answers as text (SAPO), a step each in turn.
 
-    A row a round: `study/round`; `study/reward`, the sum over nodes of the mean reward of their own answers, those that
-    were taken from others not counted; `study/total`, the sum of that over rounds; and the means over nodes of each
-    number of `means` that they have reported in that round. Raises ValueError for other than a value a node.
+    The first has the study's seed, the others have seeds of their own, so other problems and other samples. A row a
+    round: `study/round`; `study/reward`, the sum over nodes of the mean reward of their own answers, those that were
+    taken from others not counted; `study/total`, the sum of that over rounds; and the means over nodes of each number
+    of `means` that they have reported in that round. Raises ValueError for other than a value a node.
     """
 
     nodes: Length = 4
+    """Runs that are trained side by side."""
     differ: Mapping[str, tuple[Any, ...]] = EMPTY
+    """Setting -> its value in each run, one for each; empty if only their seeds differ."""
     means: tuple[str, ...] = ()
+    """Names of reported numbers of which the mean over runs is reported too."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -28,19 +28,24 @@ from shuhari.ports import Ctx
 @register("transform", "nearest_action")
 @dataclass
 class Nearest:
-    """Stamps `into` [B, A]: the action of the recorded decision whose [beta · state, action] is closest to [beta ·
-    state, pi(state)] of the row, pi(state) the action of `role` without noise, as it is before the update (PRDC,
-    definition 3 and equation 7). A term such as `deterministic_bc` then stays near it, through `toward`.
+    """Finds the recorded action nearest to what the policy would do, to hold the policy to the data (PRDC).
+
+    Stamps `into` [B, A]: the action of the recorded decision whose [beta · state, action] is closest to [beta · state,
+    pi(state)] of the row, pi(state) the action of `role` without noise, as it is before the update (PRDC, definition 3
+    and equation 7). A term such as `deterministic_bc` then stays near it, through `toward`.
 
     States are centred and scaled to a standard deviation of 1 over the recorded decisions, actions are as the policy
-    decides them, in [-1, 1]. beta: at 0 states do not count; large, and no two states alike, it is the action that was
-    recorded at the row. The recorded decisions are those of the data set that was last told of (`Loaded`, by the buffer
-    `offline`). RuntimeError before there is one.
+    decides them, in [-1, 1]. The recorded decisions are those of the data set that was last told of (`Loaded`, by the
+    buffer `offline`). RuntimeError before there is one.
     """
 
     beta: AtLeast0 = 2.0
+    """Weight of the state in the distance: 0 looks at actions alone; a large one gives the action recorded at the row
+    itself, as TD3+BC."""
     into: str = "nearest"
+    """Name of the column that receives the action."""
     role: str = "policy"
+    """Role of the policy whose action is looked up."""
 
     def __post_init__(self) -> None:
         check(self)

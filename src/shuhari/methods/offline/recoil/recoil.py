@@ -31,13 +31,17 @@ from shuhari.ports import Ctx
 @register("objective", "mixture_td")
 @dataclass
 class MixtureTD:
-    """(Q(s, a) - gamma · cont' · V(s'))² summed over the members of the critic, [B]: no reward is read.
+    """Squared temporal-difference error without a reward, on a mixture of expert and other transitions (ReCOIL).
 
-    Roles: the critic that is trained, the state value. Info: `value`."""
+    (Q(s, a) - gamma · cont' · V(s'))² summed over the members of the critic, [B]. Info: `value`.
+    """
 
     gamma: Discount = 0.99
+    """Discount factor of the value of the next state."""
     role: str = "critic"
+    """Role of the critic Q(s, a) that is trained."""
     value: str = "value"
+    """Role of the state value V(s') that is the target."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 
@@ -66,9 +70,13 @@ class MixtureTD:
 @register("objective", "expert_value")
 @dataclass
 class ExpertValue:
-    """-Q(s, a) summed over the members of the critic, [B]: for a stream of the expert's transitions alone."""
+    """Raises the critic on the expert's transitions: -Q(s, a) summed over the members of the critic, [B] (ReCOIL).
+
+    Its stream has the expert's transitions alone.
+    """
 
     role: str = "critic"
+    """Role of the critic Q(s, a) that is trained."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

@@ -28,22 +28,30 @@ from shuhari.transforms.streams import weights_on
 @register("transform", "confident_errors")
 @dataclass
 class Modulate:
-    """Replaces column `advantage` [B, K]: where it is negative it is multiplied by min(1 + alpha g(c), most). c: the
-    log of the answer's probability as it was sampled over that under the role `to`, nats. What is not negative stays.
+    """Enlarges the negative advantage of wrong answers that the policy has become surer of than the reference is (ACE).
 
-    g: `shape`, softplus or relu. level: c of the whole `row`, a sum, or its mean a decision, `sequence`. evenly: all
-    negative decisions of `stream` get the mean of their factors, a control of the same size without confidence. alpha
-    is at least 0, most at least 1. A decision whose probability at sampling is not known (NaN) adds nothing to c.
+    Replaces column `advantage` [B, K]: if negative, it is multiplied by min(1 + alpha g(c), most); else it stays. c:
+    the log of the answer's probability as it was sampled over that under the role `to`, nats. A decision whose
+    probability at sampling is not known (NaN) adds nothing to c.
     """
 
     alpha: Annotated[Number, Bounds(0)] = 1.0
+    """Strength of the correction, or a schedule; 0 turns it off."""
     shape: Literal["softplus", "relu"] = "softplus"
+    """Function g of the log-ratio c: "softplus", or "relu", which leaves answers alone that have not become
+    likelier."""
     level: Literal["row", "sequence"] = "row"
+    """Log-ratio c of an answer: "row" sums over its tokens, "sequence" takes their mean, for long answers."""
     most: Annotated[float, Bounds(1, infinite=True)] = 5.0
+    """Largest factor on an advantage; inf is no limit."""
     evenly: bool = False
+    """Whether all negative advantages get the mean of the factors: a control of the same size without confidence."""
     to: str = "reference"
+    """Role of the reference that the policy is compared with."""
     advantage: str = "advantage"
+    """Name of the column with the advantage, which is replaced."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` of the loss; with `evenly` only its tokens count in the mean."""
 
     def __post_init__(self) -> None:
         check(self)

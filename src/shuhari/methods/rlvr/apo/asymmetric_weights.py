@@ -27,26 +27,34 @@ from shuhari.transforms.streams import weights_on
 @register("transform", "asymmetric_weights")
 @dataclass
 class Asymmetric:
-    """Stamps `weight/<into>` [B, K], that of `stream` times kappa, for a divergence on that stream; and replaces column
+    """Weakens the KL penalty on right answers to hard prompts, and blames wrong answers more that are longer than the
+    right ones (APO).
+
+    Stamps `weight/<into>` [B, K], that of `stream` times kappa, for a divergence on that stream; and replaces column
     `advantage` [B, K]: that of a wrong answer, longer by delta > 0 than the right ones of its group on average, is
     multiplied by 2 - base^-delta.
 
-    kappa: 1 - e^(-e p) where the advantage is above 0, p the share of right answers in the group, so that little holds
-    those to a reference that few of a group join; 1 where all of it is right or none, and where the advantage is not
-    above 0.
-    Right: an outcome `reward` of at least `solved`; ungraded answers count for nothing. A length is a number of
-    decisions of the row. base: above 1, 1.00001 for thousands of tokens; 1 + 1 / L for answers of up to L tokens makes
-    the longest difference a factor of 1.63, of at most 2. A group without a right answer has factors of 1. shape: what
-    is other than 1, kappa (`kl`), the factor (`length`), or `both`. ValueError for an answer of several rows.
+    kappa: 1 - e^(-e p) if the advantage is above 0, p the share of right answers in the group, so that little holds
+    those to a reference that few of a group join; 1 if all of it is right or none, and if the advantage is not above 0.
+    Ungraded answers count for nothing. A length is a number of decisions of the row. A group without a right answer has
+    factors of 1. ValueError for an answer of several rows.
     """
 
     base: Annotated[float, Bounds(1, open="low")] = 1.00001
+    """Base of the length factor, above 1: 1.00001 for thousands of tokens; 1 + 1 / L for answers of up to L tokens
+    makes the largest factor 1.63."""
     shape: Literal["both", "kl", "length"] = "both"
+    """Part of the method that acts: the KL weights ("kl"), the blame for long wrong answers ("length"), or "both"."""
     solved: float = 1.0
+    """Outcome from which on an answer counts as right."""
     reward: str = "reward/score"
+    """Reward column by which an answer is right; `reward` is the weighted sum that is trained."""
     advantage: str = "advantage"
+    """Name of the column with the advantage, which is replaced."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` of the policy loss, on which the KL weights are based."""
     into: str = "kl"
+    """Name of the stream with the KL weights; give it to the term `divergence`."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:

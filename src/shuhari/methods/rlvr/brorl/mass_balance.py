@@ -59,23 +59,32 @@ def balance(p: Array, right: Array, sampled: Array, rewards: tuple[float, float]
 @register("analysis", "mass_balance")
 @dataclass
 class MassBalance:
-    """Learns for `steps` from one start, `runs` times with each of `samples` draws a step, at learning rate `rate`.
+    """Simulates how policy-gradient steps with more samples a prompt keep right actions from losing probability
+    (BroRL).
 
-    Numbers: `lost/<N>`, the share of steps in which some right action loses probability; `fell/<N>`, that in which
-    their mass Q falls; `mass/<N>`, the mean of Q in the end; `falls`, the smallest drop of `lost` from one N to the
-    next (above 0: it falls all the way). actions, right: how many there are, and how many of them right; spread: the
-    standard deviation of the first logits. From unequal ones the smaller right actions lose to the larger whatever N.
-    distinct: whether an action counts once however often it came, by the surrogate of the analysis.
+    A softmax over `actions` learns for `steps` from one start, `runs` times with each number of `samples`. Numbers:
+    `lost/<N>`, the share of steps in which some right action loses probability; `fell/<N>`, that in which their mass Q
+    falls; `mass/<N>`, the mean of Q in the end; `falls`, the smallest drop of `lost` from one N to the next (above 0:
+    it falls all the way).
     """
 
     actions: Length = 128
+    """Actions (whole answers) of the softmax."""
     right: Length = 16
+    """Actions that are right, with reward 1; the others have -1."""
     samples: tuple[Length, ...] = (8, 32, 128, 512)
+    """Numbers of draws a step to compare, two or more, rising."""
     steps: Length = 100
+    """Gradient steps of each simulation."""
     runs: Length = 32
+    """Simulations that the numbers are averaged over, for each number of draws."""
     rate: Positive = 1.0
+    """Learning rate, the same for every number of draws."""
     spread: AtLeast0 = 0.0
+    """Standard deviation of the initial logits; 0 makes them equal. With unequal ones small right actions lose to
+    larger ones however many draws there are."""
     distinct: bool = False
+    """Whether an action counts once in a step however often it was drawn, as in the paper's analysis."""
 
     def __post_init__(self) -> None:
         check(self)

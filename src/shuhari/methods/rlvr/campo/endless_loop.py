@@ -22,18 +22,22 @@ from shuhari.ports import Ctx
 @register("reward", "loop")
 @dataclass
 class Loop:
-    """A penalty {name: -weight x f}, where f is `find_loop` of a cut answer's tokens, with `by = "any"` 1 where that is
-    above 0; 0 for an answer that ended by itself.
+    """Penalises answers that were cut at the length limit while they repeated themselves, by how much of them is the
+    loop (CAMPO).
 
-    An answer is what was decided along the path to a leaf, and cut where its last call was (`ended` of its step is
-    False); a beginning that was forced is no part of it. Ungraded where nothing was decided. Where `[reward.weights]`
-    names rewards, name this one too. ValueError for decisions that are no tokens.
+    The reward is {name: -weight x f}, f being `find_loop` of a cut answer's tokens; 0 for an answer that ended by
+    itself. An answer is what was decided along the path to a leaf, and cut where its last call was (`ended` of its step
+    is False); a beginning that was forced is no part of it. Ungraded if nothing was decided. ValueError for decisions
+    that are no tokens.
     """
 
     counts: ClassVar[bool] = False  # beside another measure
     name: str = "loop"
+    """Name of the reward; list it in `[reward.weights]` if that lists others."""
     weight: Annotated[Number, Bounds(0)] = 1.0
+    """Penalty if all of an answer is a loop, or a schedule; the reward is -weight times the share."""
     by: Literal["share", "any"] = "share"
+    """Size of the penalty: by the "share" of the answer that is the loop, or the whole weight for "any" loop."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -28,28 +28,36 @@ from shuhari.transforms.streams import zero_ungraded
 @register("transform", "split_groups")
 @dataclass
 class Halves:
-    """Stamps column `into` [B, K]: of outcome r, mu (r - mean of the other half) + (1 - mu) (r - mean of its own half),
-    on every decision of the row.
+    """Advantages that compare an answer with the other half of its group as well as with its own, split by entropy or
+    length (CANON).
 
-    metric: `entropy`, the mean over an answer's decisions, in nats, of the distribution each was drawn from, as scored
-    before the update; `length`, how many decisions there are; or `order`, that of sampling, which says nothing (a
-    control). The low half of n graded answers is the first floor(n / 2) by it, equal ones in the order of sampling.
-    mu, in [0, 1]: which half is better (1), or which of a half (0); at 1/2, with n even, r less the group's mean.
-    alpha, in (0, 1]: below 1 one half is preferred, the high one, or with `prefer = "low"` the low one: in the first
-    bracket r - alpha (mean of the other half) for its own answers, alpha r - (mean of the other half) for the others.
+    Stamps column `into` [B, K]: of outcome r, mu (r - mean of the other half) + (1 - mu) (r - mean of its own half), on
+    every decision of the row. The low half of n graded answers is the first floor(n / 2) by the metric, equal ones in
+    the order of sampling. With alpha below 1, the first bracket is r - alpha (mean of the other half) for answers of
+    the preferred half, alpha r - (mean of the other half) for the others.
 
     A group with one graded answer has nothing to compare with, and its advantage is 0. Rows whose outcome is NaN get
     advantage 0 and weight 0 on `stream`, and are charged as `ungraded`. ValueError for an answer of several rows.
     """
 
     metric: Literal["entropy", "length", "order"] = "entropy"
+    """Metric that splits a group: "entropy" (mean over an answer's tokens before the update, nats), "length" in tokens,
+    or "order" of sampling, a control."""
     mu: Fraction = 0.5
+    """Weight of the comparison with the other half, or a schedule; 1/2 in even groups is the outcome less the group's
+    mean."""
     alpha: Annotated[Number, Bounds(0, 1, open="low")] = 1.0
+    """Factor in (0, 1], or a schedule; below 1 one half of each group is preferred."""
     prefer: Literal["high", "low"] = "high"
+    """Half that is preferred if `alpha` is below 1: "high" or "low" by the metric."""
     role: str = "policy"
+    """Role of the policy whose entropy is measured."""
     reward: str = "reward"
+    """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     into: str = "advantage"
+    """Name of the column that receives the advantage."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>`; ungraded rows get weight 0 on it."""
     least_n = 2
 
     def __post_init__(self) -> None:

@@ -28,26 +28,30 @@ PROBLEM, ANSWER = "{problem}", "{answer}"
 @register("rollout", "cog_rethinker")
 @dataclass
 class Cascade:
-    """A group whose n samples are all wrong is asked anew, n samples each time, by the template `decompose`, and where
-    these are all wrong too by `refine`; the last samples drawn are the group. "": no such round.
+    """Prompts a problem that no sample solves in other words: first to take it apart, then to mend a wrong answer
+    (Cog-Rethinker).
 
-    A template has {problem}, what a prompt has there by `direct`, the template that prompts were made with; and
-    {answer}, a wrong one of the samples before, drawn at random, without the names of special tokens, which would be
-    read as these. Wrong: a `measure` (a reward's name) of 0 or less;
-    samples that nothing graded do not count, and a group without any graded is not asked again. Of later rounds each
-    right answer comes once more, behind the problem's own prompt, with unknown log-probability. Info of each sample, so
-    columns: `attached`, 1 for these and else 0; `asked`, the round, from 0. `of`: how a sample comes about; with
-    neither template it is that alone, bit for bit. Charged: `rounds`.
+    A group whose n samples are all wrong is sampled anew by the template `decompose`, and if these are all wrong too by
+    `refine`; the last samples drawn are the group. Samples that nothing graded do not count, and a group without any
+    graded is not prompted again. The wrong answer in a template is drawn at random from the samples before, without the
+    names of special tokens, which would be read as these. Of later rounds each right answer comes once more, behind the
+    problem's own prompt, with unknown log-probability. Info of each sample, so columns: `attached`, 1 for these and
+    else 0; `asked`, the round, from 0. With neither template it is `of` alone, bit for bit. Charged: `rounds`.
 
     ValueError for templates without {problem}; ContractError for a prompt that is not of the template `direct`, for
     answers that are more than one call, or not of text, and for a problem that begins with hints.
     """
 
     direct: str = PROBLEM
+    """Template with {problem} that the task's own prompts were made with, so that the problem can be found in them."""
     decompose: str = ""
+    """Template of the second prompt, with {problem} once; "" leaves this round out."""
     refine: str = ""
+    """Template of the third prompt, with {problem} once and, if wanted, a wrong {answer}; "" leaves this round out."""
     measure: str = "score"
+    """Name of the reward by which an answer is wrong: 0 or less."""
     of: Rollout = field(default_factory=Single)
+    """Rollout that draws the samples of each round."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

@@ -33,19 +33,27 @@ METHODS: dict[str, tuple[Centre, bool]] = {
 @register("analysis", "off_policy_bandit")
 @dataclass
 class OffPolicyBandit:
-    """Every method learns a table of logits for `steps` steps of plain gradient descent at rate lr, each on `pairs`
-    pairs of arms drawn from mu; all see the same pairs. rewards, mu: [A], mu above 0; ref is uniform; beta > 0.
+    """Compares contrastive policy gradient with plain policy gradient on an off-policy bandit, where the optimum is
+    known (CoPG).
 
-    Numbers, of each method: `distance/<method>`, the total variation between what it has learnt and pi*, in [0, 1], and
-    `gain`, by how much that of `copg` is less than the least of the others. What is judged is the mean of the logits of
-    the second half of the steps, which takes the noise out."""
+    Every method learns a table of logits by plain gradient descent on pairs of arms drawn from mu; all see the same
+    pairs, and the reference policy is uniform. Numbers, of each method: `distance/<method>`, the total variation
+    between what it has learnt and pi*, in [0, 1], and `gain`, by how much that of `copg` is less than the least of the
+    others. What is judged is the mean of the logits of the second half of the steps, which takes the noise out.
+    """
 
     rewards: tuple[float, ...] = (1.0, 0.5, 0.0)
+    """Reward of each arm."""
     mu: tuple[PositiveShare, ...] = (0.1, 0.2, 0.7)
+    """Probability of each arm in the fixed distribution that samples are drawn from; they sum to 1."""
     beta: Positive = 0.5
+    """Strength of the KL penalty to the uniform reference, in units of reward for each nat."""
     steps: Length = 1000
+    """Gradient steps of each method."""
     pairs: Length = 32
+    """Pairs of arms that are drawn for each step."""
     lr: Positive = 0.3
+    """Learning rate of plain gradient descent."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -27,18 +27,24 @@ TYPES = {"action": np.int32, "mask": np.bool_, "logp": np.float32, "version": np
 @register("curriculum", "cached_solutions")
 @dataclass
 class Cache:
-    """The problems of `inner`; one of which a share in (0, `rate`] of a group's answers was right comes with the
-    surest of those, as the setting `known` of its request, from then on (DeepSearch, arXiv 2509.25454, section 3.5).
+    """Remembers a right answer to each prompt that is seldom solved, so that the tree search need not find it again
+    (DeepSearch).
 
-    `reward` says what is right: at least `solved`. Answers below a shared step count each. A solution is kept as it was
-    sampled: {"action", "mask", "logp", "version"} [K], along all of its path. Raises ValueError for a group sampled
-    with top-p, top-k or min-p, whose kept ids are not kept here.
+    The problems of `inner`; one of which a share in (0, `rate`] of a group's answers was right comes with the surest of
+    those, as the setting `known` of its request, from then on (DeepSearch, arXiv 2509.25454, section 3.5). Answers
+    below a shared step count each. A solution is kept as it was sampled: {"action", "mask", "logp", "version"} [K],
+    along all of its path. Raises ValueError for a group sampled with top-p, top-k or min-p, whose kept ids are not kept
+    here.
     """
 
     inner: Curriculum
+    """Curriculum that the problems come from."""
     rate: PositiveShare = 0.25
+    """Largest share of right answers in a group at which its surest one is kept."""
     reward: str = "score"
+    """Name of the reward by which an answer is right."""
     solved: float = 1.0
+    """Score from which on an answer counts as right."""
     state: dict[str, Any] = field(init=False, default_factory=dict)  # code of a problem -> its solution
 
     @property

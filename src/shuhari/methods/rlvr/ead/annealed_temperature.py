@@ -21,22 +21,33 @@ from shuhari.ports.declares import together
 @register("curriculum", "annealed_temperature")
 @dataclass
 class Annealed:
-    """The requests of `inner`, whose decision number n (from 0) is sampled at max(1 + high - e^(n / d), low), d =
-    min(decay + growth s, longest) decisions at step s of the stage; the first `plain` decisions at 1.
+    """Samples the first tokens of an answer at a high temperature and later ones at a lower one (exploratory annealed
+    decoding, EAD).
 
-    That is `high` at first, 1 at n = d ln(high), and `low` from d ln(1 + high - low) on. high >= low > 0: temperatures.
-    decay, growth, longest: decisions (of the paper, 20 times its own). Answers keep the log-probabilities with which
-    they were sampled, and are scored at these temperatures unless a transform (`unheated`) says otherwise. A request
-    that has a temperature of its own keeps it. ValueError for low above high.
+    The requests of `inner`, whose decision number n (from 0) is sampled at temperature
+
+      max(1 + high - e^(n / d), low),   d = min(decay + growth s, longest) at step s of the stage
+
+    the first `plain` decisions at 1. That is `high` at first, 1 at n = d ln(high), and `low` from d ln(1 + high - low)
+    on. Answers keep the log-probabilities with which they were sampled, and are scored at these temperatures unless a
+    transform (`untempered_logp`) says otherwise. A request that has a temperature of its own keeps it. ValueError for
+    low above high.
     """
 
     inner: Curriculum
+    """Curriculum that the problems come from."""
     high: Annotated[float, Bounds(0, open="low")] = 1.2
+    """Temperature of the first tokens."""
     low: Annotated[float, Bounds(0, open="low")] = 0.1
+    """Lowest temperature, that of the last tokens of long answers."""
     decay: Positive = 500.0
+    """Tokens over which the temperature falls at the first step (d); about the length of an answer is a start."""
     growth: AtLeast0 = 100.0
+    """Tokens by which d grows each step, as answers grow; 0 for answers of fixed length."""
     longest: Positive = 800_000.0
+    """Largest d in tokens, however many steps have passed."""
     plain: Count = 10
+    """First tokens that are sampled at temperature 1: words before the reasoning."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

@@ -17,9 +17,11 @@ from shuhari.ports import Ctx
 @register("transform", "untempered_logp")
 @dataclass
 class Unheated:
-    """Stamps `temperature` [B, K] = 1, so that models score every decision at a temperature of 1, whatever it was
-    sampled at; `logp` stays that of the sampler. Over it the policy's own ratio is no longer 1 before an update: weigh
-    it (`clip` with behaviour = "old" and `truncate`)."""
+    """Lets the loss score every token at temperature 1, whatever temperature it was sampled at.
+
+    Stamps `temperature` [B, K] = 1; `logp` stays that of the sampler. Over it the policy's own ratio is no longer 1
+    before an update: weigh it (`clip` with behaviour = "old" and `truncate`).
+    """
 
     stamps = ("temperature",)
 

@@ -41,14 +41,14 @@ class Twig:
 @register("rollout", "lookahead_tree")
 @dataclass
 class Lookahead:
-    """Of the n samples of a request round(share n) are the branches of one tree, the others plain.
+    """Makes a group more diverse: some answers branch where the second token is nearly as likely as the first (LATR).
 
-    The tree has room for as many branches. Each takes its most probable token, and once there is no room a token that
-    is drawn. Where there is room and the second token has a probability above `second`, less than `gap` below that of
-    the first, a new branch takes it. A branch that is one of `ages` tokens old is compared with the one that it left,
-    from there on: it is given up, which makes room, if less than `alike` of it differs (edit distance over length),
-    unless either has ended. What the tree lacks in the end is drawn plainly. share: in [0, 1], or a schedule; at 0 it
-    is `single`, bit for bit. Info of each sample, so a column: `branch`, 1 of the tree's.
+    Of the n samples of a request round(share n) are the branches of one tree, the others plain. The tree has room for
+    as many branches. Each takes its most probable token, and once there is no room a token that is drawn. If there is
+    room and the second token is likely enough (`second`, `gap`), a new branch takes it. A branch that is one of `ages`
+    tokens old is compared with the one that it left, from there on: it is given up, which makes room, if less than
+    `alike` of it differs (edit distance over length), unless either has ended. What the tree lacks in the end is drawn
+    plainly. Info of each sample, so a column: `branch`, 1 of the tree's.
 
     Tokens are asked for one by one, so stop strings and schedules of temperatures are refused, and top-p and its kin,
     whose kept ids are not kept here; ContractError for these, for a problem that is played or begins with hints, and
@@ -58,11 +58,18 @@ class Lookahead:
     """
 
     share: Fraction = 1.0
+    """Share of a group that are branches of the tree, or a schedule; 0 is plain sampling, bit for bit."""
     second: Share = 0.25
+    """Probability that the second most probable token must be above for a branch."""
     gap: Share = 0.15
+    """Difference between the probabilities of the first and the second token that a branch must be below."""
     ages: tuple[Length, ...] = (20, 30, 50)
+    """Ages in tokens at which a branch is compared with the one that it left; choose them below the length of an
+    answer."""
     alike: Share = 0.4
+    """Share of edits below which a branch is given up as too similar; 0 gives none up."""
     role: str = "policy"
+    """Role of the policy that is sampled."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
     stamps = ("branch",)
 

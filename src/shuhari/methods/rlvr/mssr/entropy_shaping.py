@@ -23,16 +23,21 @@ from shuhari.ports import Ctx
 @register("transform", "entropy_shaping")
 @dataclass
 class EntropyShaping:
-    """Adds min(alpha H, |A| / kappa) to each decision's advantage A (column `column` [B, K]), where H is the entropy,
-    in nats, of the distribution that it was drawn from, as scored before the update; no gradient runs through it.
+    """Adds a bonus to the advantage of tokens that the policy was unsure of, of at most a part of the advantage's size.
 
-    With kappa > 1 no advantage changes its sign, and 0 stays 0. alpha >= 0; at 0 nothing changes.
+    Adds min(alpha H, |A| / kappa) to each decision's advantage A (column `column` [B, K]), H being the entropy, in
+    nats, of the distribution that it was drawn from, as scored before the update; no gradient runs through it. No
+    advantage changes its sign, and 0 stays 0.
     """
 
     alpha: Coefficient = 0.4
+    """Bonus for each nat of entropy, or a schedule; 0 turns it off."""
     kappa: Annotated[float, Bounds(1, open="low")] = 2.0
+    """Limit of the bonus: at most the advantage's size over kappa, above 1, so that no advantage changes its sign."""
     role: str = "policy"
+    """Role of the policy whose entropy is measured."""
     column: str = "advantage"
+    """Name of the column with the advantage, which is replaced."""
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -25,18 +25,24 @@ from shuhari.ports import Ctx
 @register("transform", "tracked_advantage")
 @dataclass
 class Tracker:
-    """Stamps `into` [B]: outcome - v, where v = a / (a + b) is what the problem's tracker says before this batch. Then
-    a <- keep a + s and b <- keep b + n - s, of n graded answers in the batch, s of them right; a problem that is not in
-    it keeps its tracker. (a, b) is `prior` at first sight.
+    """Keeps a running success rate of every prompt as its baseline, so that one sample a prompt is enough (MSSR).
 
-    `advantage` makes an advantage of it: `{column = "surplus", unit = "batch", scale = "batch"}`. Outcomes (`reward`)
-    are in [0, 1], ValueError else; NaN where ungraded.
+    Stamps `into` [B]: outcome - v, v = a / (a + b) being the problem's rate before this batch. Then a <- keep a + s and
+    b <- keep b + n - s, of n graded answers in the batch, s of them right; a problem that is not in it keeps its
+    tracker.
+
+    `advantage` makes an advantage of it: `{column = "surplus", unit = "batch", scale = "batch"}`. Outcomes are in [0,
+    1], ValueError else; NaN if ungraded.
     """
 
     keep: PositiveShare = 0.9
+    """Share of a problem's counts that stays at each visit; lower it if the policy changes fast."""
     prior: tuple[Positive, Positive] = (1.0, 1.0)
+    """Counts (right, wrong) of a problem at first sight; larger ones change more slowly."""
     reward: str = "reward"
+    """Reward column, in [0, 1], that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     into: str = "surplus"
+    """Name of the column that receives the outcome less the baseline."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"trackers": {}})
 

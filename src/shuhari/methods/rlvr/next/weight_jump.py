@@ -29,26 +29,37 @@ Weights = Mapping[str, Tensor]
 @register("follow", "jump")
 @dataclass
 class Jump:
-    """Once in a stage, after step `at` of it: role <- role + scale x the change predicted for the next `ahead` steps.
+    """Moves the weights ahead, once in a stage, by the change that their path so far predicts (NExt).
 
-    Weights that are trained are recorded as the stage begins and every `every` steps. fit: `learnt`, the paper's: of
-    each record the change since the stage began and that since the record before predict the change over the next
-    `ahead` steps, of matrices by their first singular triple, of vectors as they are; each net is fitted for `epochs`
-    steps of AdamW at rate `lr`, falling to a tenth, on the sum of absolute errors, from weights that `seed` names. Or
-    `linear`: the change of the last `ahead` steps once more. ValueError unless `at` and `ahead` are multiples of
-    `every`, and some record lies `ahead` steps before `at`, behind the first.
+    After step `at`: role <- role + scale x the change predicted for the next `ahead` steps. Weights that are trained
+    are recorded as the stage begins and every `every` steps. With `fit` "learnt", of each record the change since the
+    stage began and that since the record before predict the change over the next `ahead` steps, of matrices by their
+    first singular triple, of vectors as they are; each net is fitted by AdamW on the sum of absolute errors. ValueError
+    unless `at` and `ahead` are multiples of `every`, and some record lies `ahead` steps before `at`, behind the first.
     """
 
     role: str = "policy"
+    """Role whose weights jump."""
     at: Length = 100
+    """Step of the stage after which the weights jump; a multiple of `every`, at least `ahead` + `every`."""
     every: Length = 10
+    """Steps between two records of the weights."""
     ahead: Length = 50
+    """Steps of training of which the change is predicted; a multiple of `every`."""
     scale: float = 1.0
+    """Factor of the predicted change; 0 is no jump, and the paper tries 0.5 to 4."""
     fit: Literal["learnt", "linear"] = "learnt"
+    """Prediction of the change: "learnt" by small nets, as in the paper; "linear" adds that of the last `ahead` steps
+    once more."""
     size: Length = 256
+    """Width of the small nets."""
     epochs: Length = 1000
+    """AdamW steps that each small net is fitted for."""
     lr: Positive = 2e-5
+    """Learning rate of the small nets, which falls to a tenth along a cosine; 2e-5 in the paper, a small model needs
+    more."""
     seed: Seed = 0
+    """Seed of the small nets' initial weights."""
     on: tuple[On, ...] = field(init=False, default=("stage", "step"))
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"step": 0, "records": []})
 

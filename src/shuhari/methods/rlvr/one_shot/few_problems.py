@@ -24,21 +24,28 @@ from shuhari.ports.declares import together
 @register("curriculum", "few_problems")
 @dataclass
 class Few:
-    """`k` problems in turn, chosen once, at a stage's first step: of `pool` problems that `candidates` give those with
-    the largest variance p (1 - p) of an answer's outcome `reward` in [0, 1], p its mean over `n` answers of the policy
-    as it is then (charged as probes); of those alike the first that came. With n = 0 it is the first k, and nothing is
-    sampled. In a batch that is larger than k a problem comes several times, each a group of its own.
+    """Trains on one prompt, or a few, again and again (one-shot RLVR); they are chosen once, as those whose outcomes
+    vary most.
 
-    looks: it asks `candidates` at most so many times for problems that differ; where these have fewer than k, those are
-    all. What nobody grades is chosen last. ValueError for k above the pool, and for outcomes outside of [0, 1].
+    At a stage's first step, of `pool` problems that `candidates` give those with the largest variance p (1 - p) are
+    chosen, p the mean outcome over `n` answers of the policy as it is then (charged as probes); of those alike the
+    first that came. In a batch that is larger than k a problem comes several times, each a group of its own. If
+    `candidates` have fewer than k that differ, those are all. What nobody grades is chosen last. ValueError for k above
+    the pool, and for outcomes outside of [0, 1].
     """
 
     candidates: Curriculum
+    """Curriculum that the problems are chosen from."""
     k: Length = 1
+    """Problems that are trained on, in turn."""
     pool: Size = 64
+    """Problems that are looked at, at least `k`."""
     n: Count = 8
+    """Answers to each of them, by which they are chosen; 0 samples nothing and takes the first `k`."""
     reward: str = "reward"
+    """Reward column, in [0, 1], that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     looks: Length = 4
+    """Requests to `candidates` in all, at most, until there are `pool` problems that differ."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"chosen": None, "at": 0})
 
     @property

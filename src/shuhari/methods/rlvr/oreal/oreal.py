@@ -23,26 +23,34 @@ from shuhari.transforms.streams import find_carried
 @register("transform", "oreal")
 @dataclass
 class Credit:
-    """What OREAL learns from (Lyu et al. 2025, arXiv 2502.06781): streams `pos` and `neg`, and `advantage` weighted.
+    """Picks one right and one wrong answer a group to learn from, and weights their tokens by a learnt credit model
+    (OREAL).
 
-    Of each group that has both, one right sample (outcome above `threshold`) is chosen for `pos` and one wrong one for
-    `neg`, at random; `rl` keeps the two alone. `credit` is all samples of such groups, and the two sides of a group
-    weigh the same on it, as the two that are chosen do. Their advantage, which comes from the whole group (so put
-    `advantage` under [collect]), is multiplied by max(p - least, 0) / (1 - least), where p is sigmoid(w) on the right
-    sample and 1 - sigmoid(w) on the wrong one, w the value [B, K] that `role` gives each decision (objective
-    `outcome`). least, in [0, 1): 0.5 gives the paper's max(2 sigmoid(w) - 1, 0) and max(1 - 2 sigmoid(w), 0), and is
-    the released code's threshold on both sides. An empty role leaves the advantage as it is. running: w is the mean of
-    the values so far, as in the released code. mean_one: on either side the weights of what is chosen are divided by
-    their mean, so that they say where and not how much is learnt; weights near 0 make steps short otherwise.
+    Source: Lyu et al. 2025, arXiv 2502.06781. Of each group that has both, one right sample is chosen for the stream
+    `pos` and one wrong one for `neg`, at random; `stream` keeps the two alone. The stream `credit` is all samples of
+    such groups, and the two sides of a group weigh the same on it, as the two that are chosen do. Their advantage,
+    which comes from the whole group (so put `advantage` under [collect]), is multiplied by
+
+      max(p - least, 0) / (1 - least),   p = sigmoid(w) on the right sample, 1 - sigmoid(w) on the wrong one
+
+    w being the value [B, K] that `role` gives each decision (objective `token_rewards`).
     """
 
     role: str = "credit"
+    """Role of the credit model, which gives each token a value; "" leaves the advantages as they are."""
     running: bool = False
+    """Whether a token's value is the mean of the values so far, as in the released code."""
     mean_one: bool = False
+    """Whether the weights on either side are divided by their mean, so that steps keep their size; else weights near 0
+    make them short."""
     least: ShareBelow1 = 0.5
+    """Probability below which a token gets weight 0; 0.5 is the paper's max(2 sigmoid(w) - 1, 0)."""
     threshold: float = 0.5
+    """Outcome above which an answer is right."""
     reward: str = "reward"
+    """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     stream: str = "rl"
+    """Name of the weights `weight/<stream>` that are cut down to the chosen answers."""
     stamps = ("advantage", "weight/pos", "weight/neg", "weight/credit")
     least_n = 2
 

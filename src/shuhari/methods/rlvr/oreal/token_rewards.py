@@ -22,15 +22,18 @@ from shuhari.ports import Ctx
 @register("objective", "token_rewards")
 @dataclass
 class Outcome:
-    """The binary cross-entropy of p = sigmoid(mean of w over a row's decisions) and its outcome, nats, [B].
+    """Trains a credit model for tokens from outcomes alone: the mean of its values over an answer classifies the
+    outcome (OREAL).
 
-    w is the value of `role` at each decision, so that a model that is told outcomes alone learns what each decision
-    adds to them (OREAL: Lyu et al. 2025, arXiv 2502.06781). reward: the column whose outcome is meant, in [0, 1]. Info:
-    `accuracy` (the share of rows whose outcome is on p's side of a half).
+    The binary cross-entropy of p = sigmoid(mean of w over a row's decisions) and its outcome, nats, [B], w being the
+    value of `role` at each decision (Lyu et al. 2025, arXiv 2502.06781). Info: `accuracy` (the share of rows whose
+    outcome is on p's side of a half).
     """
 
     role: str = "credit"
+    """Role of the credit model that is trained."""
     reward: str = "reward"
+    """Reward column, in [0, 1], that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 

@@ -44,25 +44,31 @@ class Answer:
 @register("rollout", "semantic_branches")
 @dataclass
 class Semantic:
-    """The first of n answers begins at the prompt; each further one there too with a chance of `restart`, else at the
-    token of largest score in any answer so far, which is drawn anew with all that follows.
+    """Grows the answers of a group one from another, from the token where likely words differ most in meaning (ROSE).
+
+    The first of n answers begins at the prompt; each further one there too with a chance of `restart`, else at the
+    token of largest score in any answer so far, which is drawn anew with all that follows. If the first token has the
+    largest score an answer begins anew.
 
     The score of a token is H D, in nats, over the `top` most probable tokens there, with probabilities p and input
-    embeddings e (what `role` reads tokens with) at length 1: the entropy H = -sum p log p, and D = -(|sum p e|^2 -
-    sum p^2) in [-1, 1/2], which is high where likely tokens point apart. So it is in the release (`cosine-entropy`);
-    where all likely tokens look alike it is below 0, and a sure token, of score 0, is larger. metric: `semantic`, this
-    score; `shifted`, H (1 + D), which nobody published and which no sure token wins; or `entropy`, H alone. Where the
-    first token has the largest score an answer begins anew.
+    embeddings e (what `role` reads tokens with) at length 1: the entropy H = -sum p log p, and D = -(|sum p e|^2 - sum
+    p^2) in [-1, 1/2], which is high if likely tokens point apart. So it is in the release (`cosine-entropy`); if all
+    likely tokens look alike it is below 0, and a sure token, of score 0, is larger.
 
-    restart: in [0, 1], or a schedule. Info of each sample, so a column: `cut`, where its last segment begins. Refused
-    with ContractError: problems that are played or begin with hints, prompts that are no text, schedules of
-    temperature, stop strings, top-p and its kin, and a model without embeddings of tokens.
+    Info of each sample, so a column: `cut`, where its last segment begins. Refused with ContractError: problems that
+    are played or begin with hints, prompts that are no text, schedules of temperature, stop strings, top-p and its kin,
+    and a model without embeddings of tokens.
     """
 
     restart: Fraction = 0.5
+    """Chance that an answer begins at the prompt again, or a schedule; 1 samples all answers independently."""
     metric: Metric = "semantic"
+    """Score of a token: "semantic" is H D; "entropy" is H alone; "shifted" is H (1 + D), by which no sure token wins,
+    published nowhere."""
     top: Annotated[int, Bounds(2, most=10**8)] = 20
+    """Most probable tokens at each place that the score is made of."""
     role: str = "policy"
+    """Role of the policy that is sampled, of which the input embeddings are compared."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
     stamps = ("cut",)
     least_n = 0

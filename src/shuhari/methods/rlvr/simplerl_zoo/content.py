@@ -21,19 +21,22 @@ from shuhari.tasks.source import answer_text
 @register("reward", "content")
 @dataclass
 class Content:
-    """1.0 where what an answer says is `problem.answer`, whether it has its form or not, else 0.0.
+    """Rewards a right answer whether or not it has the required form, such as `\\boxed{...}`: 1.0 if what it says is
+    `problem.answer`, else 0.0.
 
-    opens, closes: the form, such as `\\boxed{` and `}`. What an answer says is what stands in its last form, or all
-    of it where it has none; so with the truth; white space around either does not count. missing: what an answer
-    without the form is worth instead, whatever it says (None, `none` in a recipe: nothing special), as of the paper's
-    other arm, where it is -1. A problem without an answer, and a sample that nothing decided, is ungraded. ValueError
-    for a form without one of its ends.
+    What an answer says is what stands in its last form, or all of it if it has none; so with the truth; white space
+    around either does not count. A problem without an answer, and a sample that nothing decided, is ungraded.
+    ValueError for a form without one of its ends.
     """
 
     opens: str = "\\boxed{"
+    """Beginning of the form, such as `\\boxed{`."""
     closes: str = "}"
+    """End of the form; brackets in it may be nested."""
     missing: float | None = None
+    """Reward of every answer without the form, right or wrong, such as -1; None grades it by its content."""
     name: str = "content"
+    """Name of the reward; list it in `[reward.weights]` if that lists others."""
 
     @property
     def stamps(self) -> tuple[str, ...]:

@@ -16,18 +16,22 @@ from shuhari.tasks.source import answer_text
 @register("reward", "repetition")
 @dataclass
 class Repetition:
-    """A penalty {name: -weight x share}, the share of the answer's n-grams that repeat earlier ones; 0 if too short.
+    """Penalises answers by the share of their n-grams that repeat earlier ones: {name: -weight x share}, 0 if too
+    short.
 
-    unit: what an n-gram is of, `word`s between white space or `character`s. An answer of text; ungraded where nothing
-    was decided. Where `[reward.weights]` names rewards, name this one too. (The n-gram penalty of Yeo et al. 2025,
-    "Demystifying Long Chain-of-Thought Reasoning in LLMs", arXiv 2502.03373, at the end of the answer.)
+    An answer of text; ungraded if nothing was decided. (The n-gram penalty of Yeo et al. 2025, "Demystifying Long
+    Chain-of-Thought Reasoning in LLMs", arXiv 2502.03373, at the end of the answer.)
     """
 
     counts: ClassVar[bool] = False  # beside another measure
     name: str = "repetition"
+    """Name of the reward; list it in `[reward.weights]` if that lists others."""
     n: Length = 4
+    """Length of an n-gram, in words or characters; choose it longer than what right answers repeat."""
     unit: Literal["word", "character"] = "word"
+    """Pieces of an n-gram: each a "word" between white space, or a "character"."""
     weight: Number = 1.0
+    """Penalty if all n-grams repeat earlier ones, or a schedule; the reward is -weight times the share."""
 
     @property
     def stamps(self) -> tuple[str, ...]:

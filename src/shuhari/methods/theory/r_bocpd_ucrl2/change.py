@@ -18,17 +18,22 @@ from shuhari.learners.change_points import has_changed
 @register("analysis", "change")
 @dataclass
 class Change:
-    """How the detector does on `runs` streams of `length` outcomes of `kinds` kinds, each of a law drawn uniformly.
+    """How often a Bayesian change-point detector errs, measured on random streams whose law is known.
 
-    Numbers: `false_alarms`, the share of streams without a change in which it alarms; of streams that go over to
-    another law in the middle, `found`, the share in which it alarms after that and not before, and `delay`, how many
-    outcomes later on average (half the stream where it does not). rate: see `learners.change_points`.
+    Each stream has a law drawn uniformly. Numbers: `false_alarms`, the share of streams without a change in which it
+    alarms; of streams that go over to another law in the middle, `found`, the share in which it alarms after that and
+    not before, and `delay`, how many outcomes later on average (half the stream if it does not). See
+    `learners.change_points`.
     """
 
     runs: Length = 20
+    """Streams of each sort, with a change and without."""
     length: Length = 200
+    """Outcomes in a stream, at least 4; the law changes in the middle."""
     kinds: Length = 6
+    """Different outcomes that there are, at least 2."""
     rate: ProperShare = 0.05
+    """Chance of a false alarm in a stream, at most, in all its length; smaller detects later."""
 
     def __post_init__(self) -> None:
         check(self)

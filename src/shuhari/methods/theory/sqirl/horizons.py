@@ -22,20 +22,29 @@ from shuhari.ports import Runs, ability
 @register("study", "horizons")
 @dataclass
 class Horizons:
-    """contexts: setting -> its value in each table; each has a seed of its own, which is also its `layout`. arms: name
-    -> the settings of each run of that algorithm; the quickest counts. A run ends once `measure`, a number that
-    it reports, is `solved`; it has then spent that many `env_steps`, and where it never does the run's budget.
+    """Compares how many samples two algorithms need on each of several worlds, and whether they find the same ones
+    hard.
+
+    Each table (a world with its transitions) has a seed of its own, which is also its `layout`. Of an arm's runs the
+    quickest counts. A run ends once `measure` is `solved`; it has then spent that many `env_steps`, and if it never
+    does the run's budget.
 
     A row a table: `study/<arm>`, the logarithm to the base 10 of what it took; `study/size`, that of the number `size`
     of its runs. From the third on, of all tables so far: `study/spearman`, the rank correlation of the first arm with
     the second, `study/spearman_size`, that of the size with the second, and `study/unsolved`, the share of tables that
-    some arm did not solve. ValueError for contexts of unlike numbers of values, or other than two arms."""
+    some arm did not solve. ValueError for contexts of unlike numbers of values, or other than two arms.
+    """
 
     contexts: Mapping[str, tuple[Any, ...]]
+    """Setting -> its value in each table; several settings change together."""
     arms: Mapping[str, tuple[Mapping[str, Any], ...]] = EMPTY
+    """Name of each of the two algorithms -> the settings of its runs, of which the quickest counts."""
     measure: str = "evaluate/table.share"
+    """Name of the reported number by which a table is solved."""
     size: str = "evaluate/table.states"
+    """Name of the reported number that is the size of a table, such as its number of states."""
     solved: float = 0.9
+    """Value of `measure` from which on a table counts as solved."""
 
     def __post_init__(self) -> None:
         check(self)

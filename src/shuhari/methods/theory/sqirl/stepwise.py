@@ -30,25 +30,37 @@ from shuhari.ports import Buffer, Ctx, Model, Transform
 @register("learner", "stepwise")
 @dataclass
 class Stepwise:
-    """For step i of an episode: `m` episodes, by what was found for the steps before and uniformly random from there
-    on. Of what they did from step i on, Q^1(s, a) is the mean return to go; k - 1 times Q^j(s, a) is the mean of r +
-    max Q^{j-1}(s', .), over the actions that were seen there. The policy does the best for Q^k at step i, of several
-    the first; where nothing was seen it stays random.
+    """Finds a tabular policy step by step of the episode, from random play and a few rounds of fitted Q-iteration
+    (SQIRL).
 
-    After the last of `horizon` steps its policy stands for one more draw, of which nothing is learnt; then it begins
-    anew with `grow` times as many episodes. The policy is a `tabular` one, whose states tell the step; episodes have
-    `horizon` decisions, and a draw whole ones, as with buffer.size = rollout.lanes * horizon: others are left out.
-    Reports `stepwise/step`, the step at hand, and `stepwise/episodes`, m of this pass.
-    TypeError for a policy without a table, ValueError for longer episodes."""
+    For step i of an episode: `m` episodes, by what was found for the steps before and uniformly random from there on.
+    Of what they did from step i on, Q^1(s, a) is the mean return to go; k - 1 times Q^j(s, a) is the mean of r + max
+    Q^{j-1}(s', .), over the actions that were seen there. The policy does the best for Q^k at step i, of several the
+    first; if nothing was seen it stays random.
+
+    After the last step its policy stands for one more draw, of which nothing is learnt; then it begins anew with `grow`
+    times as many episodes. The policy is a `tabular` one, whose states tell the step; a draw has whole episodes of
+    `horizon` decisions, as with buffer.size = rollout.lanes * horizon: others are left out. Reports `stepwise/step`,
+    the step at hand, and `stepwise/episodes`, m of this pass. TypeError for a policy without a table, ValueError for
+    longer episodes.
+    """
 
     buffer: Buffer
+    """Buffer that gives the episodes."""
     transforms: Mapping[str, Transform] = EMPTY
+    """Name -> transform of the batches before they are learnt from."""
     k: Length = 1
+    """Rounds of Q-iteration: how many steps it looks ahead before it trusts random play."""
     m: Length = 16
+    """Episodes for each step in the first pass."""
     horizon: Length = 10
+    """Decisions of an episode; the task must have the same."""
     grow: Length = 2
+    """Factor on the number of episodes from one pass to the next; 1 keeps it."""
     role: str = "policy"
+    """Role of the tabular policy that is found."""
     name: str = "main"
+    """Name of the learner in reports and events."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"step": 0, "pass": 0, "episodes": []})
 

@@ -18,10 +18,15 @@ from shuhari.tasks.worlds.finite_horizon import evaluate_policy, iterate_from_ra
 @register("metric", "table")
 @dataclass
 class TableValue:
-    """Of a task that tells its table (`table`): `share`, the value of the first place under what `role` does, as it
-    samples, over the best one; `states`, how many states there are. TypeError for a task that tells none."""
+    """The exact value of the policy in a world whose transitions are known, as a share of the best one; without
+    episodes.
+
+    Of a task that tells its table (`table`): `share`, the value of the first place under what `role` does, as it
+    samples, over the best one; `states`, how many states there are. TypeError for a task that tells none.
+    """
 
     role: str = "policy"
+    """Role of the tabular policy that is evaluated."""
 
     def __post_init__(self) -> None:
         check(self)
