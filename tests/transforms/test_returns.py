@@ -285,6 +285,12 @@ def test_padding_and_positions_that_decide_nothing_do_not_leak(seed):
         assert a["advantage"].equal(b["advantage"]) and a["return"].equal(b["return"])
 
 
+def test_none_scales_nothing():
+    batch = chain_of_one([2.0, -1.0], [0.5, 0.25])
+    plain, none = (Gae(scale=s)(batch, context())["advantage"] for s in (False, "none"))
+    assert torch.equal(plain, none) and not torch.equal(plain, Gae(scale="batch")(batch, context())["advantage"])
+
+
 def test_scaled_advantages_have_mean_zero_and_deviation_one_over_decisions():
     g = torch.Generator().manual_seed(1)
     batch = chain_of_one(torch.randn(20, generator=g).tolist(), torch.randn(20, generator=g).tolist())

@@ -313,7 +313,7 @@ def _put(batch: Batch, columns: dict[str, Tensor], ctx: Ctx, reward: str, scale:
         bad = batch.outcome(reward).isnan()
         columns = {name: x.masked_fill(bad[:, None], 0.0) for name, x in columns.items()}
         batch = zero_ungraded(batch, bad, ctx, stream)
-    if scale:
+    if scale and scale != "none":
         where = batch["mask"]
         if f"weight/{stream}" in batch or "status" in batch:
             where = where & find_carried(batch, stream)[:, None]
