@@ -1,6 +1,6 @@
 """What share of a grid of cubes a simulated student masters, by its teacher (AGAIN, arXiv 2011.08463).
 
-Students, teachers and the class of earlier students: `studies.cubes`. A seed is a new student, the same one whatever
+Students, teachers and the class of earlier students: `cubes.py`. A seed is a new student, the same one whatever
 its teacher; the class is of students of its own, the same one for all seeds, so an interval over seeds is about new
 students of this class. Left out: students that are trained models.
 """
