@@ -1,7 +1,7 @@
 """Answers pushed above or below a demonstration's log-probability: CalibRL's guided term.
 
 Source: "Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning" (CalibRL) and its released code. Left
-out: where the demonstration's log-probability comes from (transform `beside`), and the policy gradient beside it.
+out: where the demonstration's log-probability comes from (transform `expert_logp`), and the policy gradient beside it.
 
 Axes: `B` rows, `K` positions.
 """
