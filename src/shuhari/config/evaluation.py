@@ -22,9 +22,9 @@ class Further:
     rollout: Rollout | None = None
     """Rollout of this way; None takes that of the evaluation."""
     settings: Mapping[str, Any] = EMPTY
-    """Settings of the rollout, which lie over those of [evaluate]; with a `rollout` they stand alone."""
+    """Settings of the rollout, which lie over [evaluate]'s; with a `rollout` they stand alone."""
     sampling: Sampling | None = None
-    """Sampling settings that differ from those of [evaluate]; None changes nothing."""
+    """Sampling settings that differ from [evaluate]'s; None changes nothing."""
     n: Count = 0
     """Number of problems; 0 takes that of [evaluate]."""
     samples: Count = 0
@@ -58,8 +58,8 @@ class Evaluation:
     k: tuple[Length, ...] = ()
     """Values of k for pass@k, at most `samples`; empty takes 1, 2, 4 and so on."""
     sampling: Sampling | None = None
-    """Sampling settings of the samples; None takes those of [rollout.sampling], a table stands alone. Greedy play takes
-    the mode of the same."""
+    """Sampling settings of the samples; None takes [rollout.sampling], a table stands alone. Greedy play takes the mode
+    of the same."""
     measure: str = ""
     """Reward that is reported; empty takes the first of `score`, `task` and `reward` (the weighted sum) that there
     is."""

@@ -45,7 +45,7 @@ class Ema:
     every: Length = field(default=1, kw_only=True)
     """Number of events for each update of the weights."""
     learner: str = field(default="", kw_only=True)
-    """Learner whose updates count with `on = "update"`; empty counts those of any."""
+    """Learner whose updates count with `on = "update"`; empty counts any learner's."""
     metric: str = field(default="greedy", kw_only=True)
     """Evaluation score that is watched with `on = "plateau"`, such as `greedy`; larger is better."""
     patience: Length = field(default=3, kw_only=True)

@@ -46,8 +46,8 @@ class Strings:
     """Frequency of each level in training relative to the others, from level 1; levels behind the last are only
     tested."""
     on: Share = 1.0
-    """Probability that a demonstration goes on after a step that leaves functions to call; else it ends there,
-    unfinished."""
+    """Probability that a demonstration goes on after a step that leaves functions to call; else it drops the rest and
+    ends there."""
     slip: Share = 0.0
     """Probability that a letter of a demonstrated step is wrong; the work goes on from what was written."""
     test_fraction: ProperShare = 0.25
