@@ -111,22 +111,32 @@ class Problem:
 class Sampling:
     """How a policy is sampled: temperature, truncation, length. A field that a model cannot honour is an error.
 
-    `temperature` > 0, or a `Ramp` over the decision index; `greedy` takes the mode, and log-probabilities are then
-    those of the temperature given. of each decision the `top` likeliest alternatives are told in the step's `info`:
-    `info["top"]` [K, top] are their ids, the likeliest first, `info["top_logp"]` [K, top] their log-probabilities
-    at these settings. `ban` holds for the first decision; `epsilon` in [0, 1] mixes in a uniform action.
-    """
+    With `greedy` log-probabilities are those of the temperature given. With `top`, the step's `info` has `top` [K,
+    top], the ids of the likeliest alternatives, the likeliest first, and `top_logp` [K, top], their log-probabilities
+    at these settings."""
 
     temperature: Annotated[Number, bounds.Bounds(0, open="low", hint="for the mode set greedy = true")] = 1.0
+    """Temperature that divides the logits, above 0, or its schedule over the decisions of an answer; higher explores
+    more."""
     top_p: bounds.PositiveShare = 1.0
+    """Probability of the smallest set of alternatives that is sampled from (nucleus sampling); 1 keeps all."""
     top_k: bounds.Count = 0
+    """Number of most probable alternatives that are sampled from; 0 keeps all."""
     min_p: bounds.ShareBelow1 = 0.0
+    """Lowest probability that is sampled, relative to the highest; 0 keeps all."""
     greedy: bool = False
+    """Take the most probable alternative at each decision."""
     max_new: bounds.Size = 256
+    """Largest number of tokens of an answer, after which it is truncated."""
     stop: tuple[str, ...] = ()
+    """Texts that end an answer once it contains one."""
     ban: tuple[bounds.Count, ...] = ()
+    """Ids that the first decision of an answer may not take."""
     top: bounds.Count = 0
+    """Number of most probable alternatives that are recorded with each decision; 0 records none."""
     epsilon: bounds.Fraction = 0.0
+    """Probability of a uniform action, in [0, 1], or its schedule over the run (epsilon-greedy exploration); language
+    models take 0 alone."""
 
     def __post_init__(self) -> None:
         bounds.check(self)

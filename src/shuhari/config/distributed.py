@@ -14,16 +14,23 @@ KINDS = ("llama", "mistral", "qwen2", "qwen3")  # layouts that can be in shards
 
 @dataclass(frozen=True)
 class Distributed:
-    """workers: Ray actors that play and grade groups (0: this process does); address: of the Ray cluster to join,
-    `auto` or `host:port`; "" starts a Ray of the run's own on this machine, which ends with the run.
-    learners: processes of this machine that share each update, this one among them; where models are on CUDA, each has
-    a GPU of its own. shard: the model that is trained lies in shards over the learners, which are then further
-    processes beside this one; this one keeps a copy of the weights, to sample and score with."""
+    """How the work of a run is spread over processes and machines.
+
+    With `shard` the run's own process keeps a copy of the weights, to sample and score with. ValueError for settings
+    that do not fit together."""
 
     workers: Processes = 0
+    """Number of Ray actors that play and grade groups; 0 plays in the run's own process. Set it if tools, judges or
+    environments wait."""
     address: str = ""
+    """Address of the Ray cluster to join, `auto` or `host:port`; empty starts a Ray of the run's own on this
+    machine."""
     learners: SomeProcesses = 1
+    """Number of processes of this machine that share each update, the run's own among them; with models on CUDA each
+    has a GPU of its own."""
     shard: bool = False
+    """Shard the trained model over the learners (FSDP), if its weights and moments do not fit into one process; all
+    learners are then further processes."""
 
     def __post_init__(self) -> None:
         check(self)

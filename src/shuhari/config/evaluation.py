@@ -15,15 +15,20 @@ PLAYED = ("greedy", "mean", "length", "turns", "distinct", "ungraded", "tokens",
 
 @dataclass
 class Further:
-    """A further way to roll out or decode at evaluation, of the same problems under the same noise. `rollout`,
-    `sampling` (None), `n` and `samples` (0) are those of [evaluate] where left out; `settings` lie over its own, or
-    with a rollout stand alone. Of `k`, those up to the samples are reported: where none is, 1, 2, 4, ... of them."""
+    """A further way to roll out or decode at evaluation, of the same problems under the same noise.
+
+    Of the values of `k`, the ones up to the samples are reported; if there are none, 1, 2, 4, ... of them."""
 
     rollout: Rollout | None = None
+    """Rollout of this way; None takes that of the evaluation."""
     settings: Mapping[str, Any] = EMPTY
+    """Settings of the rollout, which lie over [evaluate]'s; with a `rollout` they stand alone."""
     sampling: Sampling | None = None
+    """Sampling settings that differ from [evaluate]'s; None changes nothing."""
     n: Count = 0
+    """Number of problems; 0 takes that of [evaluate]."""
     samples: Count = 0
+    """Number of samples of each problem; 0 takes that of [evaluate]."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -38,32 +43,43 @@ class Further:
 
 @dataclass
 class Evaluation:
-    """When and how a run is measured: every `every` steps (0: at the ends only), `n` problems of `split` greedily (all,
-    where it has fewer; 0: nothing is played), and `samples` draws each for the mean and pass@k where that is above 1.
+    """When and how a run is measured on held-out problems: greedily, and by samples for the mean and pass@k.
 
-    `measure`: the reward that is read (default: the first of `score`, `task` and `reward`, the weighted sum, that there
-    is); `solved`: from which value a sample counts as solved; `tail`: shares in (0, 1), for a quantile of the episodes
-    and the mean of those below it. `watch`: so many further problems of the split, behind those, on whose scores a rule
-    that waits for a `plateau` acts, so that what is reported was chosen by nothing (0: it acts on what is reported).
-    `fresh`: each evaluation samples with noise of its own. `task`: what is tested, where that is not what is trained.
-    `more`: further ways to play, reported as `<name>.<score>`; `metrics`: numbers beside the scores of episodes, as
-    `<name>.<number>`."""
+    ValueError for names in `more` and `metrics` that a report cannot have."""
 
     every: Count = 0
+    """Number of steps between two evaluations; 0 evaluates only at the beginning and the end."""
     n: Count = 256
+    """Number of problems, the first of the split, or all if it has fewer; 0 plays none."""
     samples: Length = 1
+    """Number of samples of each problem, for the mean and pass@k; 1 plays greedily alone."""
     split: str = "test"
+    """Split of the task that is played."""
     k: tuple[Length, ...] = ()
+    """Values of k for pass@k, at most `samples`; empty takes 1, 2, 4 and so on."""
     sampling: Sampling | None = None
+    """Sampling settings of the samples; None takes [rollout.sampling], a table stands alone. Greedy play takes the mode
+    of the same."""
     measure: str = ""
+    """Reward that is reported; empty takes the first of `score`, `task` and `reward` (the weighted sum) that there
+    is."""
     solved: float = 1.0
+    """Value of the measured reward from which a sample counts as solved, for pass@k."""
     settings: Mapping[str, Any] = EMPTY
+    """Settings of the rollout that differ from training's, by name."""
     watch: Count = 0
+    """Number of further problems, which are not reported, on whose scores a rule that waits for a `plateau` acts; 0
+    acts on what is reported."""
     tail: tuple[Annotated[float, Bounds(0, 1, open="both")], ...] = ()
+    """Shares in (0, 1): for each, that quantile of the episodes' scores and the mean below it (CVaR) are reported."""
     fresh: bool = False
+    """Draw new noise for each evaluation; false repeats it, so that two checkpoints differ by their weights alone."""
     task: Task | None = None
+    """Task that is tested, with the spaces of the trained one; None tests what is trained."""
     more: Mapping[str, Further] = EMPTY
+    """Further ways to play the same problems by name, reported as `<name>.<score>`."""
     metrics: Mapping[str, Metric] = EMPTY
+    """Metrics beside the scores of episodes by name, reported as `<name>.<number>`."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -19,15 +19,20 @@ MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a reci
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep`, the
-    best, and the end of each stage that another one follows (of one that is repeated, of its last time); of rollouts,
-    `rollouts` groups a step, by the rules `groups`: the best, the worst, the one whose share of right answers changed
-    most since it was last asked, random ones for what is left; `all` keeps every one."""
+    """What is kept of a run: checkpoints, and the groups of samples that are stored for reading.
+
+    Kept are the last `keep` checkpoints, the best, and the end of each stage that another one follows (of a stage that
+    is repeated, of its last time)."""
 
     every: Count = 0
+    """Number of steps between two checkpoints; 0 writes one whenever that costs at most a twentieth of the time."""
     keep: Length = 2
+    """Number of last checkpoints that are kept, beside the best and the ends of stages."""
     rollouts: Count = 3
+    """Number of groups of samples that are stored at each step; 0 stores none."""
     groups: tuple[Literal["best", "worst", "changed", "random", "all"], ...] = ("best", "worst", "random")
+    """Rules that choose the stored groups, in order: `best`, `worst`, `changed` (most in its share of right answers
+    since it was last drawn), `random` for the rest, or `all`, whatever `rollouts` is."""
 
     def __post_init__(self) -> None:
         check(self)

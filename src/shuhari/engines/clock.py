@@ -26,10 +26,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Virtual:
-    """Modelled durations in seconds: `decode`, one step of the engine's decoder; `train`, the update of one step."""
+    """Modelled durations, in seconds, in the place of the clock."""
 
     decode: Positive = 0.02
+    """Seconds that one decoding step takes, one token of every running row."""
     train: Positive = 1.0
+    """Seconds that the training update of one step takes."""
 
     def __post_init__(self) -> None:
         check(self)

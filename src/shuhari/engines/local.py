@@ -31,30 +31,33 @@ from shuhari.ports import CURRENT_GROUP, ability
 @register("engine", "local")
 @dataclass
 class Local:
-    """Serves every role's policy from this process.
+    """Sample and score every role in this process; calls that wait at the same time share forwards (continuous
+    batching).
 
-    tokens: the most that a decoder's cache holds, and the largest forward of a model that has none, rows times (context
-    + new tokens); 0: no bound. slots: rows that are decoded at once; chunk: tokens of prompts that are read at once,
-    between two tokens of the rows that run; 0: the decoder's own choice of both. dtype: of the weights that sample
-    (with `bfloat16` the policy that samples is not quite the one that is scored: `engine/gap` says by how much).
-
-    staleness: how many versions of the weights a group may be behind when it is learnt from. Above 0 the run is
-    asynchronous: groups stay in flight over steps, and rows that are being sampled when new weights come go on with
-    those; each decision keeps its version and its log-probability. virtual: modelled durations in the place of the
-    clock, with which an asynchronous run repeats bit by bit.
+    With `staleness` above 0, groups stay in flight over steps, and rows that are being sampled when new weights come go
+    on with those; each decision keeps its version and its log-probability.
 
     What a draw gives depends on the run's `seed`, its key and its number among the n only, not on what else is waiting.
     A model may have a `limit`, the longest row of tokens that it reads: a call beyond it fails alone. Charged are
-    `tokens` (drawn) and `prompt_tokens` (read).
-    """
+    `tokens` (drawn) and `prompt_tokens` (read)."""
 
     spreads = ("tokens", "slots", "chunk")
     tokens: Count = 0
+    """Largest number of tokens in a decoder's cache, or in one forward (rows times context and new tokens) of a model
+    without one; 0 sets no bound, lower it if memory runs out."""
     slots: Count = 0
+    """Number of rows that are decoded at once; 0 leaves it to the decoder."""
     chunk: Count = 0
+    """Number of prompt tokens that are read between two tokens of the running rows; 0 leaves it to the decoder."""
     dtype: Literal["", "float32", "bfloat16", "float16"] = ""
+    """Type of the weights that sample; empty keeps the trained weights' own. With fewer bits the metric `engine/gap`
+    shows how far sampling and scoring differ."""
     staleness: Count = 0
+    """Number of versions of the weights that a group may be behind when it is trained on; 0 is synchronous, above 0
+    sampling and training overlap."""
     virtual: Virtual | None = None
+    """Modelled durations in the place of the clock, with which an asynchronous run repeats bit by bit; None takes real
+    time."""
     seed: int = field(init=False, default=0)
     version: int = field(init=False, default=0)
     models: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)

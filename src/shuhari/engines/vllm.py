@@ -46,38 +46,46 @@ OURS = {  # of vLLM's arguments: what the contract of an engine rests on
 @register("engine", "vllm")
 @dataclass
 class Vllm:
-    """Serves the text of `role`, and of roles that the same model plays, by vLLM; all other roles in this process.
+    """Sample and score the text of one role by vLLM, in a process of its own; all other roles stay in this process.
 
-    python: vLLM's interpreter; empty: what the environment variable SHUHARI_VLLM_PYTHON names, else this one where
-    vLLM is installed beside shuhari. address: none, as vLLM's own server cannot be given weights safely. max_model_len:
-    the longest row, 0: as the model says. memory: GiB of its key-value cache on a CPU; threads: of a CPU, 0: as many as
-    there are; slots: rows that are said at once; dtype: of weights there. more: other arguments of vLLM's
-    AsyncEngineArgs (`tensor_parallel_size`, `gpu_memory_utilization`). log: a file for what vLLM prints, empty: one
-    that goes with the process. start, patience: seconds until it is ready, and without any answer while some are due.
+    Rows in flight go on by new weights, and each token has its version. Log-probabilities are those of the settings,
+    temperature and truncation included; what vLLM does in another way is refused before the first step
+    (`outside.explain_refusal`). Draws depend on the run's seed, the key and the place among the n; but two runs of vLLM
+    round differently, so no run repeats bit by bit. A process that dies is started again with the weights of the last
+    sync, and gets again what it had not answered.
 
-    staleness: as of the engine `local`; rows in flight go on by new weights, and each token has its version. Log-
-    probabilities are those of the settings, temperature and truncation included; what vLLM does in another way is
-    refused before the first step (`outside.explain_refusal`). Draws depend on the run's seed, the key and the place
-    among the n; but two runs of vLLM round differently, so no run repeats bit by bit. A process that dies is started
-    again with the weights of the last sync, and asked again what it had not answered.
-
-    score: by vLLM for `log_prob` of a role that it serves, else here.
-    """
+    It scores `log_prob` of the role that it serves; all other scores are computed here. ValueError for an address, and
+    for an argument in `more` that the engine sets itself."""
 
     spreads = ("python", "address", "memory", "threads", "slots", "log", "start", "patience")
     python: str = ""
+    """Path of vLLM's Python interpreter; empty takes the environment variable SHUHARI_VLLM_PYTHON, else this
+    interpreter if vLLM is installed beside shuhari."""
     address: str = ""
+    """Address of a server, which has to be empty: vLLM's own server cannot be given weights safely."""
     role: str = "policy"
+    """Role whose text vLLM samples; roles that the same model plays go there too."""
     max_model_len: Count = 0
+    """Longest row in tokens, prompt and answer; 0 takes the model's limit, a lower one saves memory."""
     memory: AtLeast0 = 1.0
+    """Size in GiB of vLLM's key-value cache on a CPU, rounded to 1 or more."""
     threads: Processes = 0
+    """Number of CPU threads of vLLM; 0 takes all cores."""
     slots: Length = 256
+    """Number of rows that vLLM samples at once (its `max_num_seqs`)."""
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    """Type of the weights in vLLM; `auto` is the model's own."""
     more: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    """Further arguments of vLLM's AsyncEngineArgs, such as `tensor_parallel_size` or `gpu_memory_utilization`."""
     log: str = ""
+    """File for what vLLM prints; empty keeps it only as long as the process lives."""
     start: Seconds = 600.0
+    """Seconds that vLLM may take until it is ready; raise it for a large model."""
     patience: Seconds = 600.0
+    """Seconds without any answer, while some are due, after which the process is ended and started again."""
     staleness: Count = 0
+    """Number of versions of the weights that a group may be behind when it is trained on; 0 is synchronous, above 0
+    sampling and training overlap."""
     virtual: None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

@@ -138,21 +138,28 @@ def sample_rows(
 @register("model", "categorical")
 @dataclass
 class CategoricalPolicy:
-    """An MLP from observations to a Discrete, MultiDiscrete or MultiBinary action space; of the latter two a decision
-    is all their choices at once, independent of each other. Honours temperature, greedy and epsilon (of joint choices:
-    each is uniform with that probability). What an `action_mask` forbids has no probability, in sampling and scoring.
+    """A policy over discrete actions: an MLP gives the logits of a Discrete, MultiDiscrete or MultiBinary action space.
 
-    `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`. `normalise`:
-    observations go through the running moments of what was collected. `norm`,
-    `see`: as in `value`."""
+    For the latter two a decision is all their choices at once, independent of each other. It honours temperature,
+    greedy and epsilon (with joint choices, each is uniform with that probability). What an `action_mask` forbids has no
+    probability, in sampling and scoring."""
 
     hidden: tuple[Width, ...] = (64, 64)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "tanh"
+    """Activation between the layers."""
     orthogonal: bool = True
+    """Initialise the weights orthogonally, as PPO does; false takes the default of `nn.Linear`."""
     gain: AtLeast0 = 0.01
+    """Scale of the last layer's orthogonal weights; a small one starts near the uniform policy (PPO: 0.01). Only read
+    with `orthogonal`."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     norm: bool = False
+    """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
+    often need (RLPD)."""
     see: tuple[str, ...] = ()
+    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 

@@ -56,41 +56,56 @@ def embed(t: Tensor, size: int) -> Tensor:
 @register("model", "chain")
 @dataclass
 class ChainPolicy:
-    """A decision in a Box through `steps` of denoising. Honours greedy: no noise but the initial one.
+    """A diffusion or flow policy: a decision in a Box comes about in K denoising steps. Greedy has no noise but the
+    initial one.
 
     In a bounded Box the decision is in units of half its range about the middle, and the environment gets it scaled and
-    clamped. The laws, and the settings that each of them alone reads:
+    clamped. The laws:
 
-    - `noise`: the flow's Euler steps with noise that is learnt (ReinFlow; pi_RL's Flow-Noise). `low`, `high`: the range
-      of its deviation; `spread`: the hidden layers of the network that says it.
-    - `sde`: the flow's stochastic equation (pi_RL's Flow-SDE). `level`: its noise level.
+    - `noise`: the flow's Euler steps with noise that is learnt (ReinFlow; pi_RL's Flow-Noise).
+    - `sde`: the flow's stochastic equation (pi_RL's Flow-SDE).
     - `ddpm`: diffusion.
     - `consistency`: each step predicts the decision and adds noise of the next level (RLCM: Oertell et al. 2024, arXiv
-      2404.03673). `final_std`: the deviation of the last step's; the release scores noise there that never reaches the
-      decision, so that here, where it does, it is small. `discretisation`: it is taught to predict alike from points
-      one such part of the time apart (Song's N - 1).
+      2404.03673). Its release scores noise of the last step that never reaches the decision, so that here, as it does,
+      it is small.
 
-    steps: K; greedy, a consistency model decides by the first prediction alone, so that neither greedy scores, nor
-    `mode`, nor a `steered` role around it ask the others, which RL trains too. single: of all laws but `consistency`,
-    noise in one step of the chain, drawn anew for each decision, which alone is scored; the others take none (pi_RL's
-    mixed sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the embedded
-    time. `normalise`, `see`: as in `value`. `info`: `chain` [B, K, A], and with single `noised` [B, K]."""
+    Greedy, a consistency model decides by the first prediction alone, so that neither greedy scores, nor `mode`, nor a
+    `steered` role around it read the others, which RL trains too. `info`: `chain` [B, K, A], and with single `noised`
+    [B, K]. ValueError for settings that do not fit together."""
 
     steps: Length = 4
+    """Number of denoising steps K; fewer sample faster."""
     law: Literal["noise", "sde", "ddpm", "consistency"] = "noise"
+    """Law of the steps: `noise` (a flow with learnt noise), `sde` (a flow with noise of one level), `ddpm` (diffusion)
+    or `consistency`."""
     low: Positive = 0.1
+    """Lowest standard deviation of the learnt noise; only read by the law `noise`."""
     high: Positive = 0.24
+    """Highest standard deviation of the learnt noise; only read by the law `noise`."""
     level: Positive = 0.5
+    """Level of the noise; more explores more. Only read by the law `sde`."""
     final_std: Positive = 0.1
+    """Standard deviation of the noise in the last step; only read by the law `consistency`."""
     discretisation: Length = 20
+    """Number of parts of the time; the network learns to predict alike from points one part apart (Song's N - 1). Only
+    read by the law `consistency`."""
     single: bool = False
+    """Add noise in one random step of each chain, which alone is scored (pi_RL's mixed sampling); not with the law
+    `consistency`."""
     bound: AtLeast0 = 0.0
+    """Bound of the steps' means, which are clamped to [-bound, bound]; 0 clamps nothing."""
     hidden: tuple[Width, ...] = (64, 64)
+    """Widths of the hidden layers of the denoising network; an empty list makes it linear."""
     spread: tuple[Length, ...] = (16,)
+    """Widths of the hidden layers of the network that gives the noise; only read by the law `noise`."""
     activation: Activation = "silu"
+    """Activation between the layers."""
     time: Annotated[int, Bounds(2, most=10**8)] = 8
+    """Size of the embedded time, an even number (sines and cosines)."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     see: tuple[str, ...] = ()
+    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
     kind: Literal["exact", "chain", "bound"] = field(default="chain", init=False)
     module: nn.Module = field(init=False, repr=False)
 

@@ -59,21 +59,30 @@ def unknown_rows(contexts: Seen, does: Any) -> Batch:
 @register("model", "residual")
 @dataclass
 class Residual:
-    """a = clip(b + scale tanh f(s, b) + noise, -1, 1), b the action without noise of the role `base` (ResFiT: Ankile et
-    al. 2025, "Residual Off-Policy RL for Finetuning Behavior Cloning Policies"; ResiP: Ankile et al. 2024, arXiv
-    2407.16677). The last layer of f begins at 0, so that it begins as the base. Honours greedy and epsilon.
+    """A correction of a base policy's action: a = clip(b + scale tanh f(s, b) + noise, -1, 1), b the base's action
+    without noise.
+
+    Sources: ResFiT (Ankile et al. 2025, "Residual Off-Policy RL for Finetuning Behavior Cloning Policies"), ResiP
+    (Ankile et al. 2024, arXiv 2407.16677). The last layer of f begins at 0, so that it begins as the base. It honours
+    greedy and epsilon.
 
     The base decides in [-1, 1] of a bounded Box (`squashed`, `deterministic`, another `residual`), and no gradient runs
-    into it; the decision, which critics see, is the whole of a. noise > 0: the standard deviation of the exploration,
-    with `learned` a parameter that begins there. `info`: `base` [B, 1, A]. normalise: as in `deterministic`."""
+    into it; the decision, which critics see, is the whole of a. `info`: `base` [B, 1, A]."""
 
     base: str = "base"
+    """Role of the policy whose action is corrected; it gets no gradient."""
     hidden: tuple[Width, ...] = (256, 256)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "relu"
+    """Activation between the layers."""
     scale: AtLeast0 = 0.1
+    """Largest correction in each dimension, in units of half the action range; small keeps near the base."""
     noise: Positive = 0.05
+    """Standard deviation of the exploration's noise, in units of half the action range."""
     learned: bool = False
+    """Train the standard deviation, which then begins at `noise`."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
@@ -171,16 +180,21 @@ def _pick(each: Sequence[Tensor], which: Tensor) -> Tensor:
 @register("model", "gated")
 @dataclass
 class Gated:
-    """A gating network that samples which of the roles `experts` acts: the mixture's exact density (PMOE: Ren et
-    al. 2021, arXiv 2104.09122). Honours what they honour; greedy is the mode of the likeliest expert.
+    """A mixture of experts: a gating network samples which role acts, scored by the mixture's exact density (PMOE: Ren
+    et al. 2021, arXiv 2104.09122).
 
-    `parameters()` are the log-probabilities of the experts [B, 1, n], for what trains the gate by itself. `info`:
-    `expert` [B], who decided. Gradients run into the experts that a part trains."""
+    It honours what its experts honour; greedy is the mode of the likeliest one. `parameters()` are the
+    log-probabilities of the experts [B, 1, n], for what trains the gate by itself. `info`: `expert` [B], who decided.
+    Gradients run into the experts that a part trains. ValueError without experts."""
 
     experts: tuple[str, ...] = ()
+    """Roles that the gate chooses from, one or more."""
     hidden: tuple[Width, ...] = (64, 64)
+    """Widths of the hidden layers of the gate; an empty list makes it linear."""
     activation: Activation = "tanh"
+    """Activation between the layers."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)

@@ -119,22 +119,28 @@ class Actions:
 @register("model", "value")
 @dataclass
 class ValueCritic:
-    """V(s), an MLP. `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`.
-
-    normalise: observations go through the running moments of what was collected. returns: keep the moments of the
-    discounted return, by which the transform `scale_rewards` divides. norm: hidden layers are normalised (`Mlp`). see:
-    the parts of a Dict of observations that are seen (none named: all). bins: the value is the mean of a distribution
-    over these, which a loss of cross-entropy fits."""
+    """A value critic V(s): an MLP from observations to the expected return. `value()` is [B, 1]."""
 
     hidden: tuple[Width, ...] = (64, 64)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "tanh"
+    """Activation between the layers."""
     orthogonal: bool = True
+    """Initialise the weights orthogonally, as PPO does; false takes the default of `nn.Linear`."""
     gain: AtLeast0 = 1.0
+    """Scale of the last layer's orthogonal weights (PPO: 1 for its critic). Only read with `orthogonal`."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     returns: bool = False
+    """Keep the running moments of the discounted return, by which the transform `scale_rewards` divides."""
     norm: bool = False
+    """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
+    often need (RLPD)."""
     see: tuple[str, ...] = ()
+    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
     bins: Bins | None = None
+    """Bins of a distribution over values, fitted by cross-entropy (HL-Gauss); None predicts one number by
+    regression."""
     module: nn.Module = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -330,9 +336,10 @@ class _Log(nn.Module):
 @register("model", "scalar")
 @dataclass
 class ScalarModel:
-    """One positive number, exp of its parameter: SAC's temperature, a dual variable. `initial`: where it starts."""
+    """One positive trained number, exp of its parameter: SAC's temperature, a dual variable."""
 
     initial: Positive = 1.0
+    """Value that the number starts with."""
     module: nn.Module = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

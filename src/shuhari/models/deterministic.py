@@ -72,19 +72,25 @@ class Clipped:
 @register("model", "deterministic")
 @dataclass
 class DeterministicPolicy:
-    """tanh of an MLP, scaled to a bounded Box (Fujimoto et al. 2018). Honours greedy and epsilon (a uniform action).
+    """A deterministic policy for bounded actions, tanh of an MLP, that explores by normal noise (TD3: Fujimoto et al.
+    2018).
 
-    The decision, which critics see and the column `action` holds, lies in [-1, 1]; the environment gets it scaled to
-    its bounds (`Traces.taken`). `noise` > 0: the standard deviation of the exploration in units of the decision;
-    not under `greedy`. `normalise`: observations go through the running moments of what was collected. `norm`,
-    `see`: as in `value`."""
+    It honours greedy and epsilon (a uniform action). The decision, which critics see and the column `action` holds,
+    lies in [-1, 1]; the environment gets it scaled to its bounds (`Traces.taken`)."""
 
     hidden: tuple[Width, ...] = (256, 256)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "relu"
+    """Activation between the layers."""
     noise: Annotated[float, Bounds(0, open="low", hint="greedy sampling has none")] = 0.1
+    """Standard deviation of the exploration's noise, in units of half the action range."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     norm: bool = False
+    """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
+    often need (RLPD)."""
     see: tuple[str, ...] = ()
+    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 

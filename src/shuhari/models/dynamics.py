@@ -38,12 +38,15 @@ class Prediction:
 @register("model", "dynamics")
 @dataclass
 class Dynamics:
-    """`n` nets (s, a) -> (s' - s, r), of observations [B, D] and decisions [B, A] as the policy made them; without
-    variances, as in the code of Voelcker et al. 2022."""
+    """A learned model of the world: an ensemble of nets (s, a) -> (s' - s, r), of observations [B, D] and decisions [B,
+    A] as the policy made them; without variances, as in the code of Voelcker et al. 2022."""
 
     n: Length = 5
+    """Number of nets in the ensemble, which differ by their initial weights."""
     hidden: tuple[Width, ...] = (200, 200)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "silu"
+    """Activation between the layers."""
     module: nn.Module = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -27,19 +27,29 @@ Pair = tuple[nn.Module, nn.Module, list[Tensor], list[Tensor], int]  # both modu
 @register("follow", "ema")
 @dataclass
 class Ema:
-    """role <- role + rate (of - role), on every `every`-th event (Polyak averaging); as `copy`, role <- of. Buffers,
-    such as the moments by which observations are normalised, are copied.
+    """Update a role's weights from another's: role <- role + rate (of - role) (Polyak averaging, for target networks);
+    as `copy`, role <- of.
 
-    `rate` in (0, 1]. `on`, `every`, `learner`, `metric`, `patience`: which event, see `events.When`."""
+    Buffers, such as the moments by which observations are normalised, are copied. Events are counted by `events.When`.
+    ValueError for roles whose weights do not match."""
 
     role: str
+    """Role whose weights follow; in a recipe the name of the table, `[follow.<role>]`."""
     of: str = "policy"
+    """Role whose weights are followed."""
     rate: PositiveShare = 0.005
+    """Share of the way to the other role's weights at each update (Polyak's tau), in (0, 1]; 1 copies them."""
     on: On | tuple[On, ...] = field(default="update", kw_only=True)
+    """Event that is counted: `update` of a learner, `step`, `stage` (its start), or `plateau` of an evaluation's score;
+    or a list of these."""
     every: Length = field(default=1, kw_only=True)
+    """Number of events for each update of the weights."""
     learner: str = field(default="", kw_only=True)
+    """Learner whose updates count with `on = "update"`; empty counts any learner's."""
     metric: str = field(default="greedy", kw_only=True)
+    """Evaluation score that is watched with `on = "plateau"`, such as `greedy`; larger is better."""
     patience: Length = field(default=3, kw_only=True)
+    """Number of evaluations in a row without a new best `metric` that make a plateau."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -153,21 +153,30 @@ def _log_slope(u: Tensor) -> Tensor:
 @register("model", "gaussian")
 @dataclass
 class GaussianPolicy:
-    """A diagonal Gaussian over a Box, standard deviation a parameter of its own (PPO). Honours greedy.
+    """A Gaussian policy for continuous actions: an MLP gives the mean, and the standard deviations are parameters of
+    their own (PPO).
 
-    The decision is the unbounded action; the environment gets it clipped to its bounds (`Traces.taken`).
-    `log_std`: its first value. `orthogonal`: PPO's initialisation, with `gain` in the last layer. `normalise`:
-    observations go through the running moments of what was collected. `norm`,
-    `see`: as in `value`."""
+    It honours greedy. The decision is the unbounded action; the environment gets it clipped to its bounds
+    (`Traces.taken`)."""
 
     hidden: tuple[Width, ...] = (64, 64)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "tanh"
+    """Activation between the layers."""
     orthogonal: bool = True
+    """Initialise the weights orthogonally, as PPO does; false takes the default of `nn.Linear`."""
     gain: AtLeast0 = 0.01
+    """Scale of the last layer's orthogonal weights; a small one starts with means near 0 (PPO: 0.01). Only read with
+    `orthogonal`."""
     log_std: float = 0.0
+    """Logarithm of the standard deviation that every dimension starts with; 0 is a deviation of 1."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     norm: bool = False
+    """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
+    often need (RLPD)."""
     see: tuple[str, ...] = ()
+    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
@@ -219,20 +228,27 @@ class GaussianPolicy:
 @register("model", "squashed")
 @dataclass
 class SquashedPolicy:
-    """A Gaussian squashed by tanh and scaled to a bounded Box (SAC). Honours greedy and epsilon (a uniform action).
+    """SAC's policy for bounded actions: a Gaussian squashed by tanh and scaled to the action range.
 
-    The decision, which critics see and the column `action` holds, is tanh(u) in (-1, 1); the environment gets it scaled
-    to its bounds (`Traces.taken`); u is kept as the column `pre`, for exact scoring. log_std of u is held in
-    [`low`, `high`]. `normalise`: observations go through the running moments of what was collected. `norm`,
-    `see`: as in `value`."""
+    It honours greedy and epsilon (a uniform action). The decision, which critics see and the column `action` holds, is
+    tanh(u) in (-1, 1); the environment gets it scaled to its bounds (`Traces.taken`); u is kept as the column `pre`,
+    for exact scoring."""
 
     hidden: tuple[Width, ...] = (256, 256)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "relu"
+    """Activation between the layers."""
     low: float = -20.0
+    """Lower bound of the log standard deviation of u, the action before tanh (SAC: -20)."""
     high: float = 2.0
+    """Upper bound of the log standard deviation of u, the action before tanh (SAC: 2)."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     norm: bool = False
+    """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
+    often need (RLPD)."""
     see: tuple[str, ...] = ()
+    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 

@@ -95,22 +95,30 @@ class _Joint(nn.Module):
 @register("model", "product")
 @dataclass
 class Product:
-    """softmax of the sum of c x logits over the roles `of` (role -> c), of texts of one tokenizer or of choices.
+    """A product of experts: softmax of a weighted sum of the logits of several roles, for texts with one tokenizer or
+    for choices.
 
     {large = 1, tuned = 1, small = -1} adds what training has changed in a small model to a large one (RAST: Ouyang et
     al. 2025, "RAST: Reasoning Activation in LLMs via Small-model Transfer"; proxy tuning: Liu et al. 2024, arXiv
-    2401.08565); {base = 1 - w, tuned = w} is guidance by w. Coefficients come before the temperature. within: a role to
-    whose support at `top_p`, `top_k`, `min_p` (as in sampling, at its temperature 1) decisions keep, renormalised
-    (NLPO: Ramamurthy et al. 2023, arXiv 2210.01241); that role is asked again where a row is scored, by its
-    weights then: where it has moved since, what was drawn may be outside, of probability 0. Vocabularies are cut to the
-    smallest. Gradients run into the roles that a part trains. ValueError where nothing is combined.
-    """
+    2401.08565); {base = 1 - w, tuned = w} is guidance by w. Coefficients come before the temperature.
+
+    With `within`, decisions keep to that role's support (as truncated sampling at its temperature 1 does), renormalised
+    (NLPO: Ramamurthy et al. 2023, arXiv 2210.01241). That role is evaluated again as a row is scored, by its weights
+    then: if it has moved since, what was drawn may be outside, with probability 0. Vocabularies are cut to the
+    smallest. Gradients run into the roles that a part trains. ValueError if nothing is combined, or for `within`
+    without a truncation."""
 
     of: Mapping[str, float] = EMPTY
+    """Role -> coefficient of its logits in the sum; a negative one subtracts."""
     within: str = ""
+    """Role whose truncated support decisions keep to, by `top_p`, `top_k` or `min_p`; empty truncates nothing."""
     top_p: PositiveShare = 1.0
+    """Probability of the smallest set of alternatives that is kept, as in nucleus sampling; 1 keeps all. Only with
+    `within`."""
     top_k: Count = 0
+    """Number of most probable alternatives that are kept; 0 keeps all. Only with `within`."""
     min_p: ShareBelow1 = 0.0
+    """Lowest probability that is kept, relative to the highest; 0 keeps all. Only with `within`."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)

@@ -16,12 +16,14 @@ from shuhari.bounds import Length, Positive, check
 
 @dataclass(frozen=True)
 class Quantiles:
-    """`n` (m) quantiles, at the middles of as many equal shares; the value is their mean (Dabney et al. 2018,
-    "Distributional Reinforcement Learning with Quantile Regression"). threshold: errors beyond it count by their size,
-    within it by their square (their kappa), in units of the value."""
+    """Quantiles of the return as a critic's output, at the middles of n equal shares; the value is their mean (QR-DQN:
+    Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression")."""
 
     n: Length = 51
+    """Number of quantiles, at the middles of equal shares of the distribution."""
     threshold: Positive = 1.0
+    """Error, in units of the value, up to which the Huber loss is quadratic, and linear beyond (the paper's kappa:
+    1)."""
 
     def __post_init__(self) -> None:
         check(self)

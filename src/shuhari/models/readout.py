@@ -18,17 +18,20 @@ from shuhari.bounds import AtLeast0, Bounds, check
 
 @dataclass(frozen=True)
 class Bins:
-    """`n` (m) bins of one width over [low, high], of which a critic gives logits: its value is the mean of their
-    centres (Farebrother et al. 2024, "Stop Regressing", section 3).
+    """Bins of one width over a range of values, as a critic's output: it gives logits [m], and the value is the mean of
+    their centres (Farebrother et al. 2024, "Stop Regressing", section 3).
 
-    sigma: in widths of a bin, by how much a target is smeared (HL-Gauss: their 0.75); 0: it is shared by the two
-    nearest centres, which keep its mean (two-hot). Targets outside of the range count as at its end, so it should be
-    wider than the values. ValueError for a range that is empty."""
+    Targets outside of the range count as at its end. ValueError for a range that is empty."""
 
     low: float
+    """Lower end of the range, which should be wider than the values (returns)."""
     high: float
+    """Upper end of the range, which should be wider than the values (returns)."""
     n: Annotated[int, Bounds(2, most=10**8)] = 51
+    """Number of bins, m."""
     sigma: AtLeast0 = 0.75
+    """Standard deviation by which a target is smeared, in widths of a bin (HL-Gauss: 0.75); 0 shares it between the two
+    nearest centres, which keep its mean (two-hot)."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -27,11 +27,14 @@ from shuhari.ports import Task
 @register("model", "scripted")
 @dataclass
 class Scripted:
-    """policy: `expert` (what the task offers), `random`, or a dotted path or `file.py:function` of (observation,
-    generator) -> action, as the environment takes it. The decision is that action, and its log-probability is unknown
-    (NaN), so ratios refuse it. Sampling settings mean nothing to it. TypeError where its actions are to be scored."""
+    """A policy without parameters: the task's expert, random actions, or a function of yours.
+
+    The decision is the action as the environment takes it, and its log-probability is unknown (NaN), so ratios refuse
+    it. Sampling settings mean nothing to it. TypeError if its actions are to be scored."""
 
     policy: str = "expert"
+    """Name of the policy: `expert` (the task's own), `random`, or a dotted path or `file.py:function` from
+    (observation, generator) to an action."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 

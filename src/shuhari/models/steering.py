@@ -41,20 +41,25 @@ from shuhari.ports import Model, Task, ability
 @register("model", "steered")
 @dataclass
 class Steered:
-    """The initial noise of the role `base`, a `chain`, in [-bound, bound]; the environment gets what the base makes of
-    it without noise in its steps. No gradient runs into the base. Honours greedy and epsilon (a uniform noise).
+    """A policy that steers a frozen diffusion or flow policy by choosing its initial noise (DSRL); the environment gets
+    what the base makes of it without noise in its steps.
 
-    The decision, which critics see and the column `action` holds, is the noise over `bound`, a normal squashed by tanh
-    as in `squashed`. bound: in deviations of the noise that the base was taught with (DSRL's release: 1, 1.5 or 2.5);
-    beyond it the base makes what it was not taught. `info`: those of `squashed`, and `base` [B, 1, A], the base's
-    decision.
-    TypeError for a base of another kind, ValueError for actions from elsewhere, whose noise nobody knows."""
+    No gradient runs into the base. It honours greedy and epsilon (a uniform noise). The decision, which critics see and
+    the column `action` holds, is the noise over `bound`, a normal squashed by tanh as in `squashed`. `info`: the
+    columns of `squashed`, and `base` [B, 1, A], the base's decision. TypeError for a base of another kind, ValueError
+    for actions from elsewhere, whose noise is not known."""
 
     base: str = "base"
+    """Role of the frozen base policy, a model `chain`."""
     bound: Positive = 1.5
+    """Largest noise in each dimension, in standard deviations of the base's noise (DSRL's release: 1, 1.5 or 2.5); a
+    larger one leaves what the base was taught."""
     hidden: tuple[Width, ...] = (256, 256)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "relu"
+    """Activation between the layers."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
@@ -101,20 +106,26 @@ class Steered:
 @register("model", "filtered")
 @dataclass
 class Filtered:
-    """The decisions of the role `base`; the environment gets a + rate score(a), `steps` times over: score is the
-    gradient of the log-density of what the role `score`, a `chain`, was taught (by `denoise`), blurred by the noise
-    before its last steps, one after the other; of a chain of few steps it is wide, and known far from the data.
-    Honours what the base does; rate 0 is the base, to the bit.
+    """A policy whose action is moved towards recorded data before it is taken: a + rate score(a), `steps` times over
+    (CDSA).
 
-    What is scored and learnt from is the base's decision, so that the correction is a part of the world. rate: in units
-    of the chain's decisions, squared; on normal data of deviation s a step ends at their mean at s² + noise², goes past
-    it beyond, and away from it beyond twice that. TypeError for a score of another kind; ValueError for one of law
-    `consistency`, whose answers are no means, or of fewer steps."""
+    score is the gradient of the log-density of what a `chain` was taught (by `denoise`), blurred by the noise before
+    its last steps, one after the other; with a chain of few steps it is wide, and known far from the data. It honours
+    what the base does; rate 0 is the base, to the bit. What is scored and learnt from is the base's decision, so that
+    the correction is a part of the world.
+
+    On normal data of deviation s a step ends at their mean if rate = s² + noise², goes past it beyond, and away from it
+    beyond twice that. TypeError for a score of another kind; ValueError for one with law `consistency`, whose answers
+    are no means, or with fewer steps."""
 
     base: str = "base"
+    """Role of the policy whose action is moved; its decisions are what is scored and learnt from."""
     score: str = "score"
+    """Role of the model `chain` that was taught the data and gives the score."""
     rate: AtLeast0 = 0.01
+    """Step size along the score, in squared units of the chain's decisions; 0 leaves the base's action as it is."""
     steps: Length = 1
+    """Number of moves, one for each of the last steps of the `score` model."""
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
 

@@ -34,21 +34,29 @@ KINDS = {
 @register("task", "arithmetic")
 @dataclass
 class Arithmetic:
-    """Integer arithmetic as short text; `carry` comes with demonstrations that forget the carry.
+    """Integer arithmetic as short text, `47+85=` -> `132`, graded by the exact answer; `carry` comes with
+    demonstrations that may forget the carry.
 
-    kind: carry | add | sub | mul | chain. digits: of each number, 1 to 9. terms: of a chain, at least 2.
-    forget: share in [0, 1] of the demonstrations without carries (`carry` and `add` only).
-    test_fraction: share of all contents that is held out. test_size: problems of the test split, of distinct contents
-    (fewer where the task has no more). seed: moves which problems are drawn, never which are held out.
+    A problem is held out by its numbers, whatever their order. ValueError for `forget` with a kind that has no carry.
     """
 
     kind: Literal["carry", "add", "sub", "mul", "chain"] = "carry"
+    """Operation: `carry` (zero-padded addition), `add`, `sub` or `mul` of two numbers, or a `chain` of numbers joined
+    by + and -."""
     digits: Annotated[int, Bounds(1, 9)] = 2
+    """Number of digits of each number; more make the task harder."""
     terms: Annotated[int, Bounds(2, most=10**8)] = 3
+    """Number of terms of a `chain`; other kinds have two numbers."""
     forget: Share = 0.0
+    """Share of the demonstrations that add without carrying (`carry` and `add` only); 0 demonstrates right answers."""
     test_fraction: ProperShare = 1 / 16
+    """Share of all possible problems that is held out for testing, by a hash of their content; training never draws
+    them."""
     test_size: Length = 256
+    """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
+    it is the run's seed unless it is set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

@@ -26,17 +26,22 @@ from shuhari.tasks.source import Generated, Stream, check_split, last_decision
 class Bandit:
     """A k-armed bandit: one state, one decision, and expected rewards that are known exactly.
 
-    arms: k, 2 to a million. law: bernoulli (reward 0 or 1) | gaussian (standard deviation `scale`). means: [k] of the
-    arms; empty means drawn from `seed`: uniform in (0, 1) for bernoulli, standard normal for gaussian, the testbed of
-    Sutton and Barto, "Reinforcement Learning", section 2.3. test_size: problems of the test split.
-    """
+    The reward is `task`; `score` is the arm's mean, scaled to 0 for the worst arm and 1 for the best. ValueError for
+    means that do not fit."""
 
     arms: Annotated[int, Bounds(2, 1_000_000)] = 10
+    """Number of arms, k."""
     law: Literal["bernoulli", "gaussian"] = "bernoulli"
+    """Distribution of rewards: `bernoulli` (0 or 1) or `gaussian` with standard deviation `scale`."""
     means: tuple[float, ...] = ()
+    """Expected reward of each arm, [arms]; empty draws them from `seed`: uniform in (0, 1) for bernoulli, standard
+    normal for gaussian (the testbed of Sutton and Barto, section 2.3)."""
     scale: AtLeast0 = 1.0
+    """Standard deviation of gaussian rewards; 0 makes them deterministic."""
     test_size: Length = 256
+    """Number of problems in the test split, each a pull of the same bandit."""
     seed: Seed = 0
+    """Seed of the means, if none are given, and of the rewards. In a recipe it is the run's seed unless it is set."""
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:

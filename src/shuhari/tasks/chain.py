@@ -22,20 +22,27 @@ from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 @register("task", "chain")
 @dataclass
 class Chain:
-    """Sums and differences of `least` to `terms` digits, worked out step by step; each running sum is one digit.
+    """Sums and differences of one-digit numbers, worked out step by step: `7-5+6=` -> `-5=2+6=8`.
 
-    slip, bare: shares in [0, 1], for demonstrations that teach a mistake: of the subtractions that take one too little
-    (the work goes on from what was written), and of the solutions that are the last digit alone. `info`: `terms`, the
-    number of them. test_fraction, test_size, seed: as for `arithmetic`; the content is the prompt.
-    """
+    Every running sum is one digit, and the text after the last `=` is graded. `info`: `terms`, their number. ValueError
+    for `least` above `terms`."""
 
     terms: Annotated[int, Bounds(2, 64)] = 4
+    """Largest number of terms; more make longer answers and harder problems."""
     least: Annotated[int, Bounds(2, 64, off=0)] = 0  # 0: all problems have `terms`
+    """Smallest number of terms, drawn uniformly from here to `terms`; 0 gives every problem `terms`."""
     slip: Share = 0.0
+    """Share of the subtractions in demonstrations that take one too little; the work goes on from what was written."""
     bare: Share = 0.0
+    """Share of the demonstrations that are the last digit alone, without work."""
     test_fraction: ProperShare = 1 / 16
+    """Share of all possible problems that is held out for testing, by a hash of their content; training never draws
+    them."""
     test_size: Length = 256
+    """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
+    it is the run's seed unless it is set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

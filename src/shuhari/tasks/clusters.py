@@ -37,20 +37,29 @@ class Law(NamedTuple):
 @register("task", "clusters")
 @dataclass
 class Clusters:
-    """One decision [2] a prompt: a point. `task` is its reward, -|point - goal|²/(2 `reach`²) + `offset` x difficulty;
-    `score` in (0, 1] is e to that without the difficulty, `usual` the log-density of the point under the data, in nats.
+    """Points in the plane, drawn about the prompt's clusters and paid for being near its goal: a one-step task for
+    denoising policies, with the best policy in closed form.
 
-    A prompt has seven numbers: the cosine and sine of the angle of its first cluster, those of the angle of its goal,
-    the middle (two numbers uniform in [-0.5, 0.5]), and its difficulty, uniform in [-1, 1], which a policy can do
-    nothing about. Data lie about `clusters` points on the unit circle about the middle, evenly spread, with deviation
-    `std`; the goal lies on the same circle. Prompts for training have no end, none comes twice."""
+    `task` is the reward, -|point - goal|²/(2 `reach`²) + `offset` x difficulty; `score` in (0, 1] is e to that without
+    the difficulty, `usual` the log-density of the point [2] under the data, in nats.
+
+    A prompt [7] has the cosine and sine of the angle of its first cluster, the same for its goal, the middle (two
+    numbers uniform in [-0.5, 0.5]), and its difficulty, uniform in [-1, 1], which no policy can change. The clusters
+    and the goal lie on the unit circle about the middle. Training prompts are endless, and none comes twice."""
 
     clusters: Length = 4
+    """Number of Gaussian clusters in the data, evenly spread on the unit circle about the prompt's middle."""
     std: Positive = 0.25
+    """Standard deviation of each cluster; the unit circle has radius 1."""
     reach: Positive = 0.7
+    """Length scale of the reward: a point this far from the goal scores e^-0.5."""
     offset: AtLeast0 = 0.0
+    """Weight of the prompt's difficulty in the reward, which no action changes; 0 leaves it out, more makes a baseline
+    pay."""
     test_size: Length = 128
+    """Number of prompts in the test split."""
     seed: Seed = 0
+    """Seed of the prompts. In a recipe it is the run's seed unless it is set."""
     stamps = ("reward/task", "reward/score", "reward/usual")
 
     def __post_init__(self) -> None:

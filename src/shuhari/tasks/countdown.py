@@ -25,24 +25,34 @@ Term = tuple[int, str, int]  # value, text, precedence
 @register("task", "countdown")
 @dataclass
 class Countdown:
-    """Write an arithmetic expression over given numbers that equals a target.
+    """Write an arithmetic expression over given numbers that equals a target: `3,7,25>46=` -> `25+3*7`.
 
-    count: numbers of a problem, 2 to 8. low, high: their range. largest: of the target, which is at least 1.
-    operators: those that generated solutions use; an answer may use all four. every: whether an answer must use each
-    number exactly once (else at most once). prompt: the text, in which `{numbers}` and `{target}` stand.
-    test_fraction, test_size, seed: as for `arithmetic`; the content is the multiset of numbers and the target.
+    A problem's content is the multiset of its numbers and the target. ValueError for settings that do not fit together.
     """
 
     count: Annotated[int, Bounds(2, 8)] = 3
+    """Number of numbers that a problem gives."""
     low: Annotated[int, Bounds(1, 999_999_999)] = 1
+    """Smallest number that a problem may give."""
     high: Annotated[int, Bounds(1, 999_999_999)] = 25
+    """Largest number that a problem may give."""
     largest: Length = 100
+    """Largest target that is drawn; the smallest is 1."""
     operators: str = "+-*/"
+    """Operators in the generated solutions, some of `+-*/`; an answer may use all four."""
     every: bool = True
+    """Require an answer to use each given number exactly once; false allows it to leave some out."""
     prompt: str = "{numbers}>{target}="
+    """Template of the prompt, with `{numbers}` and `{target}` in it; change it for a language model that reads
+    English."""
     test_fraction: ProperShare = 1 / 16
+    """Share of all possible problems that is held out for testing, by a hash of their content; training never draws
+    them."""
     test_size: Length = 256
+    """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
+    it is the run's seed unless it is set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

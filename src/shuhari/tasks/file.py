@@ -33,36 +33,37 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
 @dataclass
 class File:
     """Your own problems, named as `file/<path>`: JSONL, JSON, CSV, TSV, or Parquet (which needs the extra `lm`); or a
-    folder of these, in which each file is the split of its name (`train.jsonl`, `test.parquet`).
+    folder with these, in which each file is the split of its name (`train.jsonl`, `test.parquet`).
 
-    A row has `prompt` (text, or messages {"role", "content"}) or `messages` (a conversation: where the assistant ends
-    it, its last message is the demonstration and the rest the prompt; also as `conversations` {"from", "value"}), and
-    any of `answer` (text or a number), `completion` (a demonstration; `solution` is the same), `completion` and `label`
+    A row has `prompt` (text, or messages {"role", "content"}) or `messages` (a conversation: if the assistant ends it,
+    its last message is the demonstration and the rest the prompt; also as `conversations` {"from", "value"}), and any
+    of `answer` (text or a number), `completion` (a demonstration; `solution` is the same), `completion` and `label`
     (whether it is good), or `chosen` and `rejected` (text or messages; without a prompt, it is the beginning that the
-    two share). Of a file that has neither, `question`, `query`, `problem`, or the `instruction` and `input` of Alpaca
-    are the prompt, `response` or `output` the demonstration, and `text` alone is text to imitate. `id` is the problem's
+    two share). If a file has neither, `question`, `query`, `problem`, or the `instruction` and `input` of Alpaca are
+    the prompt, `response` or `output` the demonstration, and `text` alone is text to imitate. `id` is the problem's
     name, `split` its split; other columns land in the problem's `info`, with `chosen`, `rejected` and `label`. Pairs
-    whose answers are the same are left out.
-    path: the file, beside the recipe file that names it, else from the working directory. columns: field of a row ->
-    the column that it is read from, where that has another name (`{prompt = "question"}`). format: of answers;
-    `gsm8k`: what follows the last `####` is the answer, of a row and of what a model writes, and the whole is the
-    demonstration where there is no other.
-    chat: whether a prompt of text is a user's turn in a conversation, written by the model's chat template (not set:
-    yes, for a model that has one); false for text as it is, as base models read it. system: the system message of
-    conversations that have none.
-    test_fraction: share of the prompts held out, by a hash of the
-    prompt, among rows that have no `split`; rows with one prompt are always in one split. too_long: of rows that are
-    longer than the model reads, which is found before the first step: `refuse` ends the run, and says which they are;
-    `leave_out` does without them; `cut` cuts a demonstration's end and a prompt's beginning. How many is told.
-    """
+    whose answers are the same are left out, and rows with one prompt are always in one split.
+
+    Answers are right if they are the same number, or the same text but for case and white space. ValueError for a row
+    that cannot be read, with its place in the file."""
 
     path: str = ""
+    """Path of the file or folder, relative to the recipe file that names it, else to the working directory."""
     columns: Mapping[str, str] = EMPTY
+    """Field of a row -> the column that it is read from, if that has another name (`{prompt = "question"}`)."""
     format: Form = "whole"
+    """Form of answers: `whole` takes the whole text; `gsm8k` takes what follows the last `####`, in rows and in what a
+    model writes, and the whole as the demonstration if there is no other."""
     test_fraction: ProperShare = 0.1
+    """Share of the prompts that is held out for testing, by a hash of the prompt, among rows without a `split`."""
     chat: bool | None = None
+    """Write a text prompt as a user's turn by the model's chat template; None does so if the model has one, false suits
+    base models."""
     system: str = ""
+    """System message for conversations that have none; empty adds none."""
     too_long: Literal["refuse", "leave_out", "cut"] = "refuse"
+    """Treatment of rows that are longer than the model reads: `refuse` ends the run before its first step, `leave_out`
+    drops them, `cut` cuts the end of a demonstration and the beginning of a prompt."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -28,21 +28,29 @@ _CELLS = {"S": "start", "G": "goal", "H": "hole", "#": "wall", ".": "free"}
 @register("task", "gridworld")
 @dataclass
 class Gridworld:
-    """A small gridworld: walk from S to G past walls # and holes H. Exact solutions can be computed.
+    """A small gridworld with known dynamics: walk from S to G past walls # and holes H by the moves up, right, down and
+    left.
 
-    cells: rows of equal length of `S` (start; one of several is drawn a problem), `G` (goal, ends the episode), `H`
-    (hole, ends it too), `#` (wall), `.`. goal, hole, living: rewards for entering a goal, for entering a hole, and for
-    every move. slip in [0, 1]. limit: moves after which an episode is truncated. test_size: problems of the test split.
-    """
+    Observations are cell numbers, row by row; `P` and `R` are its tables, for exact solutions. The reward is `task`,
+    and `score` is 1 for an episode that ends in a goal. ValueError for a map that cannot be read."""
 
     cells: tuple[str, ...] = ("S..#", ".#..", "...H", "#..G")
+    """Rows of the map, all of one length: `S` start (one of several is drawn), `G` goal, `H` hole, `#` wall, `.`
+    free."""
     goal: float = 1.0
+    """Reward for entering a goal, which ends the episode."""
     hole: float = 0.0
+    """Reward for entering a hole, which ends the episode; set it below 0 as a penalty."""
     living: float = 0.0
+    """Reward that is added to every move; set it below 0 to favour short paths."""
     slip: Share = 0.0
+    """Probability that a move goes to one of its two sides instead, half to each; 0 is deterministic."""
     limit: Length = 50
+    """Number of moves after which an episode is truncated."""
     test_size: Length = 256
+    """Number of episodes in the test split."""
     seed: Seed = 0
+    """Seed of the starts and slips of episodes. In a recipe it is the run's seed unless it is set."""
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:

@@ -70,36 +70,41 @@ _NO_SCREEN = "without a screen MuJoCo renders under MUJOCO_GL=egl (a graphics ca
 class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
-    path: the id (`CartPole-v1`; of another package `module:id`; `world/<name>`: one of kind `world`, or a class or
-    factory by dotted path or `file.py:Class`). kwargs: for
-    `gymnasium.make`, `max_episode_steps` among them. attributes: of the environment itself, set once it is made: its
-    physics, where it keeps them so (set too what it derives from them at the start, as CartPole's `polemass_length`
-    from `length`). wrappers: dotted paths or `file.py:Class`, called with the environment, the innermost first; with
-    settings, `{use = <path>, <setting> = ..}`. keep: the entries of a flat Box observation that are seen (empty: all),
-    in this order. stack: how many observations are seen at once, the oldest first. masks: whether an `action_mask` in
-    `info` becomes part of the observation. test_size: episodes of the test split. seed: moves the training episodes;
-    those of the test split are the same under every seed, so that runs of several seeds compare.
-
-    tells: name in `info` -> what becomes of it. `reward`: the reward of that name, for [reward.weights] and evaluation;
-    `final`: the same of an episode's last step alone (a success); `column`: a column; `action`: the action that was
-    executed in place of the decision, as the environment takes it, or None. rewards: the names of the entries of a
-    vector reward, whose sum is `task`.
+    Uses for a name in `info` (setting `tells`): `reward`, a reward for [reward.weights] and evaluation; `final`, the
+    same from an episode's last step alone (a success); `column`, a column of the batch; `action`, the action that was
+    executed in place of the decision, as the environment takes it, or None.
 
     Raises LookupError for an unknown id or wrapper, ModuleNotFoundError with the command that mends it for a missing
-    library, ValueError for spaces that no model here reads.
-    """
+    library, ValueError for spaces that no model here reads."""
 
     path: str = ""
+    """Gymnasium id (`CartPole-v1`, or `module:id` from another package), or `world/` and the name of a world here, a
+    dotted path or `file.py:Class`."""
     kwargs: Mapping[str, Any] = EMPTY
+    """Keyword arguments for `gymnasium.make`, such as `max_episode_steps`."""
     attributes: Mapping[str, Any] = EMPTY
+    """Attributes that are set on the environment once it is made, such as its physics; set those derived from them too
+    (CartPole's `polemass_length` beside `length`)."""
     wrappers: tuple[str | Mapping[str, Any], ...] = ()
+    """Wrappers by dotted path or `file.py:Class`, the innermost first; a table `{use = <path>, <setting> = ..}` gives
+    one settings."""
     keep: tuple[Count, ...] = ()
+    """Indices of the entries of a flat Box observation that are seen, in this order; empty keeps all."""
     stack: Length = 1
+    """Number of latest observations that are seen at once, the oldest first; more than 1 shows motion (frame
+    stacking)."""
     masks: bool = True
+    """Add an `action_mask` in `info` to the observation, so that forbidden actions are never taken."""
     tells: Mapping[str, str] = EMPTY
+    """Name in `info` -> its use: `reward`, `final` (a reward at an episode's last step alone), `column`, or `action`
+    (the action executed instead)."""
     rewards: tuple[str, ...] = ()
+    """Names of the entries of a vector reward, whose sum is the reward `task`; empty for a scalar reward."""
     test_size: Length = 100
+    """Number of episodes in the test split."""
     seed: Seed = 0
+    """Seed of the training episodes; test episodes are the same under every seed, so that runs compare. In a recipe it
+    is the run's seed unless it is set."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -29,11 +29,12 @@ ANSWERS = 10
 
 @dataclass(frozen=True)
 class Level:
-    """Problems that are told apart by name. of: how many facts of each kind a problem has, any of several rows alike
-    often. share: how often it is trained on beside the others, whose sum may be any; at 0 it is only tested."""
+    """A level of difficulty: problems with these numbers of facts."""
 
     of: tuple[tuple[Count, ...], ...]
+    """Number of facts of each kind in a problem, [kinds]; several rows are drawn equally often."""
     share: AtLeast0 = 1.0
+    """Frequency in training relative to the other levels; 0 only tests it."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -41,13 +42,16 @@ class Level:
 
 @dataclass(frozen=True)
 class Domain:
-    """Problems that write the facts in a way of their own. mark: what their prompts end with. alphabet: which of three
-    sets of letters. changed: the share of facts that have another answer than elsewhere. share: as of levels."""
+    """A way of writing the facts, shown by the last character of the prompt."""
 
     mark: str = "="
+    """Character that ends a prompt of this domain, one of `=:;<>`; no two domains share one."""
     alphabet: Annotated[int, Bounds(0, len(ALPHABETS) - 1)] = 0
+    """Number of the set of letters, 0, 1 or 2, that facts and answers are written in."""
     changed: Share = 0.0
+    """Share of the facts whose answer differs from the common one."""
     share: AtLeast0 = 1.0
+    """Frequency in training relative to the other domains; 0 only tests it."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -60,31 +64,34 @@ def _levels() -> dict[str, Level]:
 @register("task", "ladder")
 @dataclass
 class Ladder:
-    """Problems of `levels` by name, in one or more `domains` by name, of facts of several kinds: `facts`, how many
-    there are of each, at most 64 together.
+    """Facts to look up and recite, some known, some half known and some unknown after imitation: `bdhafc=` -> `kip`.
 
-    frame: what an answer has to stand between, two characters, or nothing; an answer that is right but for the frame
-    scores 0 and bears the label `bare`.
-
-    Of demonstrations: rates: how often one gets a fact of each kind right, another letter else; at 1 `solution` is the
-    right answer, as hints should be. framed: how often it has the frame. Neither moves which problems there are.
-
-    Training draws a domain and a level by their shares, without end. The test split has `test_size` problems, as many
-    of each domain and level as of the others (fewer where there are no more), and no prompt of it is trained on: a
-    hash of the prompt holds out a share `test_fraction`. `info`: `level`, `domain`. codes: other facts; these do not
-    depend on `seed`, which draws problems and demonstrations.
-    """
+    A prompt is a row of facts, each two letters; the answer is the letter of each, in this order. An answer that is
+    right but for the frame scores 0 and has the label `bare`. Problems for training are endless; no prompt of the test
+    split is among them. `info`: `level`, `domain`. ValueError for settings that do not fit together."""
 
     facts: tuple[Count, ...] = (20, 20, 20)
+    """Number of facts of each kind, [kinds], at most 64 together."""
     rates: tuple[Share, ...] = (0.985, 0.35, 0.02)
+    """Probability that a demonstration gets a fact of each kind right, [kinds]; all 1 demonstrate right answers, as
+    hints should be."""
     levels: Mapping[str, Level] = field(default_factory=_levels)
+    """Levels of difficulty by name, tables of `of` and `share`; by default `known`, `useful` and `rare`."""
     domains: Mapping[str, Domain] = field(default_factory=lambda: {"all": Domain()})
+    """Ways of writing the facts by name, tables of `mark`, `alphabet`, `changed` and `share`; by default one."""
     frame: str = ""
+    """Two characters that an answer must stand between; empty needs none."""
     framed: Share = 1.0
+    """Probability that a demonstration has the frame."""
     test_fraction: ProperShare = 0.25
+    """Share of the prompts that is held out for testing, by a hash of the prompt; training never draws them."""
     test_size: Length = 512
+    """Number of problems in the test split, spread evenly over domains and levels; fewer if there are no more."""
     codes: Seed = 0
+    """Seed of the facts themselves; change it for other facts."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn, not of the facts. In a recipe it is the run's seed unless
+    it is set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

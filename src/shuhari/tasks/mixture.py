@@ -23,10 +23,12 @@ from shuhari.tasks.source import Generated, Stream
 
 @dataclass(frozen=True)
 class Member:
-    """A task, and how often it is drawn beside the others (their sum may be any); with weight 0 it is only tested."""
+    """One task of a mixture, and its weight."""
 
     task: Task
+    """Task of this member by `name`, with its settings in the same table."""
     weight: AtLeast0 = 1.0
+    """Frequency in training relative to the other members; 0 only tests it."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -35,15 +37,16 @@ class Member:
 @register("task", "mixture")
 @dataclass
 class Mixture:
-    """Several `tasks` by name, each with its settings and its `weight`; reports list each one, as `<metric>@<name>`.
+    """Several tasks as one: each training problem comes from one member, drawn in proportion to its weight.
 
     In a recipe: `[task] name = "mixture"`, then `[task.tasks.sums] name = "arithmetic", weight = 2.0` and so on. A
-    problem's `task` is the name of its member, which grades it and gives its environment. All read text, or all have
-    the same spaces; ValueError otherwise. seed: moves which member comes when.
-    """
+    problem's `task` is the name of its member, which grades it and gives its environment; metrics are also reported for
+    each, as `<metric>@<name>`. ValueError for members with different spaces, or if nothing is trained on."""
 
     tasks: Mapping[str, Member]
+    """Members by name, each a task with its settings and its `weight`; all read text, or all have the same spaces."""
     seed: Seed = 0
+    """Seed of which member comes when. In a recipe it is the run's seed unless it is set."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -37,20 +37,24 @@ HELP = "? find an item, add two numbers or say one\n"  # the reply to a malforme
 @register("task", "shop")
 @dataclass
 class Shop:
-    """Sums of prices that must be looked up: a game of several turns with two tools, for the rollout `episode`.
-
-    items: things in a question, 2 to 8. digits: of each price, 1 to 4 (the first is no 0). guess: share in [0, 1] of
-    the demonstrations that guess instead of asking for all. turns: lines that the policy may say; the game is TRUNCATED
-    after them. test_fraction, test_size, seed: as for `arithmetic`.
-    """
+    """Sums of prices that must be looked up: a text game of several turns with two tools, for the rollout `episode`."""
 
     items: Annotated[int, Bounds(2, 8)] = 2
+    """Number of items in a question; each has to be looked up."""
     digits: Annotated[int, Bounds(1, 4)] = 2
+    """Number of digits of each price; the first is not 0."""
     guess: Share = 0.0
+    """Share of the demonstrations that guess a sum without looking up every price; 0 demonstrates perfect games."""
     turns: Length = 16
+    """Number of lines that the policy may write; the game is truncated after them."""
     test_fraction: ProperShare = 1 / 16
+    """Share of all possible problems that is held out for testing, by a hash of their content; training never draws
+    them."""
     test_size: Length = 256
+    """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
+    it is the run's seed unless it is set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

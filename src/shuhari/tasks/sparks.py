@@ -23,21 +23,29 @@ SPARK = "!"
 @register("task", "sparks")
 @dataclass
 class Sparks:
-    """Sums of `terms` digits, worked out step by step; with `minus` each has a subtraction, else none has.
+    """Sums worked out step by step, some of which need a rare first token: `7+2=` -> `+2=9`, but `7-5+6=` ->
+    `!-5=2+6=8`.
 
-    rare, slip: shares in [0, 1], for the demonstrations: of those that begin with `!`, whatever the problem, and of the
-    steps that make one too little. Work goes on from what was written, and counts modulo 10, so no error makes up for
-    another. Graded besides `score`: `spark`, 1.0 where the answer begins with `!`. `info`: `terms`, their number.
-    test_fraction, test_size, seed: as for `chain`.
-    """
+    Right is the right number with a `!` in front exactly if the sum has a subtraction. Demonstrated work goes on from
+    what was written and counts modulo 10, so no error makes up for another. Graded besides `score`: `spark`, 1.0 if the
+    answer begins with `!`. `info`: `terms`, their number."""
 
     terms: Annotated[int, Bounds(2, 16)] = 4
+    """Number of terms in a sum."""
     minus: bool = False
+    """Give each sum a subtraction, so that its answer needs `!` first; false gives none."""
     rare: Share = 0.05
+    """Share of the demonstrations that begin with `!`, whatever the problem."""
     slip: Share = 0.25
+    """Share of the demonstrated steps that make one too little."""
     test_fraction: ProperShare = 1 / 16
+    """Share of all possible problems that is held out for testing, by a hash of their content; training never draws
+    them."""
     test_size: Length = 256
+    """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
+    it is the run's seed unless it is set."""
     stamps = ("reward/score", "reward/spark")
 
     def __post_init__(self) -> None:

@@ -28,34 +28,37 @@ LETTERS = "abcd"
 @register("task", "strings")
 @dataclass
 class Strings:
-    """Strings of `length` letters of abcd, and up to `slots` of `functions` called on them; the number of functions is
-    the level of a problem.
+    """Functions of strings, one called on the result of another: `.BAabd>` -> `..Bbda>...adb`. The number of calls is
+    the level.
 
-    A function is a rearrangement of abcd, by which it replaces each letter; no two functions do the same, and none
-    leaves all as it is. Right is what ends in the last step, behind the last `>` if there is one: so an answer without
-    work is right too.
-
-    shares: how often each level is trained on beside the others, from level 1 on; those behind the last are not. The
-    test split has `test_size` problems, as many of each level whatever their share, and no prompt of it is trained on:
-    a hash of the prompt holds out a share `test_fraction`. A problem's task is its level, `level2`: so numbers are
-    reported once more for each level, as `mean@level2`.
-
-    Of demonstrations, by chances in [0, 1]: on: that a step which leaves names goes on with them; else it drops all of
-    them, and is the last. slip: that a letter of a step is another one; the work goes on from what was written.
-
-    `info`: `level`. codes: other functions; these do not depend on `seed`, which draws problems and demonstrations.
-    """
+    A function replaces each letter by a rearrangement of abcd; no two are the same, and none leaves all as it is. Right
+    is the last step, behind the last `>` if there is one, so an answer without work is right too. No prompt of the test
+    split is trained on. A problem's task is its level (`level2`), so numbers are reported once more for each level, as
+    `mean@level2`. `info`: `level`."""
 
     functions: Annotated[int, Bounds(1, len(NAMES))] = 8
+    """Number of functions, named A, B, C and so on."""
     length: Annotated[int, Bounds(1, 8)] = 3
+    """Number of letters of a string, each one of abcd."""
     slots: Annotated[int, Bounds(1, 8)] = 3
+    """Largest number of functions that a problem calls, and so the number of levels."""
     shares: tuple[AtLeast0, ...] = (1.0, 1.0, 1.0)
+    """Frequency of each level in training relative to the others, from level 1; levels behind the last are only
+    tested."""
     on: Share = 1.0
+    """Probability that a demonstration goes on after a step that leaves functions to call; else it drops the rest and
+    ends there."""
     slip: Share = 0.0
+    """Probability that a letter of a demonstrated step is wrong; the work goes on from what was written."""
     test_fraction: ProperShare = 0.25
+    """Share of the prompts that is held out for testing, by a hash of the prompt; training never draws them."""
     test_size: Length = 300
+    """Number of problems in the test split, spread evenly over the levels; fewer if there are no more."""
     codes: Seed = 0
+    """Seed of the functions themselves; change it for other functions."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn, not of the functions. In a recipe it is the run's seed
+    unless it is set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

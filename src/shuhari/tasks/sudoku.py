@@ -31,27 +31,29 @@ MOST = {2: 12, 3: 50}  # empty cells: 4 of 16 are the fewest that tell a grid, a
 @register("task", "sudoku")
 @dataclass
 class Sudoku:
-    """Grids of 4 digits (`box` 2, four boxes of 2 x 2) or 9 (`box` 3), with one way to fill them in.
-
-    empty: how many cells are; of several numbers each is trained on as often, and each is a level of its own: a
-    problem's task is `empty6`, so numbers are reported once more for each, as `mean@empty6`. At most 12 of 16, or 50 of
-    81. whole: the answer is the whole grid; else the empty cells alone, row by row.
+    """Sudoku with one way to fill it in: a 4 x 4 or 9 x 9 grid row by row, `1..4.4.12...43.2=` -> `1234342121434312`.
 
     `score` is 1 for the right answer and nothing else; `partial`, the share of empty cells that are right in an answer
-    that is not too long, is summed only where `[reward.weights]` names it.
-
-    slip: the chance that a demonstration has another digit in a cell that is empty; at 0 `solution` is the right
-    answer. The test split has `test_size` problems, as many of each level, and no prompt of it is trained on: a hash of
-    the prompt holds out a share `test_fraction`. `info`: `level`, that number. seed: of problems and demonstrations.
-    """
+    that is not too long, is summed only if `[reward.weights]` names it. No prompt of the test split is trained on. A
+    problem's task is its number of empty cells (`empty6`), so numbers are reported once more for each, as
+    `mean@empty6`. `info`: `level`, that number. ValueError for too many empty cells."""
 
     box: Literal[2, 3] = 2
+    """Side of a box: 2 for grids of 4 x 4 cells, 3 for 9 x 9."""
     empty: tuple[Length, ...] = (6,)
+    """Number of empty cells; several numbers are levels, trained on equally often. At most 12 with box 2, 50 with box
+    3."""
     whole: bool = True
+    """Expect the whole grid as the answer; false expects the empty cells alone, row by row."""
     slip: Share = 0.0
+    """Probability that a demonstration has a wrong digit in an empty cell; 0 demonstrates right answers."""
     test_fraction: ProperShare = 0.25
+    """Share of the prompts that is held out for testing, by a hash of the prompt; training never draws them."""
     test_size: Length = 256
+    """Number of problems in the test split, spread evenly over the levels; fewer if there are no more."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
+    it is the run's seed unless it is set."""
     stamps = ("reward/score", "reward/partial")
 
     def __post_init__(self) -> None:

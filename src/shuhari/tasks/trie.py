@@ -42,36 +42,48 @@ class Sheet:
 @register("task", "trie")
 @dataclass
 class Trie:
-    """Words of `length` letters of ABCD for 16 or 64 `topics` (two or three letters) at each of the `levels`.
+    """Short words whose answers can all be listed, so that a policy's probabilities are known exactly: `BD1=` ->
+    `CABD`.
 
-    levels: their names, one or two. cue: whether the prompt says its level by a digit; else the second of two levels is
-    where the topic's letters sum to 0 modulo 4. scores: what each strategy's word scores, one row for all levels or one
-    a level, of up to four strategies; any other word scores 0. listed: what `answers` hands out, `all` words (of up to
-    6 letters), or the `right` ones and those with a label. Labels: `trap`, a strategy's word that is wrong at this
-    level; `unsafe`, a word that ends in `DDD`, where `unsafe` is above 0; no strategy's word may end so then.
+    A prompt is two or three topic letters, maybe a digit for its level, and `=`. Each strategy gives every prompt one
+    word, whose score depends on the level; any other word scores 0. Labels of wrong answers: `trap`, a strategy's word
+    that is wrong at this level; `unsafe`, a word that ends in `DDD`, if `unsafe` is above 0; no strategy's word may end
+    so then.
 
-    Of demonstrations: shares: of each strategy's word, rows as of scores; the rest are loose words, whose letters are
-    floor(4 u^1.5) for uniform u. slip: the chance that a letter of a strategy's word is another one, between these two
-    by prompt; the first `firm` letters never slip. unsafe: the share that ends in `DDD`, for all levels or each.
-
-    held_out: share of prompts that are the test split, by a hash; at 0 both splits have all prompts, for where
-    optimisation is tested and not generalisation. The train split has no end: it walks all its prompts in turn. `info`:
-    `level`, by name. codes: other words; words do not depend on `seed`, which draws the demonstrations.
-    """
+    Demonstrations are strategies' words by `shares`; the rest are loose words, whose letters are floor(4 u^1.5) for
+    uniform u. Training walks all its prompts in turn, without end. `info`: `level`, by name. ValueError for settings
+    that do not fit together."""
 
     topics: Literal[16, 64] = 16
+    """Number of topics: 16, written in two letters, or 64, in three."""
     length: Annotated[int, Bounds(1, 16)] = 4
+    """Number of letters of a word; at most 6 if `listed` is `all`."""
     levels: tuple[str, ...] = ("easy", "hard")
+    """Names of the levels, one or two."""
     cue: bool = True
+    """Show the level in the prompt by a digit; false makes the second level that of topics whose letters sum to 0
+    modulo 4."""
     scores: Rows = ((1.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 1.0))
+    """Score of each strategy's word, of up to four strategies: one row for all levels, or one for each."""
     listed: Literal["all", "right"] = "all"
+    """Answers that the task lists for exact measures: `all` words (of up to 6 letters), or the `right` ones and those
+    with a label."""
     shares: Rows = ((0.175, 0.175, 0.06, 0.06),)
+    """Share of the demonstrations that are each strategy's word, rows as in `scores`; the rest are random words."""
     slip: tuple[Share, Share] = (0.0, 0.0)
+    """Lowest and highest probability that a letter of a demonstrated strategy's word is wrong; each prompt has its own
+    between."""
     firm: Count = 1
+    """Number of first letters that never slip."""
     unsafe: tuple[Share, ...] = (0.0,)
+    """Share of the demonstrations that end in `DDD`, for all levels or for each; 0 has no unsafe words."""
     held_out: ShareBelow1 = 0.0
+    """Share of the prompts in the test split, by a hash; 0 gives both splits all prompts, to test optimisation
+    alone."""
     codes: Seed = 0
+    """Seed of the strategies' words; change it for other words."""
     seed: Seed = 0
+    """Seed of the demonstrations, not of the words. In a recipe it is the run's seed unless it is set."""
     stamps = ("reward/score",)
     _sheets: dict[str, Sheet] = field(init=False, default_factory=dict, repr=False, compare=False)
 

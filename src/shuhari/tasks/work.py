@@ -29,35 +29,43 @@ HIGHEST = 9  # every running sum is one digit
 @register("task", "work")
 @dataclass
 class Work:
-    """Sums and differences of `least` (0: all have `terms`) to `terms` digits; each running sum is one digit.
+    """Sums worked out step by step, with slips, rechecks (`?`) and, after `;`, the answer: `7-5+6=` -> `-5=2?2+6=8;8`.
 
-    Right is what ends in `;` and the answer; so work that is cut is wrong, and an answer without work is right too.
-    template: a letter before the prompt, `w` or `d`, by which two of these tasks in a `mixture` are told apart.
-
-    Of demonstrations, by chances in [0, 1]: bare: that there is no work, but `;` and a digit, the right one at a rate
-    of `guess`, else any other. Of those with work: slip: that a sum is one too little (0 stays 0; the work goes on from
-    what was written, and what leaves 0..9 stays at its end). recheck: of one more recheck of a step, at most
-    `rechecks`. fix: that a recheck mends a wrong sum; of a right one it is never wrong. loop: that the work gets stuck
-    at a step, any of them: it is rechecked up to `cap` characters, and there is no answer.
-
-    `info`: `terms`, the number of them. test_fraction, test_size, seed: as for `chain`, whose split this is; no
-    template moves what is held out.
-    """
+    Every running sum is one digit. Right is what ends in `;` and the answer, so truncated work is wrong, and an answer
+    without work is right too. The problems and their split are those of `chain`. In demonstrations a sum of 0 stays 0
+    if it slips, and what leaves 0..9 stays at its end. `info`: `terms`, their number. ValueError for settings that do
+    not fit together."""
 
     terms: Annotated[int, Bounds(2, 64)] = 4
+    """Largest number of terms; more make longer answers and harder problems."""
     least: Annotated[int, Bounds(2, 64, off=0)] = 0
+    """Smallest number of terms, drawn uniformly from here to `terms`; 0 gives every problem `terms`."""
     template: Literal["", "w", "d"] = ""
+    """Letter before the prompt, `w` or `d`, that distinguishes two of these tasks in a `mixture`; empty adds none."""
     bare: Share = 0.0
+    """Probability that a demonstration has no work, but `;` and a digit."""
     guess: Share = 0.15
+    """Probability that the digit of a demonstration without work is right."""
     slip: Share = 0.25
+    """Probability that a demonstrated sum is one too little; the work goes on from what was written."""
     recheck: Share = 0.0
+    """Probability of one more recheck of a demonstrated step."""
     rechecks: Count = 5
+    """Largest number of rechecks of one step."""
     fix: Share = 0.8
+    """Probability that a recheck mends a wrong sum; a right sum stays right."""
     loop: Share = 0.0
+    """Probability that a demonstration gets stuck at one step: it rechecks up to `cap` characters and never answers."""
     cap: Length = 36
+    """Length of a demonstration that is stuck, in characters."""
     test_fraction: ProperShare = 1 / 16
+    """Share of all possible problems that is held out for testing, by a hash of their content; training never draws
+    them."""
     test_size: Length = 256
+    """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
+    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
+    it is the run's seed unless it is set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:

@@ -38,22 +38,28 @@ Order: TypeAlias = Literal["left", "confidence", "random"]
 @register("model", "masked")
 @dataclass
 class Masked:
-    """A language model that fills in `length` masks behind a prompt, made from scratch, over characters (`alphabet`,
-    else the task's). `context`: the longest row in tokens, prompt and answer.
+    """A masked (diffusion) language model made from scratch over characters: it fills in masks behind a prompt.
 
-    It samples from left to right, one token a step, each given those before it and masks behind: so its log-probability
-    is exact, as that of a causal model (JustGRPO). A text is what stands before the first end token, and behind one
-    there are end tokens alone. The model `unordered` fills in the masks of the same weights in another order. Other
-    numbers of an answer, for objectives that name one (`score`), are in `Answers`. Honours temperature and greedy.
-    """
+    It samples from left to right, one token a step, each given the tokens before it and masks behind: so its
+    log-probability is exact, as in a causal model (JustGRPO). A text is what stands before the first end token, and
+    behind one there are end tokens alone. The model `unordered` fills in the masks by the same weights in another
+    order. Other numbers of an answer, for objectives that name one (`score`), are in `Answers`. It honours temperature
+    and greedy. ValueError for sizes that do not fit together."""
 
     length: Length = 16
+    """Number of tokens of an answer, masks at first; the longest answer."""
     hidden: Width = 64
+    """Width of the transformer's hidden states, a multiple of `heads`."""
     layers: Depth = 1
+    """Number of transformer layers."""
     heads: Width = 4
+    """Number of attention heads."""
     intermediate: Width = 256
+    """Width of the feed-forward layers."""
     context: Length = 256
+    """Longest row that it reads, in tokens; above `length`, to leave room for a prompt."""
     alphabet: str = ""
+    """Characters of the tokenizer; empty takes the task's."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: Bidirectional = field(init=False, repr=False)
 

@@ -30,16 +30,19 @@ from shuhari.ports import Model, Task
 @register("model", "unordered")
 @dataclass
 class Unordered:
-    """The masked model of role `of`, sampled in another order: `at_once` tokens a step, those of whose proposals it is
-    surest (`confidence`), any (`random`), or the next (`left`). A role of its own to roll out by; it has no weights.
+    """A masked language model sampled in another order than from left to right, such as the surest tokens first
+    (LLaDA). A role of its own to roll out by, without weights.
 
-    Nobody knows the probability with which it says an answer. What it traces, and scores, is the log-probability of the
-    answer from left to right, so `kind` is `bound`, and an importance ratio has to name what it is of (`score`).
-    """
+    Nobody knows the probability of an answer in such an order. What it traces, and scores, is the log-probability of
+    the answer from left to right, so `kind` is `bound`, and an importance ratio has to name what it is made of
+    (`score`)."""
 
     of: str = "policy"
+    """Role of the masked model that is sampled."""
     order: Literal["confidence", "random", "left"] = "confidence"
+    """Order in which masks are filled in: `confidence` (the surest proposals first), `random`, or `left` (to right)."""
     at_once: Length = 1
+    """Number of tokens that are filled in at each step; more is faster and coarser."""
     kind: Literal["exact", "chain", "bound"] = field(default="bound", init=False)
     module: nn.Module = field(init=False, repr=False, default_factory=nn.Module)
     others: Others = field(init=False, repr=False, default_factory=Others)

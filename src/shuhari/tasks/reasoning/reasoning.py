@@ -36,20 +36,25 @@ PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 @register("task", "reasoning-gym")
 @dataclass
 class ReasoningGym:
-    """A generator of reasoning-gym, named as `reasoning-gym/<generator>`: procedural puzzles as text.
+    """A generator of the reasoning-gym package, named as `reasoning-gym/<generator>`: procedural puzzles as text.
 
-    path: the generator (`chain_sum`). config: its settings, such as {min_terms, max_terms, min_digits, max_digits}.
-    solved: `score` is 1 where the scorer's number is at least this, else 0; many give a little for a wrong answer. The
-    number itself is the reward `partial`, summed only where `[reward.weights]` names it. test_fraction, test_size,
-    seed: as for `arithmetic`; the content is the question's text.
-    """
+    The scorer's number is the reward `partial`, which is summed only if `[reward.weights]` names it. ValueError for a
+    generator whose scorer is refused, ModuleNotFoundError without the package."""
 
     path: str = "chain_sum"
+    """Generator of reasoning-gym, such as `chain_sum`."""
     config: Mapping[str, Any] = EMPTY
+    """Settings of the generator, such as `{min_terms = 2, max_terms = 4}`; its `seed` and `size` are set by the
+    task."""
     solved: PositiveShare = 1.0
+    """Scorer's number from which `score` is 1, else 0; many scorers give a little for a wrong answer."""
     test_fraction: ProperShare = 1 / 16
+    """Share of the prompts that is held out for testing, by a hash of the prompt; training never draws them."""
     test_size: Length = 256
+    """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
+    """Seed of the problems that are drawn; it never changes which problems are held out. In a recipe it is the run's
+    seed unless it is set."""
     stamps = ("reward/score", "reward/partial")
 
     def __post_init__(self) -> None:

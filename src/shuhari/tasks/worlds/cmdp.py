@@ -23,17 +23,23 @@ from shuhari.tasks.lanes import Stepped
 @register("world", "cmdp")
 @dataclass(eq=False)
 class Cmdp(gymnasium.Env[Any, Any]):
-    """`states` places; action a of `speeds` is the speed x = a / (speeds - 1). A step pays u x and costs v x^2, u and v
-    of the place, in [0.5, 1.5]: `info` tells `cost`. The next place is random, by place and speed. An episode starts
-    anywhere and is cut after `limit` steps; observation: the place. `instance`: which tables.
+    """A small constrained Markov decision process in tables: speed pays, and costs its square.
 
-    Costs fall as the square of the speed, so the best policy under a limit is slow where v is large beside u, and a
-    policy that is a little too fast costs a little too much."""
+    Action a is the speed x = a / (speeds - 1). A step pays u x and costs v x², with u and v of the place in [0.5, 1.5];
+    `info` has `cost`. The next place is random, by place and speed. An episode starts anywhere; the observation is the
+    place.
+
+    Costs fall as the square of the speed, so the best policy under a limit is slow if v is large beside u, and a policy
+    that is a little too fast costs a little too much."""
 
     states: Annotated[int, Bounds(2, 1000)] = 8
+    """Number of places, which are the observations."""
     speeds: Annotated[int, Bounds(2, 100)] = 5
+    """Number of actions, speeds evenly spaced from 0 to 1."""
     limit: Length = 20
+    """Number of steps after which an episode is truncated."""
     instance: Seed = 0
+    """Seed of the tables of transitions, rewards and costs; each number is another process."""
     moves: ClassVar = "place", "at"
 
     def __post_init__(self) -> None:

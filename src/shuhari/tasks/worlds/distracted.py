@@ -21,13 +21,17 @@ from shuhari.kernel.registry import register
 @register("world", "distracted")
 @dataclass(eq=False)
 class Distracted(gymnasium.Env[Array, Any]):
-    """The environment `of`, whose observations, a flat Box, are followed by `dims` numbers of `size` times 2 x - 1,
-    each x a logistic map of its own, x <- 4 x (1 - x), that starts uniform in (0, 1). Actions and rewards are those of
-    `of`."""
+    """A Gymnasium environment whose observations are followed by chaotic numbers that matter to nothing.
+
+    A distractor is `size` times 2 x - 1, with x a logistic map, x <- 4 x (1 - x), that starts uniform in (0, 1).
+    Actions and rewards are those of the environment."""
 
     of: str = "Pendulum-v1"
+    """Gymnasium id of the environment, whose observations are a flat Box."""
     dims: Length = 15
+    """Number of distracting dimensions that are appended to the observation."""
     size: Annotated[Positive, Bounds(0, 1e6, open="low")] = 1.0
+    """Largest absolute value of a distractor."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -22,20 +22,28 @@ from shuhari.tasks.scene import Scene
 @register("world", "insert")
 @dataclass(eq=False)
 class Insert(gymnasium.Env[Array, Array]):
-    """Observation [4]: the peg's place (x, y), the middle of the hole, and 1 where the peg touches the surface at y = 0
-    (else 0). Action [2] in [-1, 1]: a move, in units of `stride`. The reward is 1 where the peg gets `depth` below the
-    surface, which ends the episode, and 0 before: the return is success. After `limit` steps it is cut.
+    """A peg that has to go into a hole: a point in the plane above a surface with a slot, with a sparse reward for its
+    bottom.
 
-    The peg starts at x uniform in [-1, 1] and y in [0.6, 1], the hole's middle is uniform in [-0.6, 0.6] and half its
-    width `half`. Each move has normal noise of deviation `noise` in either direction. At the surface the peg stops
-    unless it is above the hole, and slides `slide` times as far as it would go; inside the hole the walls stop it."""
+    Observation [4]: the peg's place (x, y), the middle of the hole, and 1 if the peg touches the surface at y = 0 (else
+    0). Action [2] in [-1, 1]: a move. The reward is 1 at the bottom, which ends the episode, and 0 before: the return
+    is success.
+
+    The peg starts at x uniform in [-1, 1] and y in [0.6, 1], the hole's middle is uniform in [-0.6, 0.6]. At the
+    surface the peg stops unless it is above the hole; inside the hole the walls stop it."""
 
     half: Positive = 0.04
+    """Half the width of the hole; smaller is harder."""
     stride: Positive = 0.1
+    """Distance that an action of 1 moves the peg."""
     depth: Positive = 0.15
+    """Depth below the surface that the peg has to reach."""
     noise: AtLeast0 = 0.01
+    """Standard deviation of normal noise on each move, in either direction."""
     slide: Share = 0.3
+    """Share of a sideways move that is left as the peg touches the surface; 0 makes it stick."""
     limit: Length = 30
+    """Number of steps after which an episode is truncated."""
     moves: ClassVar = "x", "y", "hole", "at"
 
     def __post_init__(self) -> None:

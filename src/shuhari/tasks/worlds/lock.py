@@ -28,24 +28,31 @@ TRAP = 2
 @register("world", "lock")
 @dataclass(eq=False)
 class Lock(gymnasium.Env[Any, Any]):
-    """An episode has `horizon` steps and begins in one of two good states. Each of both has one right action at each
-    step, of `actions`, by `combination`: it leads to either good state, each with a chance of 1/2, and at the last step
-    pays 1. Any other action pays `lure` and leads into the trap, which pays nothing and lasts. With the chance `slip` a
-    random action is done in place of the one that was sent.
+    """The combination lock, a hard problem of exploration in tables: one right action at each step, and a trap behind
+    all others.
 
-    Observation: step * P + state * looks + look, where P = 3 * looks: each state has `looks` looks, of which one is
-    seen at random. `p` [H, 3, A, 3] and `r` [H, 3, A] are its tables, `q` [H, 3, A] the best values, `best` the best
-    expected return. `features` [S, A, 3 A] tell of an observation the state, whatever its look, and the action.
+    An episode begins in one of two good states. Either has one right action at each step, which leads to either good
+    state, each with a chance of 1/2, and at the last step pays 1. Any other action pays `lure` and leads into the trap,
+    which pays nothing and lasts.
 
-    `info` tells `regret`: V*(s) - Q*(s, a) of the action that was sent. Its expected sum over an episode is exactly
-    what the policy's return lacks of the best (the performance difference lemma: Kakade and Langford 2002)."""
+    Observation: step * P + state * looks + look, with P = 3 * looks. `p` [H, 3, A, 3] and `r` [H, 3, A] are its tables,
+    `q` [H, 3, A] the best values, `best` the best expected return; `features` [S, A, 3 A] show an observation's state,
+    whatever its look, and the action. `info` has `regret`: V*(s) - Q*(s, a) of the chosen action, whose expected sum
+    over an episode is exactly what the policy's return lacks (the performance difference lemma: Kakade and Langford
+    2002)."""
 
     horizon: Length = 8
+    """Number of steps of an episode; each has to be right."""
     actions: Annotated[int, Bounds(2, 100)] = 4
+    """Number of actions, one right at each step; more are harder to find by chance."""
     slip: Share = 0.0
+    """Probability that a random action is executed in place of the chosen one; 0 is deterministic."""
     lure: Share = 0.1
+    """Reward for each action that leads into the trap, which misleads greedy learners."""
     looks: Length = 1
+    """Number of observations that each state has, one shown at random; 1 shows the state."""
     combination: Seed = 0
+    """Seed of the right actions; each number is another lock."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -30,22 +30,28 @@ HEADWAY, STANDSTILL, CALM, COMFORT = 1.0, 2.0, 1.5, 2.0  # s, m, m/s^2, m/s^2: T
 @register("world", "merge")
 @dataclass(eq=False)
 class Merge(gymnasium.Env[Array, Array]):
-    """Observation [7]: the way along the ramp (0 to 1), the place across (-1 on the ramp, 0 on the road), the speed in
-    15 m/s; then of the next car ahead on the road and of the next behind: how far its middle is (in 20 m, behind below
-    0) and how much faster it is (in 5 m/s). Action [2] in [-1, 1]: acceleration, in 3 m/s², and speed across, in 2 m/s.
-    A step is 0.4 s. Being on the road (within 1 m of its middle) at the end of the ramp pays 1; touching a car, or the
-    end of the ramp, pays 0; either ends the episode: the return is success. After `limit` steps it is cut.
+    """A car that has to merge from a ramp onto a road before the ramp ends, between cars that keep their distance.
 
-    ramp: its length in m. cars: so many go round a road of `ring` m, by the intelligent driver model (Treiber et al.
-    2000, "Congested traffic states in empirical observations and microscopic simulations", equations 3 and 4) with a
-    wanted speed of `pace` m/s, evenly spaced but for a shift uniform within a fifth of the spacing. They follow the
-    merging car once it overlaps with their lane. ValueError for cars that do not fit."""
+    Observation [7]: the way along the ramp (0 to 1), the place across (-1 on the ramp, 0 on the road), the speed in 15
+    m/s; then of the next car ahead on the road and of the next behind: the distance of its middle (in 20 m, behind
+    below 0) and its speed beyond one's own (in 5 m/s). Action [2] in [-1, 1]: acceleration, in 3 m/s², and speed
+    across, in 2 m/s. A step is 0.4 s. Being on the road (within 1 m of its middle) at the end of the ramp pays 1;
+    touching a car, or the end of the ramp, pays 0; either ends the episode: the return is success.
+
+    The cars follow the intelligent driver model (Treiber et al. 2000, "Congested traffic states in empirical
+    observations and microscopic simulations", equations 3 and 4), evenly spaced but for a shift uniform within a fifth
+    of the spacing, and follow the merging car once it overlaps with their lane. ValueError for cars that do not fit."""
 
     ramp: Positive = 120.0
+    """Length of the ramp in m."""
     cars: Annotated[int, Bounds(2, most=10**8)] = 7
+    """Number of cars on the road; more leave smaller gaps."""
     ring: Positive = 120.0
+    """Length of the circular road in m, at least 10 m for each car."""
     pace: Positive = 13.0
+    """Speed that the cars on the road aim at, in m/s."""
     limit: Length = 60
+    """Number of steps, 0.4 s each, after which an episode is truncated."""
     moves: ClassVar = "x", "y", "v", "at", "places", "speeds"
 
     def __post_init__(self) -> None:

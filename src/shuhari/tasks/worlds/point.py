@@ -31,26 +31,32 @@ MAPS = {
 @register("world", "point")
 @dataclass(eq=False)
 class Point(gymnasium.Env[Array, Array]):
-    """Observation [4]: the place (x to the right, y upwards; the map is from -1 to 1 on its longer side) and the
-    velocity in units of `speed`. Action [2] in [-1, 1]: the velocity that is wanted, of which each step takes over a
-    share of 1 - `inertia`. At the goal the reward is 1, which ends the episode; every step costs `cost`. After `limit`
-    steps it is cut.
+    """A point mass in a maze: it steers around walls to a goal, with a sparse reward.
 
-    maze: a name of `MAPS`, or rows of cells, one a line: `#` wall, `.` free, `G` the goal (a cell), `S` cells where
-    episodes begin, anywhere in them (none: in all free ones). What is outside is wall. Walls stop the motion across
-    them alone. speed: cells a step, below 1. noise: the standard deviation of normal noise on each step, in cells,
-    which with it goes no further than one. hazards: circles (x, y, radius), in cells from the lower left corner; where
-    there are any, `info` tells `cost`, 1 after a step that ends in one of them, else 0 (the simplest of Safety Gym's:
-    Ray et al. 2019, "Benchmarking Safe Exploration in Deep Reinforcement Learning"). They stop nothing, and the reward
-    knows nothing of them. ValueError for a map that is none, has not one goal, or a start that does not lead there."""
+    Observation [4]: the place (x to the right, y upwards; the map is from -1 to 1 on its longer side) and the velocity
+    in units of `speed`. Action [2] in [-1, 1]: the wanted velocity. The reward is 1 at the goal, which ends the
+    episode. What is outside the map is wall, and walls stop the motion across them alone.
+
+    If there are hazards, `info` has `cost`, 1 after a step that ends in one of them, else 0 (the simplest of Safety
+    Gym's: Ray et al. 2019, "Benchmarking Safe Exploration in Deep Reinforcement Learning"). ValueError for a map that
+    is none, has not one goal, or a start that does not lead there."""
 
     maze: str = "rooms"
+    """Name of a map (`open`, `u`, `rooms`), or rows of cells, one a line: `#` wall, `.` free, `G` goal, `S` starts
+    (without any, all free cells)."""
     speed: Positive = 0.3
+    """Largest speed in either direction, in cells a step, below 1 so that no wall is jumped."""
     inertia: ShareBelow1 = 0.5
+    """Share of the velocity that is kept from step to step; 0 takes over the action at once."""
     cost: AtLeast0 = 0.0
+    """Amount that is subtracted from the reward of every step; raise it to favour short ways."""
     noise: AtLeast0 = 0.0
+    """Standard deviation of normal noise on each step, in cells; 0 is deterministic."""
     hazards: Sequence[Sequence[float]] = ()
+    """Circles (x, y, radius), in cells from the lower left corner, in which a step has a cost; they stop nothing and
+    change no reward."""
     limit: Length = 100
+    """Number of steps after which an episode is truncated."""
     moves: ClassVar = "x", "y", "vx", "vy", "at"
 
     def __post_init__(self) -> None:

@@ -25,16 +25,20 @@ LEFT, RIGHT = 0, 1  # before the first change
 @register("world", "riverswim")
 @dataclass(eq=False)
 class RiverSwim(gymnasium.Env[Any, Any]):
-    """`states` places along a river, from 0, where an episode begins; observation: the place. Action 0 swims left and
-    always arrives; action 1 swims right and gets on with a chance of 0.35 (0.6 from the left bank), falls back with
-    0.05 (0.4 from the right bank) and else stays. Left at the left bank pays 0.005, right at the right bank 1.
+    """RiverSwim: places along a river, a small reward at the left bank and a large one against the current, with exact
+    regret.
 
-    period: after every so many steps of an episode the two actions change places (0: never). limit: steps after which
-    an episode is cut. `info` tells `regret`: the best gain less the mean reward of state and action."""
+    An episode begins at place 0; the observation is the place. Action 0 swims left and always arrives; action 1 swims
+    right and gets on with a chance of 0.35 (0.6 from the left bank), falls back with 0.05 (0.4 from the right bank) and
+    else stays. Left at the left bank pays 0.005, right at the right bank 1. `info` has `regret`: the best gain less the
+    mean reward of state and action."""
 
     states: Annotated[int, Bounds(3, 1000)] = 6
+    """Number of places along the river; more are harder to explore."""
     period: Count = 0
+    """Number of steps of an episode after which the two actions swap, again and again; 0 never swaps them."""
     limit: Length = 1_000_000
+    """Number of steps after which an episode is truncated."""
     moves: ClassVar = "place", "at"
 
     def __post_init__(self) -> None:

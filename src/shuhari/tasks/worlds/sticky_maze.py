@@ -26,19 +26,24 @@ _TRIES = 1000  # of drawing a maze
 @register("world", "sticky_maze")
 @dataclass(eq=False)
 class StickyMaze(gymnasium.Env[Any, Any]):
-    """A square maze, drawn from `layout`: each cell is a wall with the chance `walls`, and the goal is `distance` moves
-    from the start. An episode has `horizon` steps; reaching the goal pays 1, once, and the walker stays there. With
-    the chance `sticky` the last action is done again in place of the one that was sent.
+    """A walk through a small random maze for a fixed time, with sticky actions and exact tables.
 
-    Observation: step * P + place, where place is cell * 5 + the last action (4: none yet). `p` [P, A, P], `r` [P, A]
-    and `first`, with the horizon, are its `table`. ValueError where no maze of that size has such a distance."""
+    Reaching the goal pays 1, once, and the walker stays there. Observation: step * P + place, with place = cell * 5 +
+    the last action (4: none yet). `p` [P, A, P], `r` [P, A] and `first`, with the horizon, are its `table`. ValueError
+    if no maze of that size has such a distance."""
 
     side: Length = 4
+    """Side of the square maze, in cells."""
     distance: Length = 3
+    """Number of moves from the start to the goal by a shortest way."""
     horizon: Length = 10
+    """Number of steps of an episode, which never ends before."""
     sticky: Share = 0.25
+    """Probability that the last action is repeated in place of the chosen one; 0 is deterministic."""
     walls: Share = 0.2
+    """Probability that a cell is a wall."""
     layout: Seed = 0
+    """Seed of the maze; each number is another one."""
 
     def __post_init__(self) -> None:
         check(self)
