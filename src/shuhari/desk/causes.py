@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def try_causes(finding: Finding, path: Path) -> str:
         run = Run(path)
         table = find_table(run.recipe, finding.stage)
         steps = [s for s in run.kept_steps() if finding.begin <= s <= finding.end][-STEPS:]
-        answers = [a for step in steps for a in _read_answers(run.rollouts(step), table)][:ANSWERS]
+        answers = list(chain.from_iterable(_read_answers(run.rollouts(step), table) for step in steps))[:ANSWERS]
     except (StoreError, TypeError):
         return ""  # damaged, or no text: said elsewhere
     found = list(_judge(answers, table))
@@ -104,7 +105,9 @@ def _read_answers(groups: Sequence[Mapping[str, Any]], table: Mapping[str, Any])
 
 
 def _sum_score(trajectory: Trajectory, names: Sequence[str]) -> float | None:
-    found = [x for step in trajectory.steps for name in names if (x := step.reward.get(name)) is not None]
+    found = list[float]()
+    for step in trajectory.steps:
+        found += [x for name in names if (x := step.reward.get(name)) is not None]
     return sum(found) if found else None
 
 

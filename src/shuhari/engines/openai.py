@@ -57,34 +57,40 @@ class _Busy(Exception):
 @register("engine", "openai")
 @dataclass
 class OpenAI:
-    """Serves the text of `role` by a server at `address` (below it `/v1/completions`) under the name `model`; all other
-    roles, and scores, in this process.
-
-    key_env: the environment variable that holds the key, if one is needed; the key itself stands nowhere else. A key
-    goes only over https or to this machine. processed: whether the server reports log-probabilities as sampled (vLLM
-    with `--logprobs-mode processed_logprobs`); without it temperatures other than 1 are refused. rescore: report the
-    log-probability of this process's model in the place of the server's; without it a role that is trained is
-    refused, as the server's weights do not follow; temperatures other than 1 are refused with it. connections:
-    requests at once; timeout: seconds of one; retries: how often one is sent again where the server is busy or gone, at
-    growing distances; then the rollout has failed, and is counted.
-    max_model_len: the longest row, 0: as the role's model here says. staleness: as of `local`.
+    """Sample the text of one role by a server of the OpenAI completions API, whose weights are its own; all other
+    roles, and scores, stay in this process.
 
     The role has a model here, whose tokenizer it is. An end token that the server leaves out is added, its
-    log-probability NaN.
-    """
+    log-probability NaN. A key goes only over https or to this machine. ValueError for an address or a key that cannot
+    be used."""
 
     spreads = ("address", "connections")
     address: str = "http://127.0.0.1:8000"
+    """Address of the server, `http://HOST:PORT` or `https://HOST`, below which `/v1/completions` answers."""
     model: str = ""
+    """Name of the model at the server."""
     key_env: str = ""
+    """Environment variable that holds the key; empty sends none. The key itself stands nowhere else."""
     role: str = "policy"
+    """Role whose text the server samples."""
     processed: bool = False
+    """Trust the server's log-probabilities as sampled (vLLM with `--logprobs-mode processed_logprobs`); false refuses
+    temperatures other than 1."""
     rescore: bool = False
+    """Replace the server's log-probabilities by the ones of the role's model here; false refuses a role that is
+    trained, true refuses temperatures other than 1."""
     connections: Length = 32
+    """Number of requests at once."""
     timeout: Seconds = 120.0
+    """Seconds that one request may take."""
     retries: Count = 4
+    """Number of times that a request is sent again, at growing distances, if the server is busy or gone; then the
+    rollout has failed."""
     max_model_len: Count = 0
+    """Longest row in tokens, prompt and answer; 0 takes the limit of the role's model here."""
     staleness: Count = 0
+    """Number of versions of the weights that a group may be behind when it is trained on; 0 is synchronous, above 0
+    sampling and training overlap."""
     virtual: None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

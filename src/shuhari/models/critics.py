@@ -169,19 +169,30 @@ class ValueCritic:
 @register("model", "q_discrete")
 @dataclass
 class DiscreteQ:
-    """Q(s, ·) of every discrete action, an MLP; as a policy greedy on it, or epsilon-greedy by `Sampling.epsilon`.
+    """A Q-network Q(s, .) over discrete actions, an MLP; as a policy greedy on it, or epsilon-greedy by
+    `Sampling.epsilon` (DQN).
 
-    What an `action_mask` forbids is worth -1e9 and never done. normalise, returns, norm, see, bins: as in `value`.
-    quantiles: the value is the mean of these of the return, which a loss of quantiles fits; ValueError beside bins."""
+    What an `action_mask` forbids is worth -1e9 and never done. ValueError for bins beside quantiles."""
 
     hidden: tuple[Width, ...] = (64, 64)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "relu"
+    """Activation between the layers."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     returns: bool = False
+    """Keep the running moments of the discounted return, by which the transform `scale_rewards` divides."""
     norm: bool = False
+    """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
+    often need (RLPD)."""
     see: tuple[str, ...] = ()
+    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
     bins: Bins | None = None
+    """Bins of a distribution over values, fitted by cross-entropy (HL-Gauss); None predicts one number by
+    regression."""
     quantiles: Quantiles | None = None
+    """Quantiles of a distribution over returns, fitted by quantile regression (QR-DQN); None has none. Not beside
+    `bins`."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
@@ -270,17 +281,27 @@ def _nth(i: Tensor, allowed: Tensor | None) -> Tensor:
 @register("model", "q_continuous")
 @dataclass
 class ContinuousQ:
-    """An ensemble of `n` critics Q(s, a) of continuous actions [B, A], as the policy decided them (not as the
-    environment takes them). `value()` is [B, 1, n]. normalise, returns, norm, see, bins: as in `value`."""
+    """An ensemble of critics Q(s, a) for continuous actions [B, A], as the policy decided them (not as the environment
+    takes them). `value()` is [B, 1, n]."""
 
     n: Length = 2
+    """Number of critics; the 2 of TD3 and SAC curb overestimation, and REDQ takes 10."""
     hidden: tuple[Width, ...] = (256, 256)
+    """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "relu"
+    """Activation between the layers."""
     normalise: bool = False
+    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
     returns: bool = False
+    """Keep the running moments of the discounted return, by which the transform `scale_rewards` divides."""
     norm: bool = False
+    """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
+    often need (RLPD)."""
     see: tuple[str, ...] = ()
+    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
     bins: Bins | None = None
+    """Bins of a distribution over values, fitted by cross-entropy (HL-Gauss); None predicts one number by
+    regression."""
     module: nn.Module = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

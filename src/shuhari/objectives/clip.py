@@ -9,7 +9,8 @@
 | REINFORCE++ | low = high = 0.2                          | decision   | `kl_in_reward`, `returns` {scale = "batch"}  |
 | GRPO        | low = high = 0.2                          | row        | `advantage`                                  |
 | Dr. GRPO    | low = high = 0.2                          | constant:N | `advantage` {scale = "none"}; N = max_new    |
-| DAPO        | low = 0.2, high = 0.28                    | decision   | `drop_uniform_groups`, `overlong`, `advantage` |
+| DAPO        | low = 0.2, high = 0.28                    | decision   | `drop_uniform_groups`, `overlong`,           |
+|             |                                           |            | `advantage`                                  |
 | GSPO        | level = "sequence", low = 3e-4, high=4e-4 | row        | `advantage`                                  |
 | CISPO       | clips = "weight", low = inf, high = 4     | decision   | `advantage`                                  |
 | TIS         | behaviour = "old", truncate = 2, with any of the above but those of `present`                         |

@@ -83,6 +83,7 @@ class Metric:
     """A reading of a curve: `metric = "evaluate/mean:final"`; see `curve.Reading` for what may follow the colon."""
 
     metric: str
+    """Metric and reading, as `evaluate/mean:final`: `final`, `area`, `best` and others may follow the colon."""
 
     def __post_init__(self) -> None:
         self._reading = Reading.of(self.metric)
@@ -102,8 +103,11 @@ class Gain:
     one, where `metric = "evaluate/vote.mean:final", other = "evaluate/mean:final"`; a reward less beta times a KL."""
 
     metric: str
+    """Metric and reading of which the other is subtracted, as `evaluate/vote.mean:final`."""
     other: str
+    """Metric and reading that is subtracted, as `evaluate/mean:final`."""
     weight: float = 1.0
+    """Factor of `other` before it is subtracted."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -140,7 +144,9 @@ class Correlation:
     """Spearman's rank correlation of `metric` and `other` over a run, in [-1, 1]; NaN with fewer than three points."""
 
     metric: str
+    """First metric; steps that have both count."""
     other: str
+    """Second metric."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -159,7 +165,9 @@ class Separation:
     """The chance that a value of `metric` is above one of `other`, ties counting half: the area under the ROC curve."""
 
     metric: str
+    """Metric whose values should be the larger ones."""
     other: str
+    """Metric that its values are compared with."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -186,9 +194,13 @@ class Fit:
     converge or too few points are held out."""
 
     metric: str
+    """Metric that is predicted, y."""
     other: str
+    """Metric that it is predicted from, x."""
     form: Literal["linear", "exponential", "power", "sigmoid"] = "linear"
+    """Curve to fit: linear a x + b, exponential a e^x + b, power a x^b + c, sigmoid a / (1 + e^(-b (x - c)))."""
     train: ProperShare = 0.5
+    """Share of the points, the first ones, that the curve is fitted to; the rest is predicted."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -233,7 +245,9 @@ class Simulated:
     An identity is such a number whose check goes `equal`."""
 
     by: Analysis
+    """Analysis that computes the numbers of a seed."""
     metric: str
+    """Name of the number that is read from what `by` returns."""
     trains: ClassVar[bool] = False
 
     def __call__(self, run: Evidence) -> float:
