@@ -17,6 +17,7 @@ from shuhari.config.stage import Components
 from shuhari.data import EMPTY
 from shuhari.kernel import state
 from shuhari.kernel.profile import spanned
+from shuhari.loop.based import Start, leave_out
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
@@ -27,6 +28,7 @@ from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
 from shuhari.store import Store
 from shuhari.store.files import read_file
+from shuhari.store.names import BASED
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context
@@ -43,6 +45,7 @@ class Resumable(Protocol):
     info: dict[str, Any]  # the last report
     before: dict[str, Any]  # the held-out scores when the stage began
     scores: LastScores
+    starts: dict[str, Start | None]  # role -> what it was loaded from
 
     @property
     def stage(self) -> Components: ...
@@ -69,8 +72,9 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "tested": write_names(ctx.tested_names),
         "seconds": at.seconds(),
     }
-    parts = {"models": weights(ctx.models), "components": state.memory(memories(run)), "flight": ctx.in_flight.tree()}
-    return {"progress": progress, **parts}
+    models, based = leave_out(weights(ctx.models), run.starts)
+    parts = {"models": models, "components": state.memory(memories(run)), "flight": ctx.in_flight.tree()}
+    return {"progress": progress, **parts, **({BASED: based} if based else {})}
 
 
 def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
@@ -89,7 +93,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
         run.install(stage, restoring=True)
     progress.entered = True
     run.scores.basis = basis(ctx, run.stage.evaluate, run.stage.evaluation_rollout)
-    load_weights(ctx.models, tree["models"])
+    load_weights(ctx.models, tree["models"], tree.get(BASED, EMPTY))
     state.remember(memories(run), tree["components"])
     ctx.serve()
     ctx.in_flight.restore(tree["flight"], lambda: _restart(run))

@@ -17,6 +17,7 @@ from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, Stag
 from shuhari.kernel import state
 from shuhari.kernel.measure import Meter
 from shuhari.loop import chance, collect, curve, hiring
+from shuhari.loop.based import Start
 from shuhari.loop.checks import check_names, make_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
@@ -85,6 +86,7 @@ class Run:
         self.saved, self.meter, self.info, self.rounds = True, Meter(), dict[str, Any](), 0  # saved: in a checkpoint
         self.scores, self.before = LastScores(), dict[str, Any]()  # now, and when the stage began
         self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
+        self.starts = dict[str, Start | None]()  # of a run that is stored: what roles were loaded from
 
     def __enter__(self) -> Run:
         return self
@@ -120,7 +122,8 @@ class Run:
         """Make a stage's components the run's own; restoring: a checkpoint's weights follow."""
         ctx = self.ctx
         ctx.play(stage)
-        cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared, sources=not restoring)
+        cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared,
+                   sources=not restoring, starts=None if self.store is None else self.starts)  # fmt: skip
         fit_rows(stage, ctx, self.progress.stages, restoring=restoring)
         ctx.open(stage.list_rollouts(), stage.rewards.values())
         for learner in stage.learners.values():

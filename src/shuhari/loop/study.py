@@ -25,6 +25,7 @@ from shuhari.config.schedules import list_misfits
 from shuhari.data import EMPTY, Info
 from shuhari.loop.rehearsal import open_rehearsed
 from shuhari.loop.resume import open_store, summarise
+from shuhari.loop.roles import load_initial
 from shuhari.loop.run import Run as OpenRun
 from shuhari.loop.run import loop, open_run
 from shuhari.ports import Study, ability
@@ -158,7 +159,7 @@ class Children:
         key = f"{name} {json.dumps(dict(settings), sort_keys=True)}"
         if key not in self.measured:
             recipe = load(self.path / name)
-            weights = Run(self.path / name).load()["models"]
+            weights = load_initial(str(self.path / name))
             with open_run(recipe.with_settings(settings, CHILD) if settings else recipe, init=weights) as run:
                 run.progress.index = len(run.progress.stages) - 1
                 run.enter_stage()  # which measures the weights that it starts from
