@@ -16,6 +16,7 @@ from shuhari.config.imitation import describe_imitation
 from shuhari.config.overlay import PLACE, USE, RecipeError, format_path, order_entries, read_budgets
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
+from shuhari.config.stopping import read_stop
 from shuhari.config.values import join_key, read_plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
 from shuhari.kernel.registry import declared
@@ -104,6 +105,7 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         },
         evaluate=evaluate,
         evaluation_rollout=evaluation_rollout,
+        stop=read_stop(table.get("stop_when", ""), table.get("evaluate", EMPTY)),
         store=made.make(Checkpointing, table.get("store", EMPTY), "store", "[store]"),
         distributed=made.make(Distributed, table.get("distributed", EMPTY), "distributed", "[distributed]"),
         defaults=made.defaults,

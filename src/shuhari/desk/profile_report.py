@@ -33,6 +33,7 @@ def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
     into `path`."""
     from shuhari.loop.rehearsal import open_rehearsed
     from shuhari.loop.run import loop
+    from shuhari.loop.stopping import Stop, end
 
     run = open_rehearsed(recipe, path, **start)
     reports, memory = loop(run), Peaks()
@@ -46,7 +47,10 @@ def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
                 break
             last = run.ctx.step
             peak = peak or measure_peak(*_place(run.ctx.models))  # a new run makes its models in its first step
-            yield report
+            try:
+                yield report
+            except Stop as stop:
+                end(reports, str(stop))
         next(reports, None)  # the summary
     finally:
         reports.close()  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from shuhari.loop.outside import check_outside, describe_changed, find_outside, 
 from shuhari.loop.progress import Progress
 from shuhari.loop.reward_names import read_names, write_names
 from shuhari.loop.roles import load_weights, weights
+from shuhari.loop.stopping import is_stop, read_end, write_end
 from shuhari.ports import ability
 from shuhari.store import Store
 from shuhari.store.files import read_file
@@ -71,6 +72,7 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "rewards": write_names(ctx.reward_names),
         "tested": write_names(ctx.tested_names),
         "seconds": at.seconds(),
+        **({"end": found} if (found := write_end(at)) else {}),
     }
     models, based = leave_out(weights(ctx.models), run.starts)
     parts = {"models": models, "components": state.memory(memories(run)), "flight": ctx.in_flight.tree()}
@@ -92,6 +94,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage, restoring=True)
     progress.entered = True
+    read_end(progress, at.get("end", EMPTY), anew=run.store is None or run.store.get("goes_on") == ctx.step)
     run.scores.basis = basis(ctx, run.stage.evaluate, run.stage.evaluation_rollout)
     load_weights(ctx.models, tree["models"], tree.get(BASED, EMPTY))
     state.remember(memories(run), tree["components"])
@@ -181,7 +184,7 @@ def finish(run: Resumable, chance: Callable[[Context, Any, Any], Mapping[str, fl
         found = {"chance": chance(run.ctx, run.stage.evaluate, run.stage.evaluation_rollout)} if chance else {}
         summary = _to_strict({**summarise(run), **found})
         run.store.write_text("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
-        run.store.set(complete=True)
+        run.store.set(complete=True, stopped=run.progress.ended)
 
 
 def _to_strict(value: Any) -> Any:
@@ -202,6 +205,7 @@ def summarise(run: Resumable) -> dict[str, Any]:
         "after": run.scores.values,
         "wall_s": run.progress.seconds(),
         "spent": run.ctx.ledger,
+        **({"stopped": run.progress.ended} if run.progress.ended else {}),
         # the real clock is not
         "repeatable": not any(ability(e, "staleness") and not ability(e, "virtual") for e in engines),
     }
@@ -243,17 +247,19 @@ def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Pa
         message = f"started from the weights of {began}" if began else "started from fresh weights"
         raise RecipeError("", f"{path} holds a run that {message}, not of {origin}: choose another folder with --run")
     changed, complete = find_differences(known, text), bool(store.get("complete"))
-    longer = {key: list(values) for key, values in changed.items() if not spreads(key)}
+    stops = {key: list(values) for key, values in changed.items() if is_stop(key)}
+    longer = {key: list(values) for key, values in changed.items() if not (spreads(key) or key in stops)}
     if longer and not (complete and extends(recipe, longer)):
         raise RecipeError("", f"{path} holds a run of another recipe ({_name_differences(recipe, longer)}): "
                               "choose another folder with --run; --init starts from its weights")  # fmt: skip
-    if longer or not complete:
+    if longer or stops or not complete:
         check_outside(store, outside, accept)
     elif message := describe_changed(store.get("outside") or {}, outside):
         logging.getLogger("shuhari").warning("%s is complete, and %s", path, message)
-    if longer:
-        store.first.append(lambda: store.set(complete=False, total=recipe.total))
-    for kind, found in (("extended", longer), ("spread", {k: [*v] for k, v in changed.items() if k not in longer})):
+    if longer or stops:
+        store.first.append(lambda: store.set(complete=False, stopped="", total=recipe.total))
+    spread = {k: [*v] for k, v in changed.items() if k not in longer and k not in stops}
+    for kind, found in (("extended", {**longer, **stops}), ("spread", spread)):
         if found:
             store.first.append(partial(store.note, kind, found))
     if changed:

@@ -21,11 +21,12 @@ from shuhari.loop.based import Start
 from shuhari.loop.checks import check_names, make_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
-from shuhari.loop.evaluation import LastScores, watch
+from shuhari.loop.evaluation import LastScores, measures, watch
 from shuhari.loop.fitting import fit_rows
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_measured, commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
+from shuhari.loop.stopping import Stop, check_measured, look
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
 from shuhari.store import Store
@@ -49,7 +50,12 @@ def loop(run: Run) -> Iterator[Info]:
                 for batch in run.draws(name, learner):
                     batch = run.apply(learner.transforms, batch, learner)
                     run.tell(learner.update(batch, run.ctx))
-            yield run.commit()
+            report = run.commit()
+            try:
+                yield report
+            except Stop as stop:
+                run.halt(str(stop))
+        run.measure_end()
         finish(run, chance.measure_chance if run.curve else None)
 
 
@@ -116,6 +122,7 @@ class Run:
             self.ctx.serve()
             moved = any(self.ctx.models[r] is not m for r, m in lived.items())
             self.before = self._evaluate(again=moved or listens_to(self.stage.follows, StageStarted))
+            check_measured(self.stage, self.before)
         self.ctx.began = self.ctx.clock()
 
     def install(self, stage: Components, *, restoring: bool = False) -> None:
@@ -193,12 +200,28 @@ class Run:
         between = curve.score_between(ctx, self.progress) if self.curve and not evaluated else {}
         reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
+        if not over and (told := look(self.progress, self.info)):
+            ctx.problems.append(told)
+        over |= bool(self.progress.ended)
         commit_step(self, checkpoint=over or bool(evaluated), ends=over)
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
 
+    def halt(self, why: str) -> None:
+        """End the run after the step that was committed, for a reason, and save it so."""
+        self.progress.ended, self.progress.halted = why, True
+        commit_step(self, checkpoint=True, ends=True)
+
+    def measure_end(self) -> None:
+        """Of a run that was stopped between two evaluations: the scores of its end. It was saved before, and goes on
+        as if they had not been measured."""
+        stage, store = self.stage, self.store
+        new = store is not None and not store.get("complete") and self.scores.step < self.ctx.step
+        if new and self.progress.ended and stage.evaluate is not None and measures(stage.evaluate):
+            self.scores.measure(self.ctx, stage.evaluate, stage.evaluation_rollout, stage.learners, again=True)
+
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout
-        if evaluation is None or not (evaluation.n or evaluation.more or evaluation.metrics):
+        if evaluation is None or not measures(evaluation):
             return {}
         scores = self.scores.measure(self.ctx, evaluation, rollout, self.stage.learners, again=again)
         self.tell(Evaluated(evaluation.split, watch(self.ctx, evaluation, rollout) if evaluation.watch else scores))

@@ -28,6 +28,7 @@ from shuhari.loop.resume import open_store, summarise
 from shuhari.loop.roles import load_initial
 from shuhari.loop.run import Run as OpenRun
 from shuhari.loop.run import loop, open_run
+from shuhari.loop.stopping import Stop
 from shuhari.ports import Study, ability
 from shuhari.store import Run, Store
 from shuhari.store.schema import FILE
@@ -79,6 +80,9 @@ def _rows(
                 tree = {"rows": rows, "measured": runs.measured, "seconds": seconds}
                 store.commit(step, stage="study", wall=seconds, metrics=info, tree=tree)
                 yield {**info, "seconds": seconds}
+        except Stop as stop:
+            logging.getLogger("shuhari").warning("%s is stopped (%s): the same command goes on", path, stop)
+            return
         finally:
             ability(reports, "close")()  # a run that is at hand saves what it has
             runs.close()

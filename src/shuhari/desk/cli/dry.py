@@ -145,7 +145,7 @@ def list_values(
     from shuhari.config.overlay import BUDGETS, SCALARS, WHOLE
     from shuhari.desk.origins import find_origin
 
-    of_run = {*SCALARS, *WHOLE, "claim"} - {*BUDGETS, "micro_batch"}
+    of_run = {*SCALARS, *WHOLE, "claim"} - {*BUDGETS, "micro_batch", "stop_when"}
     shared = next(iter(defaults.values()), EMPTY)
     spread = {k: v for k, v in shared.items() if k.partition(".")[0] in of_run}
     whole = {k: v for k, v in recipe.tree.items() if k in of_run}
