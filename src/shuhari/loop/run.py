@@ -26,6 +26,7 @@ from shuhari.loop.fitting import fit_rows
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_measured, commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
+from shuhari.loop.space import check_room
 from shuhari.loop.stopping import Stop, check_measured, look
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
@@ -117,6 +118,8 @@ class Run:
             lived = dict(self.ctx.models)
             self.ctx.in_flight.drop()  # where a budget in seconds ran out between two steps
             self.install(self.stage)
+            if self.store is not None and not self.progress.index:
+                check_room(self.progress.stages, self.ctx.models, self.starts, self.store.path, new=self.store.step < 0)
             self.progress.entered = True
             self.tell(StageStarted(self.stage.name))
             self.ctx.serve()

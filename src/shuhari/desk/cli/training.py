@@ -64,7 +64,7 @@ def train(
         from shuhari.config.schedules import list_misfits
         from shuhari.desk.cli.dry import dry_run as show_plan
 
-        show_plan(found)
+        show_plan(found, run or _make_path(found, init))
         for problem in [*list_misfits(found), *odd]:
             note(problem)
         return
