@@ -37,7 +37,7 @@ class Start:
 
 def find_start(model: Model) -> Start | None:
     """The start of a model that has just been built; None where a checkpoint must have all of it."""
-    if not (found := ability(model, "on_disk")()):
+    if not (found := ability(model, "on_disk")()) or not found[1]:
         return None
     path, names = found
     state = model.module.state_dict()

@@ -120,7 +120,7 @@ class LiesOnDisk(Protocol):
     """A model that was loaded: (the path, the names of the weights of `module` that lie there as they are), once it is
     built. A checkpoint has those that are still the same by reference."""
 
-    def on_disk(self) -> tuple[str, tuple[str, ...]] | tuple[()]: ...
+    def on_disk(self) -> tuple[str, tuple[str, ...]]: ...
 
 
 class ModelAttributes(Protocol):

@@ -326,11 +326,11 @@ class Causal:
         others as given."""
         return weights if self.lora is None else name_under_adapters(weights, self.module.state_dict())
 
-    def on_disk(self) -> tuple[str, tuple[str, ...]] | tuple[()]:
+    def on_disk(self) -> tuple[str, tuple[str, ...]]:
         """(path, names of the weights that lie there as they are); none of what was made from scratch, merged
         (adapters, a run) or fetched, which a checkpoint has by value."""
         if not self.path or not pretrained.lies_at(Path(self.path).expanduser()):
-            return ()
+            return "", ()
         names = (n for n in self.module.state_dict() if n.partition(".")[0] in (stored.BASE, stored.HEAD))
         return self.path, tuple(n for n in names if ".lora_" not in n)
 
