@@ -39,7 +39,8 @@ class Further:
 @dataclass
 class Evaluation:
     """When and how a run is measured: every `every` steps (0: at the ends only), `n` problems of `split` greedily (all,
-    where it has fewer; 0: nothing is played), and `samples` draws each for the mean and pass@k where that is above 1.
+    where it has fewer; 0: nothing is played), and `samples` draws each for the mean and pass@k where that is above 1
+    (0 and 1: greedily alone).
 
     `measure`: the reward that is read (default: the first of `score`, `task` and `reward`, the weighted sum, that there
     is); `solved`: from which value a sample counts as solved; `tail`: shares in (0, 1), for a quantile of the episodes
@@ -51,7 +52,7 @@ class Evaluation:
 
     every: Count = 0
     n: Count = 256
-    samples: Length = 1
+    samples: Count = 1
     split: str = "test"
     k: tuple[Length, ...] = ()
     sampling: Sampling | None = None
@@ -67,6 +68,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check(self)
+        self.samples = self.samples or 1
         for section, named in {"more": self.more, "metrics": self.metrics}.items():
             for name in named:
                 if not name or not set(name).isdisjoint(".:/@") or name in PLAYED:
