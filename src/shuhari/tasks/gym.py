@@ -309,7 +309,8 @@ def _explain_unknown(path: str) -> str:
     module = path.rpartition(":")[0]
     if module in sys.modules:
         package = module.partition(".")[0]
-        own = [i for i, spec in gymnasium.registry.items() if str(spec.entry_point).partition(".")[0] == package]
+        known = gymnasium.registry.items()
+        own = [i for i, spec in known if re.split("[.:]", str(spec.entry_point))[0] == package]
         call = f"a call of its own; make it in a module of yours that imports {module}, and name that before the colon"
         has = f"it has {', '.join(sorted(own)[:8])}" if own else f"it has none, unless it registers them by {call}"
         return f"the module {module} was imported and registered nothing by that name: {has}"
