@@ -177,6 +177,8 @@ def find_copy(run: File, name: str) -> File | None:
     """The copy that a run keeps of a file or directory, by the text that names it in its recipe; None where it keeps
     none, or what is there is no copy that may be read."""
     copy, _ = _read_kept(run).get(name, ("", ""))
+    if not copy and File(name).parent.name == NEEDS:  # of a run that was gone on with from its copy, and then moved
+        copy = File(name).name
     place = run.resolve() / NEEDS / copy
     return place if copy and place.exists() and not explain_copy(place) else None
 

@@ -79,6 +79,7 @@ def read_stop(text: object, evaluate: Mapping[str, Any] = EMPTY) -> StopWhen | N
     else:
         raise RecipeError("stop_when", f"{text!r}: expected {FORMS}")
     if metric.startswith(PLAYED) and not evaluate.get("every"):
-        message = "is measured at the ends alone: set evaluate.every to a number of steps"
+        message = "is measured at the ends alone: set evaluate.every to a number of steps, or, of one stage alone, "
+        message += "stage.<name>.stop_when"
         raise RecipeError("stop_when", f"{metric} {message}")
     return StopWhen(" ".join(text.split()), metric, op, limit)
