@@ -18,14 +18,15 @@ from shuhari.data import EMPTY
 from shuhari.kernel import state
 from shuhari.kernel.profile import spanned
 from shuhari.loop.based import Start, leave_out
-from shuhari.loop.evaluation import LastScores, basis
+from shuhari.loop.evaluation import LastScores, basis, measures
 from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
 from shuhari.loop.outside import check_outside, describe_changed, find_outside, keep_outside
 from shuhari.loop.progress import Progress
 from shuhari.loop.reward_names import read_names, write_names
 from shuhari.loop.roles import load_weights, weights
-from shuhari.loop.stopping import is_stop, read_end, write_end
+from shuhari.loop.space import check_room
+from shuhari.loop.stopping import Stop, is_stop, look, read_end, write_end
 from shuhari.ports import ability
 from shuhari.store import Store
 from shuhari.store.files import read_file
@@ -178,9 +179,42 @@ def _keep_cards(run: Resumable) -> None:
         store.write_text("data.json", json.dumps({**known, **found}, indent=2) + "\n")
 
 
+def commit_report(run: Resumable, *, over: bool, evaluated: bool) -> None:
+    """Store the step whose report there is, after which a stage is `over`, by its budget or by its `stop_when`."""
+    if not over and (told := look(run.progress, run.info)):
+        run.ctx.problems.append(told)
+    over |= bool(run.progress.ended)
+    commit_step(run, checkpoint=over or evaluated, ends=over)
+
+
+def check_disk(run: Resumable) -> None:
+    """As the first stage of a run begins: StoreError where there is no room for its checkpoints."""
+    store, at = run.store, run.progress
+    if store is not None and not at.index:
+        check_room(at.stages, run.ctx.models, run.starts, store.path, new=store.step < 0)
+
+
+def halt(run: Resumable, stop: Stop) -> None:
+    """End a run after the step that was committed, and save it so. Raised inside of a step it is an error like others:
+    what was learnt of it cannot be saved."""
+    if run.store is not None and run.store.step != run.ctx.step:
+        raise stop
+    run.progress.ended, run.progress.halted = str(stop), True
+    commit_step(run, checkpoint=True, ends=True)
+
+
+def _measure_end(run: Resumable) -> None:
+    """Of a run that was stopped between two evaluations: the scores of its end. It was saved before, and goes on as if
+    they had not been measured."""
+    stage, evaluation = run.stage, run.stage.evaluate
+    if run.progress.ended and run.scores.step < run.ctx.step and evaluation is not None and measures(evaluation):
+        run.scores.measure(run.ctx, evaluation, stage.evaluation_rollout, stage.learners, again=True)
+
+
 def finish(run: Resumable, chance: Callable[[Context, Any, Any], Mapping[str, float]] | None = None) -> None:
     """Write the summary of a complete run, once; with what `chance`, if given, finds where it was evaluated last."""
     if run.store is not None and not run.store.get("complete"):
+        _measure_end(run)
         found = {"chance": chance(run.ctx, run.stage.evaluate, run.stage.evaluation_rollout)} if chance else {}
         summary = _to_strict({**summarise(run), **found})
         run.store.write_text("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")

@@ -17,17 +17,24 @@ from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, Stag
 from shuhari.kernel import state
 from shuhari.kernel.measure import Meter
 from shuhari.loop import chance, collect, curve, hiring
-from shuhari.loop.based import Start
 from shuhari.loop.checks import check_names, make_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
 from shuhari.loop.evaluation import LastScores, measures, watch
 from shuhari.loop.fitting import fit_rows
 from shuhari.loop.progress import Progress
-from shuhari.loop.resume import commit_measured, commit_step, finish, open_store, restore
+from shuhari.loop.resume import (
+    check_disk,
+    commit_measured,
+    commit_report,
+    commit_step,
+    finish,
+    halt,
+    open_store,
+    restore,
+)
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
-from shuhari.loop.space import check_room
-from shuhari.loop.stopping import Stop, check_measured, look
+from shuhari.loop.stopping import Stop, check_measured
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
 from shuhari.store import Store
@@ -51,12 +58,10 @@ def loop(run: Run) -> Iterator[Info]:
                 for batch in run.draws(name, learner):
                     batch = run.apply(learner.transforms, batch, learner)
                     run.tell(learner.update(batch, run.ctx))
-            report = run.commit()
             try:
-                yield report
+                yield run.commit()
             except Stop as stop:
-                run.halt(str(stop))
-        run.measure_end()
+                halt(run, stop)
         finish(run, chance.measure_chance if run.curve else None)
 
 
@@ -92,8 +97,8 @@ class Run:
         self.done, self.store = progress.done, None
         self.saved, self.meter, self.info, self.rounds = True, Meter(), dict[str, Any](), 0  # saved: in a checkpoint
         self.scores, self.before = LastScores(), dict[str, Any]()  # now, and when the stage began
-        self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
-        self.starts = dict[str, Start | None]()  # of a run that is stored: what roles were loaded from
+        # shared: roles that play by `same_as` now; starts: of a run that is stored, what roles were loaded from
+        self.listeners, self.shared, self.starts = list[Any](), set[str](), dict[str, Any]()
 
     def __enter__(self) -> Run:
         return self
@@ -118,8 +123,7 @@ class Run:
             lived = dict(self.ctx.models)
             self.ctx.in_flight.drop()  # where a budget in seconds ran out between two steps
             self.install(self.stage)
-            if self.store is not None and not self.progress.index:
-                check_room(self.progress.stages, self.ctx.models, self.starts, self.store.path, new=self.store.step < 0)
+            check_disk(self)
             self.progress.entered = True
             self.tell(StageStarted(self.stage.name))
             self.ctx.serve()
@@ -203,24 +207,8 @@ class Run:
         between = curve.score_between(ctx, self.progress) if self.curve and not evaluated else {}
         reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
-        if not over and (told := look(self.progress, self.info)):
-            ctx.problems.append(told)
-        over |= bool(self.progress.ended)
-        commit_step(self, checkpoint=over or bool(evaluated), ends=over)
+        commit_report(self, over=over, evaluated=bool(evaluated))
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
-
-    def halt(self, why: str) -> None:
-        """End the run after the step that was committed, for a reason, and save it so."""
-        self.progress.ended, self.progress.halted = why, True
-        commit_step(self, checkpoint=True, ends=True)
-
-    def measure_end(self) -> None:
-        """Of a run that was stopped between two evaluations: the scores of its end. It was saved before, and goes on
-        as if they had not been measured."""
-        stage, store = self.stage, self.store
-        new = store is not None and not store.get("complete") and self.scores.step < self.ctx.step
-        if new and self.progress.ended and stage.evaluate is not None and measures(stage.evaluate):
-            self.scores.measure(self.ctx, stage.evaluate, stage.evaluation_rollout, stage.learners, again=True)
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def _multiply(shape: Iterable[int]) -> int:
     return out
 
 
-def find_room(stages: list[Components], sizes: Mapping[str, Size], path: Path) -> Room:
+def find_room(stages: Sequence[Components], sizes: Mapping[str, Size], path: Path) -> Room:
     """What the largest checkpoint of these stages is about, by the sizes of the models that roles play."""
     trained, moved, seen = Counter[str](), set[str](), dict[int, Any]()
     for stage in stages:
@@ -122,8 +122,10 @@ def find_room(stages: list[Components], sizes: Mapping[str, Size], path: Path) -
     return Room(total, kept, measure_free(path / "checkpoints"))
 
 
-def check_room(stages: list[Components], models: Mapping[str, Model], starts: Mapping[str, Start | None], path: Path,
-               *, new: bool) -> None:  # fmt: skip
+def check_room(
+    stages: Sequence[Components], models: Mapping[str, Model], starts: Mapping[str, Start | None], path: Path, *,
+    new: bool,
+) -> None:  # fmt: skip
     """Say what the checkpoints of a run will take where that is much. StoreError where there is no room: for those that
     are kept and the one that is being written, of a run that goes on for that one."""
     room = find_room(stages, {name: measure_model(model, starts.get(name)) for name, model in models.items()}, path)

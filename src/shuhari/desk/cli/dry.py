@@ -74,9 +74,13 @@ def _show_room(stages: Sequence[Components], models: Mapping[str, Any], path: Ru
         for name, role in stage.models.items():
             size = None if role.model is None or role.source else read_size(role.model)
             sizes |= {} if size is None else {name: size}
-    known = all(name in sizes or role.init or role.same_as for stage in stages for name, role in stage.models.items())
-    if sizes and known:
-        say(f"# {find_room(list(stages), sizes, path)}")
+    roles = [
+        item
+        for stage in stages
+        for item in stage.models.items()
+    ]
+    if sizes and all(name in sizes or role.init or role.same_as for name, role in roles):
+        say(f"# {find_room(stages, sizes, path)}")
 
 
 def _show_rows(rows: Sequence[Row]) -> None:
