@@ -87,6 +87,8 @@ SECTIONS = {  # every key that a recipe may have at its top; a stage may have th
     "alone": "of a recipe that cannot be laid over another: why",
     "seed": "what all randomness hangs on",
     "threads": "torch's threads; 0 leaves them as they are",
+    "stop_when": "when a stage ends before its budget is spent, as `evaluate/greedy >= 200` or "
+    "`evaluate/greedy not better for 5`",
     "micro_batch": "the largest forward of training, in tokens; 0: a whole minibatch at once",
     "steps": "the budget: steps of the loop",
     "decisions": "the budget: decisions collected",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shuhari.kernel.registry import register
     from shuhari.learners.parts import Term
     from shuhari.loop.sessions import Session, session
+    from shuhari.loop.stopping import Stop
     from shuhari.store.directory import NoRunError
     from shuhari.store.files import StoreError
 
@@ -33,6 +34,7 @@ _HOME = {
     "RecipeError": "config.overlay",
     "Sampling": "data",
     "Session": "loop.sessions",
+    "Stop": "loop.stopping",
     "StoreError": "store.files",
     "TensorBoard": "desk.tensorboard",
     "Term": "learners.parts",
@@ -47,7 +49,8 @@ _HOME = {
 }
 __all__ = [  # noqa: RUF022  (what most people want comes first)
     "train", "load", "export", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session",
-    "Trained", "Exported", "TensorBoard", "Trackio", "WandB", "RecipeError", "StoreError", "NoRunError", "__version__",
+    "Trained", "Exported", "TensorBoard", "Trackio", "WandB", "Stop", "RecipeError", "StoreError", "NoRunError",
+    "__version__",
 ]  # fmt: skip
 
 

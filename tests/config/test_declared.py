@@ -38,6 +38,7 @@ DEFAULTS = {  # (file, name): what stands where a recipe, or a caller, names not
     *(("config/overlay.py", name) for name in USE.values()),
     ("config/build.py", "ema"), ("config/methods.py", "ema"), ("config/build.py", "gradient"),
     ("config/build.py", "episode"), ("loop/sessions.py", "adamw"), ("loop/sessions.py", "local"),
+    ("config/precision.py", "clip"),  # whose ratio 16 bits correct
     ("loop/sessions.py", "causal"), ("loop/sessions.py", "single"), ("loop/sessions.py", "episode"),
 }  # fmt: skip
 

@@ -110,6 +110,14 @@ TRAINED: Mapping[str, Columns] = {  # of a model with a `path`
         policy__lr=1e-6, policy__loss__nll=None, policy__loss__preference=9e-9, policy__margin=lambda i: 20.0
     ),
 }
+BF16 = {"engine": {"dtype": "bfloat16"}, "part": {"policy": {"terms": {"loss": {"use": "clip"}}}}}
+BARE = {**BF16, "part": {"policy": {"terms": {"loss": {"use": "clip", "behaviour": "behaviour"}}}}}
+HALVED: Mapping[str, tuple[Columns, Any]] = {  # of 16 bits
+    "engine-rounds": (text(engine__gap=0.3), BF16),
+    "engine-uncorrected": (text(engine__gap=0.05), BARE),
+    "engine-uncorrected, of what trains": (text(engine__gap=0.05), {**BARE, "engine": {}, "models": {
+        "policy": {"dtype": "bfloat16"}}}),
+}  # fmt: skip
 CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with the disease
     "score-falls": evaluated(0.55, 0.4, 0.29, 0.2),
     "score-falls, seen once": evaluated(0.29),
@@ -238,8 +246,19 @@ def test_a_turn_that_never_ends_is_an_alarm_after_two_steps() -> None:
     assert told == [[], ["never-ends-turn"], *[[]] * 18]
 
 
+@pytest.mark.parametrize("case", HALVED)
+def test_what_is_wrong_with_16_bits_is_found(case: str) -> None:
+    assert [f.rule.name for f in diagnose(*HALVED[case])] == [case.partition(",")[0]]
+
+
+@pytest.mark.parametrize("gap", [0.046, 0.066])
+def test_what_16_bits_round_is_no_alarm_where_it_is_corrected(gap: float) -> None:
+    columns, watch = text(steps=1, engine__gap=gap), Watch(BF16)
+    assert not watch.add({n: v[0] for n, v in columns.items()}) and not diagnose(text(engine__gap=gap), BF16)
+
+
 def test_every_rule_has_a_case() -> None:
-    assert {case.partition(",")[0] for case in (*CASES, *TRAINED)} == {rule.name for rule in RULES}
+    assert {case.partition(",")[0] for case in (*CASES, *TRAINED, *HALVED)} == {rule.name for rule in RULES}
     assert len({rule.name for rule in RULES}) == len(RULES) >= 13
     assert {name for rule in RULES for name in rule.covers} <= {rule.name for rule in RULES}
 

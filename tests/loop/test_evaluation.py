@@ -386,3 +386,8 @@ def test_returns_are_not_solved_and_have_no_pass_at_k_unless_it_is_asked_for() -
         assert found.scores(Evaluation(n=1, samples=3, **asked))["pass@1"] == 0.5
     shares = Outcomes(["a"], np.array([0.0]), np.array([[0.5, 1.0, math.nan]]))
     assert shares.scores(Evaluation(n=1, samples=3))["pass@1"] == 0.5
+
+
+def test_no_samples_is_greedy_alone() -> None:
+    ctx = context(lambda p, j: {"score": float(j == 0)})
+    assert scores(ctx, samples=0) == scores(ctx, samples=1) and "mean" not in scores(ctx, samples=0)

@@ -14,6 +14,7 @@ import torch
 
 from shuhari.store import checkpoint, files
 from shuhari.store.files import CheckpointError
+from shuhari.store.names import BASED
 from shuhari.store.ring import Ring, RingFiles
 
 W = torch.arange(600.0).reshape(20, 30)
@@ -119,9 +120,18 @@ def test_damage_is_named(tmp_path: Path, name: str, harm: Any) -> None:
 def test_a_newer_format_is_told(tmp_path: Path) -> None:
     checkpoint.write(tmp_path / "c", {"n": 1})
     file = tmp_path / "c" / "tree.json"
-    file.write_bytes(file.read_bytes().replace(b'"format":2', b'"format":3'))
-    with pytest.raises(CheckpointError, match="format 3; this version reads up to 2"):
+    file.write_bytes(file.read_bytes().replace(b'"format":2', b'"format":4'))
+    with pytest.raises(CheckpointError, match="format 4; this version reads up to 3"):
         checkpoint.read(tmp_path / "c")
+
+
+def test_only_one_with_weights_by_reference_asks_for_a_newer_version(tmp_path: Path) -> None:
+    """Of format 2 earlier versions read all; they would miss weights of the other."""
+    for name, tree in (("plain", {"n": 1}), ("based", {"n": 1, BASED: {}})):
+        checkpoint.write(tmp_path / name, tree)
+        assert checkpoint.read(tmp_path / name) == tree
+    heads = [(tmp_path / name / "tree.json").read_bytes()[:11] for name in ("plain", "based")]
+    assert heads == [b'{"format":2', b'{"format":3']
 
 
 @pytest.mark.parametrize(("limit", "nth"), [*((2**30, i) for i in range(4)), *((360, i) for i in range(7))])

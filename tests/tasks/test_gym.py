@@ -402,3 +402,18 @@ def test_a_package_of_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gymnasium, "make", Mock(side_effect=lacking))
     with pytest.raises(ModuleNotFoundError, match=r'pip install "shuhari\[control\]"'):
         Gym("minigrid:MiniGrid-Nowhere-v0")
+
+
+def test_a_module_that_registers_by_a_call_is_told_apart_from_an_unknown_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "by_a_call.py").write_text("import gymnasium\ndef register_envs():\n    pass\n")
+    (tmp_path / "by_import.py").write_text(
+        "import gymnasium\ngymnasium.register('Own/Here-v0', entry_point='by_import:Here')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LookupError, match=r"by_a_call was imported and registered nothing .*none, unless .*call"):
+        Gym(path="by_a_call:Own/Thing-v0").spaces()
+    with pytest.raises(LookupError, match="registered nothing by that name: it has Own/Here-v0"):
+        Gym(path="by_import:Own/There-v0").spaces()
+    gymnasium.registry.pop("Own/Here-v0")

@@ -42,3 +42,21 @@ def test_without_bubblewrap_there_is_no_sandbox(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", str(tmp_path))
     found = doctor.check_sandbox()
     assert found["works"] is False and "bubblewrap" in found["why"]
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1.9, "1.9 times as fast as float32 in matrix products: a language model may gain"),
+        (1.1, "1.1 times as fast as float32 in matrix products: it would not help here"),
+        (0.125, "8 times as slow as float32 in matrix products: it would not help here"),
+    ],
+)
+def test_what_bfloat16_would_give(times: float, said: str) -> None:
+    told = doctor.advise_bfloat16(times)
+    assert told.startswith(said) and ("--set engine.dtype=bfloat16" in told) == (times == 1.9)
+
+
+def test_bfloat16_is_measured_against_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "measure_matmul", lambda seconds, half=False: 30.0 if half else 20.0)
+    assert doctor.describe_bfloat16()["times"] == 1.5

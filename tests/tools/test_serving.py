@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import CONTEXT, TEXTS, ask, read_events, until, write_model
 
+from chat_models import CHATML, save_chat
 from shuhari.desk.api import load
 from shuhari.desk.serving.app import make_app
 from shuhari.desk.serving.asking import Ask, read_ask, read_body
@@ -269,6 +270,21 @@ def test_tools_are_told_called_and_answered_in_text() -> None:
     )
     told = read_messages({"messages": [turns[1]], "tools": [TOOL]})
     assert [m["role"] for m in told] == ["system", "user"]
+
+
+def test_tools_that_a_template_would_drop_are_refused_by_name(tmp_path: Path) -> None:
+    """Those of a template without a place for a system message; where it has one they are told."""
+    silent = CHATML.replace("{% for m in messages %}", "{% for m in messages if m['role'] != 'system' %}")
+    said = chat("What is a pen?", max_tokens=1)
+    for name, template, code in (("told", CHATML, 200), ("dropped", silent, 400)):
+        made = Worker(load(save_chat(tmp_path / name, template=template)).model, slots=2, queue=2, most=8)
+        made.start()
+        try:
+            with_tools, without = ask(make_app(made, "tiny"), (CHAT, {**said, "tools": [TOOL]}), (CHAT, said))
+        finally:
+            made.close()
+        assert (with_tools.status_code, without.status_code) == (code, 200)
+    assert with_tools.json()["error"]["param"] == "tools" and "leaves system messages out" in with_tools.text
 
 
 @pytest.mark.parametrize(

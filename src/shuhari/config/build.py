@@ -14,8 +14,10 @@ from shuhari.config.distributed import Distributed
 from shuhari.config.evaluation import Evaluation
 from shuhari.config.imitation import describe_imitation
 from shuhari.config.overlay import PLACE, USE, RecipeError, format_path, order_entries, read_budgets
+from shuhari.config.precision import correct_losses
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
+from shuhari.config.stopping import read_stop
 from shuhari.config.values import join_key, read_plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
 from shuhari.kernel.registry import declared
@@ -72,7 +74,9 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
     cut = table.get("micro_batch", MICRO_BATCH) or None
     if "micro_batch" not in table:
         made.defaults["micro_batch"] = MICRO_BATCH
+    table, corrected = correct_losses(table)
     learners = _make_learners(made, table, cut, vector)
+    made.defaults |= corrected
     collect = {
         k: made.make_component("transform", v, join_key("collect", k), k)
         for k, v in order_transforms(table, "collect").items()
@@ -104,6 +108,7 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         },
         evaluate=evaluate,
         evaluation_rollout=evaluation_rollout,
+        stop=read_stop(table.get("stop_when", ""), table.get("evaluate", EMPTY)),
         store=made.make(Checkpointing, table.get("store", EMPTY), "store", "[store]"),
         distributed=made.make(Distributed, table.get("distributed", EMPTY), "distributed", "[distributed]"),
         defaults=made.defaults,

@@ -51,8 +51,8 @@ class Evaluation:
     """Number of steps between two evaluations; 0 evaluates only at the beginning and the end."""
     n: Count = 256
     """Number of problems, the first of the split, or all if it has fewer; 0 plays none."""
-    samples: Length = 1
-    """Number of samples of each problem, for the mean and pass@k; 1 plays greedily alone."""
+    samples: Count = 1
+    """Number of samples of each problem, for the mean and pass@k; 0 and 1 play greedily alone."""
     split: str = "test"
     """Split of the task that is played."""
     k: tuple[Length, ...] = ()
@@ -83,6 +83,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check(self)
+        self.samples = self.samples or 1
         for section, named in {"more": self.more, "metrics": self.metrics}.items():
             for name in named:
                 if not name or not set(name).isdisjoint(".:/@") or name in PLAYED:

@@ -173,6 +173,16 @@ def _read_kept(run: File) -> dict[str, tuple[str, str]]:
     return {n: (c, str(d)) for n, (c, d) in found.items() if isinstance(c, str) and File(c).name == c != ".."}
 
 
+def find_copy(run: File, name: str) -> File | None:
+    """The copy that a run keeps of a file or directory, by the text that names it in its recipe; None where it keeps
+    none, or what is there is no copy that may be read."""
+    copy, _ = _read_kept(run).get(name, ("", ""))
+    if not copy and File(name).parent.name == NEEDS:  # of a run that was gone on with from its copy, and then moved
+        copy = File(name).name
+    place = run.resolve() / NEEDS / copy
+    return place if copy and place.exists() and not explain_copy(place) else None
+
+
 def _find_path(text: str) -> str:
     """The path of the file that a setting names."""
     return _split_world(text)[1].rpartition(":")[0] if ".py:" in text else text.removeprefix("file/")

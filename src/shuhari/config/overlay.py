@@ -21,13 +21,13 @@ Tree: TypeAlias = dict[str, Any]
 Sources: TypeAlias = dict[Path, str]
 
 BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
-SCALARS = ("format", "name", "summary", "alone", "seed", "threads", "micro_batch", *BUDGETS)
+SCALARS = ("format", "name", "summary", "alone", "seed", "threads", "micro_batch", "stop_when", *BUDGETS)
 WHOLE = ("laid", "paper", "study", "distributed")  # tables of the whole run, which no stage has
 SINGLE = (*WHOLE, "claim", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store")
 PLACE = "before"  # of a stage in a file, of a transform: the one before which it stands
 REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
-OF_STAGE = (*BUDGETS, *REPEAT, "micro_batch", *SINGLE[len(WHOLE) + 1 :], *NAMED[:-1])
+OF_STAGE = (*BUDGETS, *REPEAT, "micro_batch", "stop_when", *SINGLE[len(WHOLE) + 1 :], *NAMED[:-1])
 REMOVE = "remove"  # of a recipe, a stage, a method, an arm: the keys of what lies below that are taken out
 KIND_IN = {  # section, or `terms` of a part -> the kind of the components there
     "collect": "transform",

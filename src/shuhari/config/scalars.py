@@ -9,7 +9,7 @@ from shuhari.config.library import FORMAT
 from shuhari.config.overlay import BUDGETS, RecipeError
 
 KINDS: dict[str, Any] = {
-    **dict.fromkeys(("name", "summary", "alone", "block"), str),
+    **dict.fromkeys(("name", "summary", "alone", "block", "stop_when"), str),
     **{"seed": Seed, "threads": Processes, "micro_batch": Count},
     **dict.fromkeys(BUDGETS, Budget),
     "seconds": Positive,

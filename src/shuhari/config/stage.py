@@ -13,6 +13,7 @@ from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, 
 
 if TYPE_CHECKING:
     from shuhari.config.evaluation import Evaluation
+    from shuhari.config.stopping import StopWhen
 
 MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
 
@@ -70,9 +71,10 @@ def list_roles(model: Any) -> tuple[str, ...]:
 @dataclass(frozen=True, eq=False)
 class Components:
     """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
-    for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `defaults`: dotted key
-    -> value that the recipe left standing; `imitates`: what it shows as demonstrations, in words; `laid`: the methods
-    that were laid over it, and what each needs; `distributed`: how the work of the run is spread."""
+    for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `stop`: when it ends
+    before its budget is spent; `defaults`: dotted key -> value that the recipe left standing; `imitates`: what it shows
+    as demonstrations, in words; `laid`: the methods that were laid over it, and what each needs; `distributed`: how the
+    work of the run is spread."""
 
     name: str
     budget: Mapping[str, float]
@@ -91,6 +93,7 @@ class Components:
     follows: Mapping[str, Follow] = EMPTY
     evaluate: Evaluation | None = None
     evaluation_rollout: Any = None
+    stop: StopWhen | None = None
     store: Checkpointing = Checkpointing()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     imitates: str = ""

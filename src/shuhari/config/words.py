@@ -96,6 +96,8 @@ ARGUMENTS: Mapping[tuple[str, ...], str] = MappingProxyType({  # what no setting
     ("tool", "functions"): "tools=, a list of functions, of shuhari.train; rollout.environments.tools in a recipe",
     ("method", "with"): "methods=, a list of names, of shuhari.train, and --with on the command line",
     ("callback", "callbacks"): "progress=, or observe=, of shuhari.train is called with each step's report",
+    ("early_stopping", "early_stopping_patience", "early_stop", "patience", "stop_reward", "reward_threshold"):
+        "stop_when, such as 'evaluate/greedy not better for 5' or 'evaluate/greedy >= 200'",
     ("report_to", "log_to", "logger", "logging", "tensorboard_log", "wandb", "use_wandb"): _SINKS,
     ("args", "config", "cfg", "settings", "training_args", "hyperparameters", "hparams", "kwargs"): _ALONE,
     ("tokenizer", "processing_class", "processor"): "one comes with the model: models.policy.path=<directory>",

@@ -19,13 +19,14 @@ from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.desk.handed import hold_environment, take, without_functions
 from shuhari.desk.profile_report import train_profiled
-from shuhari.desk.sinks import Watchers
+from shuhari.desk.sinks import Watchers, ask
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import dense
 from shuhari.lab.diagnosis import Watch
 from shuhari.loop.measuring import measure, sets_samples
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.roles import load_initial
+from shuhari.loop.stopping import end, reopen
 from shuhari.loop.study import train as steps
 from shuhari.needs import role_model
 from shuhari.ports import ability, is_text
@@ -53,10 +54,13 @@ class Trained:
         }
 
     def extend(self, progress: Callable[[Info], None] | bool | None = None, **budget: float) -> Trained:
-        """Go on with a complete run under a larger budget of its last stage, such as `extend(steps=200)`; the run as it
-        is then. What schedules say of the steps to come is as in a run that had that budget from the start; those that
-        were made stay as they are. RecipeError for anything else than a larger budget."""
+        """Go on with a complete run under a larger budget of its last stage, such as `extend(steps=200)`, or, where it
+        was stopped, with what is left of its budget: `extend()`; the run as it is then. What schedules say of the steps
+        to come is as in a run that had that budget from the start; those that were made stay as they are. RecipeError
+        for anything else than a larger budget, or for none where the whole was spent."""
         found = recipes.load(self.path)
+        if not budget and not reopen(self.path):
+            raise recipes.RecipeError("", f"{self.path} has spent its budget: give a larger one, as extend(steps=200)")
         own = found.tree.get("stage", {})
         last = found.stages[-1]["name"]
         keys = {k: k if k not in own.get(last, {}) else f"stage.{format_path((last,))}.{k}" for k in budget}
@@ -151,6 +155,8 @@ def train(
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
     each step's report; True prints, False does not, None prints where a person looks (a terminal). observe: what
     else is called with each report, as `shuhari.TensorBoard`; one that raises is noted in the log and not called again.
+    Any of these ends the run after that step by raising `shuhari.Stop("why")` (or StopIteration), or by returning
+    False: it is then saved and complete, and `extend` goes on.
     profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
     What the first steps show to be wrong is printed, or goes to the logger `shuhari` as a warning.
     accept_changes: go on with a run whose data, or code of yours, is not what it was made with. rehearsal: play every
@@ -172,9 +178,11 @@ def train(
     with handed.placed(where), _show(found, where, progress) as show, Watchers(observe) as watchers:
         reports = train_profiled if profile else steps
         start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}
-        for report in reports(found, where, rehearsal=rehearsal, curve=True, **start):
-            show(report)
-            watchers.tell(report)
+        for report in (made := reports(found, where, rehearsal=rehearsal, curve=True, **start)):
+            asked = [ask(show, report), watchers.tell(report)]
+            if why := next(filter(None, asked), ""):
+                end(made, why)
+                break
     return read_trained(where)
 
 
@@ -197,11 +205,10 @@ def _show(
         return
     watch = Watch({"stage": recipe.stages})
 
-    def tell(report: Info) -> None:
+    def tell(report: Info) -> object:
         for finding in watch.add(report):
             logging.getLogger("shuhari").warning("%s", finding)
-        if callable(progress):
-            progress(report)
+        return progress(report) if callable(progress) else None
 
     yield tell
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from shuhari.store.files import count_cores
 
+PAYS = 1.2  # times as fast, from which it is worth a setting
+SETS = "a language model may gain, by --set engine.dtype=bfloat16 --set models.policy.dtype=bfloat16"
 PACKAGES = ("torch", "numpy", "scipy", "transformers", "tokenizers", "safetensors", "gymnasium", "pydantic", "typer",
             "rich", "matplotlib", "reasoning-gym", "math-verify", "peft", "mujoco", "scikit-learn", "ray")  # fmt: skip
 
@@ -32,6 +34,7 @@ def report(seconds: float = 0.5) -> dict[str, Any]:
         "memory_gb": find_memory(),
         "packages": {name: find_version(name) for name in PACKAGES},
         "torch": describe_torch(seconds),
+        "bfloat16": describe_bfloat16(),
         "sandbox": check_sandbox(),
         "vllm": describe_vllm(),
     }
@@ -83,19 +86,37 @@ def describe_torch(seconds: float = 0.5) -> dict[str, Any]:
     }
 
 
-def measure_matmul(seconds: float = 0.5, n: int = 768) -> float:
-    """The best float32 GFLOP/s of an n x n matrix product with torch's present threads, over about `seconds`."""
+def describe_bfloat16(seconds: float = 0.2) -> dict[str, Any]:
+    """How many `times` as fast a matrix product is in bfloat16 as in float32, on the CPU; what of it a language model
+    gains, and how, in words."""
+    times = measure_matmul(seconds, half=True) / measure_matmul(seconds)
+    return {"times": round(times, 2), "advice": advise_bfloat16(times)}
+
+
+def advise_bfloat16(times: float) -> str:
+    """What to do where bfloat16 products are so many times as fast as those of float32."""
+    if times < PAYS:
+        slower = f"{1 / times:.2g} times as slow as float32" if times < 1 else f"{times:.2g} times as fast as float32"
+        return f"{slower} in matrix products: it would not help here"
+    return f"{times:.2g} times as fast as float32 in matrix products: {SETS}"
+
+
+def measure_matmul(seconds: float = 0.5, n: int = 768, *, half: bool = False) -> float:
+    """The best GFLOP/s of an n x n matrix product of float32, or bfloat16, with torch's present threads, over about
+    `seconds`."""
     import torch
 
-    a = torch.ones(n, n)
+    a = torch.ones(n, n, dtype=torch.bfloat16 if half else torch.float32)
     best, end = float("inf"), time.perf_counter() + seconds
     with torch.inference_mode():
         a @ a
-        while time.perf_counter() < end:
+        while True:  # once at least: where there are no instructions for it, one takes longer
             start = time.perf_counter()
             a @ a
             best = min(best, time.perf_counter() - start)
-    return 2 * n**3 / best / 1e9 if best < float("inf") else float("nan")
+            if time.perf_counter() >= end:
+                break
+    return 2 * n**3 / best / 1e9
 
 
 def check_sandbox() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch import nn
 
 from shuhari.config.recipe import Recipe
 from shuhari.data import Info
+from shuhari.desk.doctor import advise_bfloat16
 from shuhari.kernel.profile import Peaks, Profile, Work
 from shuhari.ports.hooks import ability
 from shuhari.store.files import read_file
@@ -33,6 +34,7 @@ def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
     into `path`."""
     from shuhari.loop.rehearsal import open_rehearsed
     from shuhari.loop.run import loop
+    from shuhari.loop.stopping import Stop, end
 
     run = open_rehearsed(recipe, path, **start)
     reports, memory = loop(run), Peaks()
@@ -46,13 +48,18 @@ def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
                 break
             last = run.ctx.step
             peak = peak or measure_peak(*_place(run.ctx.models))  # a new run makes its models in its first step
-            yield report
+            try:
+                yield report
+            except Stop as stop:
+                end(reports, str(stop))
         next(reports, None)  # the summary
     finally:
         reports.close()  # type: ignore[attr-defined]
         memory.close()
         if last > first:
             profile = collect_numbers(recorder, run.ctx.models, first=first + 1, last=last, peak=peak)
+            if peak and profile["rates"] and any(rate["flops"] for rate in profile["rates"].values()):
+                profile["bfloat16"] = compare_half(peak)
             for name, value in ((NUMBERS, profile), (TRACE, recorder.trace())):
                 (path / name).write_text(json.dumps(value, indent=2 if name == NUMBERS else None) + "\n")
 
@@ -77,6 +84,15 @@ def measure_peak(device: torch.device, dtype: torch.dtype = torch.float32) -> di
                 break
     name = str(dtype).removeprefix("torch.")
     return {"flop_s": best, "size": at, "device": str(device), "dtype": name, "threads": torch.get_num_threads()}
+
+
+def compare_half(peak: Mapping[str, Any]) -> float | None:
+    """How many times as fast products of bfloat16 are as those of float32 of which `peak` tells; None where the run
+    computes with another type already."""
+    if peak["dtype"] != "float32":
+        return None
+    half = measure_peak(torch.device(peak["device"]), torch.bfloat16)
+    return float(half["flop_s"] / peak["flop_s"])
 
 
 @dataclass(frozen=True)
@@ -196,6 +212,8 @@ def table_lines(profile: Mapping[str, Any]) -> list[str]:
     if peak := profile["peak"]:
         where = f"{peak['device']}, {peak['dtype']}, {peak['threads']} threads, {peak['size']} squared"
         out.append(f"matmul peak: {peak['flop_s'] / 1e9:,.1f} GFLOP/s ({where})")
+    if times := profile.get("bfloat16"):
+        out.append(f"bfloat16: {advise_bfloat16(times)}")
     return out
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from shuhari.data import Info, nearest
 from shuhari.desk.tensorboard import LEFT_OUT, TensorBoard, is_number
+from shuhari.loop.stopping import ASKED, Stop
 from shuhari.ports.hooks import ability
 
 WAITING = 1000  # reports that wait for a tracker; what comes then is left out, and counted
@@ -122,15 +123,28 @@ class Watchers:
         for one in self._all:
             ability(one, "close")()
 
-    def tell(self, report: Info) -> None:
-        """Call each; one that raises is called no more, with a line in the log: no run ends for one who looks on."""
+    def tell(self, report: Info) -> str:
+        """Call each. Why the run is to end after this step (one raised `Stop` or StopIteration, or returned False); ""
+        if it goes on. One that raises anything else is called no more, with a line in the log: no run fails for one
+        who looks on."""
+        why = ""
         for one in list(self.active):
             try:
-                one(report)
+                why = ask(one, report) or why
             except Exception as error:
                 self.active.remove(one)
                 name = type(one).__name__
                 log.warning("step %s: %s is called no more: %s: %s", report["step"], name, type(error).__name__, error)
+        return why
+
+
+def ask(call: Callable[[Info], object], report: Info) -> str:
+    """Call what is called with reports; why the run is to end, "" if it goes on."""
+    try:
+        answer = call(report)
+    except (Stop, StopIteration) as stop:
+        return str(stop) or ASKED
+    return "a callback returned False" if answer is False else ""
 
 
 def open_sinks(words: Iterable[str], run: Path, config: Mapping[str, Any]) -> list[Any]:

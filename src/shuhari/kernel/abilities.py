@@ -90,6 +90,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "quantiles": None,  # likewise, a `models.quantiles.Quantiles`
     "return_statistic": None,  # of a critic: the moments of the discounted return, a `Moments` that is saved with it
     "packs": False,  # whether it runs rows without padding, so that a micro-batch counts the tokens that there are
+    "on_disk": give_none,  # () -> (where, which): a path, and the names of the weights that lie there as they are, once
+    # it is built; a checkpoint then has those that are still the same by reference
     "renamed": dict,  # weights as a checkpoint has them -> as they are called in it now
     "lora": None,  # the settings of its adapters
     "path": "",  # the directory that it was read from

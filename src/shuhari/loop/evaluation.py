@@ -72,6 +72,11 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     )
 
 
+def measures(evaluation: Evaluation | None) -> bool:
+    """Whether anything is measured."""
+    return evaluation is not None and bool(evaluation.n or evaluation.more or evaluation.metrics)
+
+
 def find_held_out(task: Task, evaluation: Evaluation) -> Source:
     """The problems of the split that is tested. RecipeError where the task has none of that name."""
     try:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 PACKAGES = ("shuhari", "torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium")
+HALF = ("avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16")  # that compute with bfloat16, of x86 and of arm
 CHOOSE = ("sse4", "avx", "fma", "amx", "f16c", "bmi", "asimd", "sve")  # instructions by which libraries choose kernels
 
 
@@ -29,6 +30,24 @@ def _version(package: str) -> str:
     with suppress(PackageNotFoundError):
         return version(package)
     return ""
+
+
+@cache
+def read_flags() -> frozenset[str]:
+    """The names of the instructions that the processor has; none where the system does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("flags", "Features"):
+                return frozenset(value.split())
+    return frozenset()
+
+
+def lacks_bfloat16() -> bool:
+    """Whether the processor is known to have no instructions for bfloat16, which is then several times slower than
+    float32."""
+    flags = read_flags()
+    return bool(flags) and flags.isdisjoint(HALF)
 
 
 @cache

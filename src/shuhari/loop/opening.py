@@ -22,6 +22,7 @@ from shuhari.loop.run import Run, open_run
 from shuhari.ports import Task
 from shuhari.store import Run as Stored
 from shuhari.store import StoreError
+from shuhari.store.names import BASED
 from shuhari.store.schema import FILE
 
 # what a run that is there may be measured with otherwise than its recipe says
@@ -77,7 +78,7 @@ def open_models(path: Path, step: int | None = None) -> tuple[dict[str, Any], Ta
     models, shared, found = dict[str, Any](), set[str](), build_models(tables)
     for task, roles in found:
         cast_roles(roles, models, task, recipe.seed, EMPTY, shared, sources=False)
-    load_weights(models, tree["models"])
+    load_weights(models, tree["models"], tree.get(BASED, EMPTY))
     made = {str(t["name"]): {"models": {r: role.model for r, role in roles.items() if role.model is not None}}
             for t, (_, roles) in zip(tables, found, strict=True)}  # fmt: skip
     mine = tuple(f"{stage}/models/" for stage in made)

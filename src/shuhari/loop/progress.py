@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shuhari.config.overlay import BUDGETS, RecipeError
 from shuhari.data import Count
@@ -25,6 +25,8 @@ class Progress:
         self.entered = False
         self.started: dict[str, float] = {}  # the ledger when this stage began
         self.wall, self._since = 0.0, time.monotonic()
+        self.ended, self.halted = "", False  # why the stage ends before its budget is spent; and all of the run with it
+        self.seen: dict[str, Any] = {}  # what the stage's `stop` remembers
 
     @property
     def stage(self) -> Components:
@@ -72,10 +74,11 @@ class Progress:
         return any(done >= allowed for done, allowed in spent.values())
 
     def done(self) -> bool:
-        """Whether the last stage is over; moves on to the next stage where this one is."""
-        while self.over():
-            if self.index + 1 == len(self.stages):
+        """Whether the last stage is over, or the run was halted; moves on to the next stage where this one is."""
+        while self.ended or self.over():
+            if self.halted or self.index + 1 == len(self.stages):
                 return True
+            self.ended, self.seen = "", {}
             self.index, self.entered = self.index + 1, False
             self.started = {**self.ledger, "seconds": self.seconds()}
         return False

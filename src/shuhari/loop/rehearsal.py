@@ -53,7 +53,7 @@ from shuhari.loop.collect import AllFailedError
 from shuhari.loop.engines import advise_engine
 from shuhari.loop.fitting import TooLongError
 from shuhari.loop.run import Run, open_run
-from shuhari.loop.tuned import list_unfit, refuse_inherited_rates
+from shuhari.loop.tuned import list_slow, list_unfit, refuse_inherited_rates
 from shuhari.loop.wording import describe_reading
 from shuhari.ports import Ctx, Model, Transform, ability, is_text, is_vector
 from shuhari.tasks.contract import explain_ids
@@ -159,7 +159,7 @@ def open_rehearsed(
         new = not (run.ctx.step or run.progress.entered)
         if new:
             refuse_inherited_rates(recipe, run.progress.stages)
-        for problem in list_unfit(recipe, run.progress.stages) if warn and new else ():
+        for problem in (*list_unfit(recipe, run.progress.stages), *list_slow(recipe)) if warn and new else ():
             logging.getLogger("shuhari").warning("%s", problem)
         if rehearsal and new:
             rehearse(recipe, init)

@@ -17,16 +17,20 @@ from shuhari.config.stage import Components
 from shuhari.data import EMPTY
 from shuhari.kernel import state
 from shuhari.kernel.profile import spanned
-from shuhari.loop.evaluation import LastScores, basis
+from shuhari.loop.based import Start, leave_out
+from shuhari.loop.evaluation import LastScores, basis, measures
 from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
 from shuhari.loop.outside import check_outside, describe_changed, find_outside, keep_outside
 from shuhari.loop.progress import Progress
 from shuhari.loop.reward_names import read_names, write_names
 from shuhari.loop.roles import load_weights, weights
+from shuhari.loop.space import check_room
+from shuhari.loop.stopping import Stop, is_stop, look, read_end, write_end
 from shuhari.ports import ability
 from shuhari.store import Store
 from shuhari.store.files import read_file
+from shuhari.store.names import BASED
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context
@@ -43,6 +47,7 @@ class Resumable(Protocol):
     info: dict[str, Any]  # the last report
     before: dict[str, Any]  # the held-out scores when the stage began
     scores: LastScores
+    starts: dict[str, Start | None]  # role -> what it was loaded from
 
     @property
     def stage(self) -> Components: ...
@@ -68,9 +73,11 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "rewards": write_names(ctx.reward_names),
         "tested": write_names(ctx.tested_names),
         "seconds": at.seconds(),
+        **({"end": found} if (found := write_end(at)) else {}),
     }
-    parts = {"models": weights(ctx.models), "components": state.memory(memories(run)), "flight": ctx.in_flight.tree()}
-    return {"progress": progress, **parts}
+    models, based = leave_out(weights(ctx.models), run.starts)
+    parts = {"models": models, "components": state.memory(memories(run)), "flight": ctx.in_flight.tree()}
+    return {"progress": progress, **parts, **({BASED: based} if based else {})}
 
 
 def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
@@ -88,8 +95,9 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage, restoring=True)
     progress.entered = True
+    read_end(progress, at.get("end", EMPTY), anew=run.store is None or run.store.get("goes_on") == ctx.step)
     run.scores.basis = basis(ctx, run.stage.evaluate, run.stage.evaluation_rollout)
-    load_weights(ctx.models, tree["models"])
+    load_weights(ctx.models, tree["models"], tree.get(BASED, EMPTY))
     state.remember(memories(run), tree["components"])
     ctx.serve()
     ctx.in_flight.restore(tree["flight"], lambda: _restart(run))
@@ -171,13 +179,46 @@ def _keep_cards(run: Resumable) -> None:
         store.write_text("data.json", json.dumps({**known, **found}, indent=2) + "\n")
 
 
+def commit_report(run: Resumable, *, over: bool, evaluated: bool) -> None:
+    """Store the step whose report there is, after which a stage is `over`, by its budget or by its `stop_when`."""
+    if not over and (told := look(run.progress, run.info)):
+        run.ctx.problems.append(told)
+    over |= bool(run.progress.ended)
+    commit_step(run, checkpoint=over or evaluated, ends=over)
+
+
+def check_disk(run: Resumable) -> None:
+    """As the first stage of a run begins: StoreError where there is no room for its checkpoints."""
+    store, at = run.store, run.progress
+    if store is not None and not at.index:
+        check_room(at.stages, run.ctx.models, run.starts, store.path, new=store.step < 0)
+
+
+def halt(run: Resumable, stop: Stop) -> None:
+    """End a run after the step that was committed, and save it so. Raised inside of a step it is an error like others:
+    what was learnt of it cannot be saved."""
+    if run.store is not None and run.store.step != run.ctx.step:
+        raise stop
+    run.progress.ended, run.progress.halted = str(stop), True
+    commit_step(run, checkpoint=True, ends=True)
+
+
+def _measure_end(run: Resumable) -> None:
+    """Of a run that was stopped between two evaluations: the scores of its end. It was saved before, and goes on as if
+    they had not been measured."""
+    stage, evaluation = run.stage, run.stage.evaluate
+    if run.progress.ended and run.scores.step < run.ctx.step and evaluation is not None and measures(evaluation):
+        run.scores.measure(run.ctx, evaluation, stage.evaluation_rollout, stage.learners, again=True)
+
+
 def finish(run: Resumable, chance: Callable[[Context, Any, Any], Mapping[str, float]] | None = None) -> None:
     """Write the summary of a complete run, once; with what `chance`, if given, finds where it was evaluated last."""
     if run.store is not None and not run.store.get("complete"):
+        _measure_end(run)
         found = {"chance": chance(run.ctx, run.stage.evaluate, run.stage.evaluation_rollout)} if chance else {}
         summary = _to_strict({**summarise(run), **found})
         run.store.write_text("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
-        run.store.set(complete=True)
+        run.store.set(complete=True, stopped=run.progress.ended)
 
 
 def _to_strict(value: Any) -> Any:
@@ -198,6 +239,7 @@ def summarise(run: Resumable) -> dict[str, Any]:
         "after": run.scores.values,
         "wall_s": run.progress.seconds(),
         "spent": run.ctx.ledger,
+        **({"stopped": run.progress.ended} if run.progress.ended else {}),
         # the real clock is not
         "repeatable": not any(ability(e, "staleness") and not ability(e, "virtual") for e in engines),
     }
@@ -239,17 +281,19 @@ def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Pa
         message = f"started from the weights of {began}" if began else "started from fresh weights"
         raise RecipeError("", f"{path} holds a run that {message}, not of {origin}: choose another folder with --run")
     changed, complete = find_differences(known, text), bool(store.get("complete"))
-    longer = {key: list(values) for key, values in changed.items() if not spreads(key)}
+    stops = {key: list(values) for key, values in changed.items() if is_stop(key)}
+    longer = {key: list(values) for key, values in changed.items() if not (spreads(key) or key in stops)}
     if longer and not (complete and extends(recipe, longer)):
         raise RecipeError("", f"{path} holds a run of another recipe ({_name_differences(recipe, longer)}): "
                               "choose another folder with --run; --init starts from its weights")  # fmt: skip
-    if longer or not complete:
+    if longer or stops or not complete:
         check_outside(store, outside, accept)
     elif message := describe_changed(store.get("outside") or {}, outside):
         logging.getLogger("shuhari").warning("%s is complete, and %s", path, message)
-    if longer:
-        store.first.append(lambda: store.set(complete=False, total=recipe.total))
-    for kind, found in (("extended", longer), ("spread", {k: [*v] for k, v in changed.items() if k not in longer})):
+    if longer or stops:
+        store.first.append(lambda: store.set(complete=False, stopped="", total=recipe.total))
+    spread = {k: [*v] for k, v in changed.items() if k not in longer and k not in stops}
+    for kind, found in (("extended", {**longer, **stops}), ("spread", spread)):
         if found:
             store.first.append(partial(store.note, kind, found))
     if changed:

@@ -21,6 +21,7 @@ from shuhari.events import Event, event_kinds
 from shuhari.kernel.abilities import find_missing
 from shuhari.kernel.profile import spanned
 from shuhari.kernel.state import walk, walk_placed
+from shuhari.loop.based import Start, find_start, put_back, read_whole
 from shuhari.needs import Need, bind_models, distinct
 from shuhari.ports import Follow, Model, Task, ability
 from shuhari.ports.declares import declares
@@ -38,12 +39,13 @@ def cast_roles(
     shared: set[str] | None = None,
     *,
     sources: bool = True,
+    starts: dict[str, Start | None] | None = None,
 ) -> None:
     """Bring to life the roles of a stage that do not live yet, each after those that it names, and hand models of
     models the roles that they are made of. `init`: role -> state dict to start from; `shared`: the roles that play by
     `same_as` now, kept from stage to stage; `sources`: whether to read the weights that `from` names, which need not
-    be there any more where those of a checkpoint follow. Raises KeyError where a role names another that does not
-    live, ValueError where roles name each other in a circle."""
+    be there any more where those of a checkpoint follow; `starts`: gets what each was loaded from. Raises KeyError
+    where a role names another that does not live, ValueError where roles name each other in a circle."""
     shared = set() if shared is None else shared
     for name in sort_roles(roles):
         role = roles[name]
@@ -55,7 +57,7 @@ def cast_roles(
             shared.add(name)
         elif name not in models or name in shared:
             shared.discard(name)
-            models[name] = _make_model(name, role, models, task, seed, sources)
+            models[name] = _make_model(name, role, models, task, seed, sources, starts)
             if name in init:
                 take_weights(models[name], init[name], f"the weights given for role {name!r}")
             if role.frozen:
@@ -81,13 +83,20 @@ def sort_roles(roles: Mapping[str, Role]) -> list[str]:
     return list(done)
 
 
-def _make_model(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int, sources: bool) -> Model:
+def _make_model(
+    name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int, sources: bool,
+    starts: dict[str, Start | None] | None,
+) -> Model:  # fmt: skip
     if role.model is None:
+        if starts is not None:
+            starts[name] = starts.get(role.init)
         return copy.deepcopy(models[role.init])
     model: Model = role.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(code(seed, "model", name))
         model.build(task)
+    if starts is not None:
+        starts[name] = find_start(model)
     if role.init:
         take_weights(model, models[role.init].module.state_dict(), f"the weights of {role.init!r} for role {name!r}")
     if role.source and sources:
@@ -148,15 +157,20 @@ def load_initial(of: str) -> dict[str, Any]:
     if not of:
         return {}
     path, step = find_checkpoint(of)
-    return dict(Stored(path).load(step)["models"])
+    return read_whole(Stored(path).load(step), path)
 
 
-def load_weights(models: Mapping[str, Model], saved: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-    """The inverse of `weights`, exactly."""
+def load_weights(
+    models: Mapping[str, Model], saved: Mapping[str, Mapping[str, torch.Tensor]], based: Mapping[str, Any] = EMPTY
+) -> None:
+    """The inverse of `weights`, exactly. `based`: what a checkpoint has by reference, to be found among the weights of
+    models that were just cast, or where it lies; StoreError where it is another by now."""
     for role, tree in saved.items():
         if role not in models:
             raise KeyError(f"the checkpoint has weights for role {role!r}; {nearest(role, models)}")
-        models[role].module.load_state_dict(dict(tree))
+        module = models[role].module
+        whole = put_back(role, tree, based[role], module.state_dict()) if role in based else tree
+        module.load_state_dict(dict(whole))
 
 
 # ---------------------------------------------------------------- before step 0

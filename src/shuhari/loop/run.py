@@ -20,11 +20,21 @@ from shuhari.loop import chance, collect, curve, hiring
 from shuhari.loop.checks import check_names, make_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
-from shuhari.loop.evaluation import LastScores, watch
+from shuhari.loop.evaluation import LastScores, measures, watch
 from shuhari.loop.fitting import fit_rows
 from shuhari.loop.progress import Progress
-from shuhari.loop.resume import commit_measured, commit_step, finish, open_store, restore
+from shuhari.loop.resume import (
+    check_disk,
+    commit_measured,
+    commit_report,
+    commit_step,
+    finish,
+    halt,
+    open_store,
+    restore,
+)
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
+from shuhari.loop.stopping import Stop, check_measured
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
 from shuhari.store import Store
@@ -48,7 +58,10 @@ def loop(run: Run) -> Iterator[Info]:
                 for batch in run.draws(name, learner):
                     batch = run.apply(learner.transforms, batch, learner)
                     run.tell(learner.update(batch, run.ctx))
-            yield run.commit()
+            try:
+                yield run.commit()
+            except Stop as stop:
+                halt(run, stop)
         finish(run, chance.measure_chance if run.curve else None)
 
 
@@ -84,7 +97,8 @@ class Run:
         self.done, self.store = progress.done, None
         self.saved, self.meter, self.info, self.rounds = True, Meter(), dict[str, Any](), 0  # saved: in a checkpoint
         self.scores, self.before = LastScores(), dict[str, Any]()  # now, and when the stage began
-        self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
+        # shared: roles that play by `same_as` now; starts: of a run that is stored, what roles were loaded from
+        self.listeners, self.shared, self.starts = list[Any](), set[str](), dict[str, Any]()
 
     def __enter__(self) -> Run:
         return self
@@ -109,18 +123,21 @@ class Run:
             lived = dict(self.ctx.models)
             self.ctx.in_flight.drop()  # where a budget in seconds ran out between two steps
             self.install(self.stage)
+            check_disk(self)
             self.progress.entered = True
             self.tell(StageStarted(self.stage.name))
             self.ctx.serve()
             moved = any(self.ctx.models[r] is not m for r, m in lived.items())
             self.before = self._evaluate(again=moved or listens_to(self.stage.follows, StageStarted))
+            check_measured(self.stage, self.before)
         self.ctx.began = self.ctx.clock()
 
     def install(self, stage: Components, *, restoring: bool = False) -> None:
         """Make a stage's components the run's own; restoring: a checkpoint's weights follow."""
         ctx = self.ctx
         ctx.play(stage)
-        cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared, sources=not restoring)
+        cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared,
+                   sources=not restoring, starts=None if self.store is None else self.starts)  # fmt: skip
         fit_rows(stage, ctx, self.progress.stages, restoring=restoring)
         ctx.open(stage.list_rollouts(), stage.rewards.values())
         for learner in stage.learners.values():
@@ -190,12 +207,12 @@ class Run:
         between = curve.score_between(ctx, self.progress) if self.curve and not evaluated else {}
         reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
-        commit_step(self, checkpoint=over or bool(evaluated), ends=over)
+        commit_report(self, over=over, evaluated=bool(evaluated))
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout
-        if evaluation is None or not (evaluation.n or evaluation.more or evaluation.metrics):
+        if evaluation is None or not measures(evaluation):
             return {}
         scores = self.scores.measure(self.ctx, evaluation, rollout, self.stage.learners, again=again)
         self.tell(Evaluated(evaluation.split, watch(self.ctx, evaluation, rollout) if evaluation.watch else scores))

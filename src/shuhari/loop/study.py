@@ -25,8 +25,10 @@ from shuhari.config.schedules import list_misfits
 from shuhari.data import EMPTY, Info
 from shuhari.loop.rehearsal import open_rehearsed
 from shuhari.loop.resume import open_store, summarise
+from shuhari.loop.roles import load_initial
 from shuhari.loop.run import Run as OpenRun
 from shuhari.loop.run import loop, open_run
+from shuhari.loop.stopping import Stop
 from shuhari.ports import Study, ability
 from shuhari.store import Run, Store
 from shuhari.store.schema import FILE
@@ -78,6 +80,9 @@ def _rows(
                 tree = {"rows": rows, "measured": runs.measured, "seconds": seconds}
                 store.commit(step, stage="study", wall=seconds, metrics=info, tree=tree)
                 yield {**info, "seconds": seconds}
+        except Stop as stop:
+            logging.getLogger("shuhari").warning("%s is stopped (%s): the same command goes on", path, stop)
+            return
         finally:
             ability(reports, "close")()  # a run that is at hand saves what it has
             runs.close()
@@ -158,7 +163,7 @@ class Children:
         key = f"{name} {json.dumps(dict(settings), sort_keys=True)}"
         if key not in self.measured:
             recipe = load(self.path / name)
-            weights = Run(self.path / name).load()["models"]
+            weights = load_initial(str(self.path / name))
             with open_run(recipe.with_settings(settings, CHILD) if settings else recipe, init=weights) as run:
                 run.progress.index = len(run.progress.stages) - 1
                 run.enter_stage()  # which measures the weights that it starts from

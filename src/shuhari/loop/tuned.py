@@ -16,6 +16,7 @@ from shuhari.config.overlay import Path, RecipeError, format_path, look_up
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Components, walk_learners
 from shuhari.kernel.rates import FAR, find_usual
+from shuhari.loop.machine import lacks_bfloat16
 from shuhari.loop.roles import sort_roles
 from shuhari.ports.hooks import ability
 
@@ -77,6 +78,21 @@ def refuse_inherited_rates(recipe: Recipe, stages: Sequence[Components]) -> None
                         f"trained model ({path}), which it ruins (usual for {whose}: {usual:g}). Set {key} to what "
                         f"you mean, this rate too{_point_to(recipe, recipe.stages[-1])}"
                     )  # fmt: skip
+
+
+def list_slow(recipe: Recipe) -> list[str]:
+    """A line where bfloat16 is asked for of a processor that has no instructions for it."""
+    asked: dict[str, None] = {}
+    for table in recipe.stages:
+        models = {f"models.{name}": model for name, model in table.get("models", {}).items()}
+        elsewhere = any(model.get("device", "cpu") != "cpu" for model in models.values())
+        own = {"engine": table.get("engine", {}), **models} if not elsewhere else {}
+        asked |= dict.fromkeys(f"{key}.dtype" for key, part in own.items() if part.get("dtype") == "bfloat16")
+    if not (asked and lacks_bfloat16()):
+        return []
+    keys = " and ".join(asked)
+    why = "this processor has no instructions for it (avx512_bf16, amx_bf16; bf16 on arm), and is several times slower"
+    return [f"{keys} = \"bfloat16\": {why} in it than in float32: leave float32 (`shuhari doctor` measures both)"]
 
 
 def find_highest(rate: Any) -> float:

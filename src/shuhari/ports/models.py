@@ -24,8 +24,8 @@ class Model(Protocol):
 
     A model made of others names them as `roles`, a tuple, and is given them by `bind(models)`, role -> model, whenever
     roles are cast; it holds them so that neither a copy of itself nor its `module` contains them.
-    Optional: `Decides`, `Decision`, `Renames`, `Saves`, `SavesScorer`, `Exports`, `Decodes`, and what `ModelAttributes`
-    has; a model of text has what `TextModel` has."""
+    Optional: `Decides`, `Decision`, `Renames`, `LiesOnDisk`, `Saves`, `SavesScorer`, `Exports`, `Decodes`, and what
+    `ModelAttributes` has; a model of text has what `TextModel` has."""
 
     @property
     def module(self) -> nn.Module: ...
@@ -114,6 +114,13 @@ class Renames(Protocol):
     """A model whose weights are called otherwise now than in a checkpoint (under adapters)."""
 
     def renamed(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
+
+
+class LiesOnDisk(Protocol):
+    """A model that was loaded: (the path, the names of the weights of `module` that lie there as they are), once it is
+    built. A checkpoint has those that are still the same by reference."""
+
+    def on_disk(self) -> tuple[str, tuple[str, ...]]: ...
 
 
 class ModelAttributes(Protocol):

@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from safetensors import SafetensorError
 from shuhari.store import codec, sizes
 from shuhari.store import tensors as tensor_files
 from shuhari.store.files import CheckpointError, DamageError, read_file, remove, sync_directory, write_file
-from shuhari.store.names import join_block
+from shuhari.store.names import BASED, join_block
 from shuhari.store.ring import RingFiles
 
-FORMAT = 2  # 1: the checksum of `tree.json` was that of its tree alone
+FORMAT = 3  # 1: the checksum of `tree.json` was that of its tree alone; 3: some weights by reference, under `based`
 DOCUMENT = 2**30  # bytes of `tree.json`
 LIMIT = 4 * 2**30  # bytes of tensors a file; one tensor that is larger has a file of its own
 # `tensors`: bytes and crc32 of each file, in order
@@ -60,7 +61,8 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
         text = codec.to_json(value)
         listed = json.dumps(sorted(blocks), separators=(",", ":"))
         sums = json.dumps(written, separators=(",", ":"))
-        head = f'{{"format":{FORMAT},"tensors":{sums},"rings":{listed}'.encode()
+        format = FORMAT if isinstance(tree, Mapping) and BASED in tree else 2  # others are read by earlier versions too
+        head = f'{{"format":{format},"tensors":{sums},"rings":{listed}'.encode()
         crc = zlib.crc32(text, zlib.crc32(head))
         write_file(temporary / "tree.json", [head, f',"crc32":{crc},"tree":'.encode(), text, b"}\n"])
         sync_directory(temporary)

@@ -20,7 +20,7 @@ from shuhari.store import finding, schema, sets
 from shuhari.store.directory import NoRunError, explain_place
 from shuhari.store.files import DamageError, Lock, NewerError, StoreError, is_locked, read_file, translate_errors
 from shuhari.store.layout import find_odd, hint_at, refuse_odd
-from shuhari.store.names import join_checkpoint, list_folders, read_name
+from shuhari.store.names import BASED, join_checkpoint, list_folders, read_name
 from shuhari.store.rows import COLUMNS, COUNTED, find_file, list_columns, read_cursor, read_fact, read_rows, sum_rows
 
 _LOOKS = 4  # how often what may have vanished in a run that is being written is looked at again
@@ -117,7 +117,9 @@ def _look(run: Path) -> tuple[Report, list[str]]:
         raise
     except StoreError as error:
         report.faults += [error.what] if error.what not in report.faults else []
-    report.checkpoints = [_look_at(run, name, step, name in named) for name, step in list_folders(run)]
+    bases = set[str]()
+    report.checkpoints = [_look_at(run, name, step, name in named, bases) for name, step in list_folders(run)]
+    report.notes += [f"weights stand in it by reference to {b}, which is not there: put it back" for b in sorted(bases)]
     others += [f"a checkpoint of step {c.step} is damaged: {c.fault}"
                for c in report.checkpoints if c.fault and c.named]  # fmt: skip
     gone = sorted(named.keys() - {c.name for c in report.checkpoints})
@@ -241,14 +243,18 @@ def _refuse_gone(run: Path) -> None:
         raise DamageError(f"{file} {what}, {rest}", f"{hint}folder with --run)")
 
 
-def _look_at(run: Path, name: str, step: int, named: bool) -> Found:
-    """A checkpoint, read whole."""
+def _look_at(run: Path, name: str, step: int, named: bool, bases: set[str]) -> Found:
+    """A checkpoint, read whole. `bases`: gets the paths of models that it has weights of by reference, and that are not
+    there (a copy of small ones lies in `needs/`)."""
     from shuhari.store import checkpoint
     from shuhari.store.ring import RingFiles
 
     folder = run / "checkpoints"
     try:
-        checkpoint.read(folder / name, RingFiles(folder / "rings"))
+        tree = checkpoint.read(folder / name, RingFiles(folder / "rings"))
     except StoreError as error:
         return Found(name, step, named, str(error))
+    based = tree.get(BASED, {}) if isinstance(tree, dict) else {}
+    places = {str(entry["place"]): Path(str(entry["path"])).expanduser() for entry in based.values()}
+    bases.update(place for place, path in places.items() if not (path.exists() or Path(place).exists()))
     return Found(name, step, named)

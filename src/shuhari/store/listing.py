@@ -187,6 +187,7 @@ def summarise(path: Path, name: str) -> Summary:
         score_name, score, ungraded = _read_last_score(run)
         status = run.status
         note = f"{ungraded:.0%} of that ungraded" if ungraded else ""
+        note = f"stopped: {why}" if (why := run.get("stopped")) and status == "complete" else note
         note = str(run.get("failed")) if status == "failed" else note
         return Summary(name, path, status, run.step, total, score, score_name, note, name_of, task, date, tags)
     except (StoreError, OSError, ValueError, TypeError, LookupError) as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shuhari.store.files import DamageError
 
+BASED = "based"  # in the tree of a checkpoint: role -> where weights that it has not lie, and the digest of each
 _STEP = re.compile(r"step-(\d{8,18})(?:\.(\d{1,18}))?", re.ASCII)
 _BLOCK = re.compile(r"([\w-]{1,200})/(\w[\w.-]{0,200}\.safetensors)", re.ASCII)
 _OWN_BLOCK = re.compile(r"\w{0,80}-[0-9a-f]{8}/\d{6,}-[\w.-]+\.safetensors", re.ASCII)  # as they are called here

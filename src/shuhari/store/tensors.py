@@ -4,6 +4,7 @@ the library's own writer refuses. Reading is the library's: it checks what it is
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -49,6 +50,14 @@ def pack(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         x = tensors[name]
         if x.numel():
             yield x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def find_digest(x: Tensor) -> str:
+    """What tells a tensor from others: of its type, its shape and its bytes, as hexadecimal."""
+    digest = hashlib.blake2b(f"{NAMES[x.dtype]} {list(x.shape)} ".encode(), digest_size=16)
+    if x.numel():
+        digest.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def split(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:

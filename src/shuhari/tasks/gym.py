@@ -8,6 +8,7 @@ models see, is in `views`. A vectorised rollout takes environments from `make`, 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -310,6 +311,14 @@ def _explain_unknown(path: str) -> str:
             if issubclass(locate("world", dotted), gymnasium.Env):
                 return f"{dotted} is a class, and no id is registered: expected it as gym/world/{dotted}"
     near = get_close_matches(name, gymnasium.registry, 3, 0.5)
+    module = path.rpartition(":")[0]
+    if module in sys.modules:
+        package = module.partition(".")[0]
+        known = gymnasium.registry.items()
+        own = [i for i, spec in known if re.split("[.:]", str(spec.entry_point))[0] == package]
+        call = f"a call of its own; make it in a module of yours that imports {module}, and name that before the colon"
+        has = f"it has {', '.join(sorted(own)[:8])}" if own else f"it has none, unless it registers them by {call}"
+        return f"the module {module} was imported and registered nothing by that name: {has}"
     hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium.pprint_registry() lists those there are"
     return f"Gymnasium knows no such id; {hint} (an id of another package is written module:id, as ale_py:ALE/Pong-v5)"
 

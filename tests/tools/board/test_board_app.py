@@ -15,6 +15,8 @@ from starlette.testclient import TestClient
 
 from listening import flooded, get, served
 from shuhari.desk.board.app import HEADERS, make_app
+from shuhari.desk.board.catalogue import Catalogue
+from shuhari.desk.board.views.runs import list_runs
 
 LOCAL = "http://127.0.0.1:6060"
 KEY = {"authorization": f"Bearer {TOKEN}"}
@@ -233,3 +235,13 @@ def test_numbers_that_json_has_not_are_null_and_text_is_ascii() -> None:
     assert json.loads(to_json({"a": [float("nan"), float("inf"), 1.5], "b": "\ud800\u202e<"})) == {
         "a": [None, None, 1.5], "b": "\ud800\u202e<"}  # fmt: skip
     assert to_json("\u2028é").isascii()
+
+
+def test_runs_that_are_links_out_of_the_root_are_told(board_root: Path, tmp_path: Path) -> None:
+    told = list_runs(Catalogue(board_root), wait=True)["left_out"]
+    assert told.startswith("1 run is a link that leads out of") and "--root" in told
+    (tmp_path / "one").symlink_to(board_root / "sums" / "0")
+    (tmp_path / "two").symlink_to(board_root / "sums" / "1")
+    found = list_runs(Catalogue(tmp_path), wait=True)
+    assert found["total"] == 0 and found["left_out"].startswith("2 runs are links that lead out of")
+    assert not list_runs(Catalogue(board_root / "sums"), wait=True)["left_out"]

@@ -98,6 +98,15 @@ class Catalogue:
             return None
         return path if there else None
 
+    def explain_left_out(self) -> str:
+        """Why runs are not listed that stand in the root; "" where none is left out."""
+        root = self.root.resolve()
+        out = [path for path in find_runs(self.root) if not path.resolve().is_relative_to(root)]
+        if not out:
+            return ""
+        many = "1 run is a link that leads" if len(out) == 1 else f"{len(out)} runs are links that lead"
+        return f"{many} out of {self.root}/, and not shown: give --root the folder that they are in"
+
     def _list_places(self) -> dict[str, Path]:
         """Name -> directory; without links that lead out of the root."""
         root = self.root.resolve()

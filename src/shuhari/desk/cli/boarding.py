@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shuhari.desk.cli.options import check_together
-from shuhari.desk.cli.text import print_json, say
+from shuhari.desk.cli.text import note, print_json, say
 
 READS = {"": "--host --port --key-env --require-token", "--json": "PAGE"}
 
@@ -48,6 +48,7 @@ def board(
 
     check_installed("board")
     from shuhari.desk.board.app import find_plotly, make_app
+    from shuhari.desk.board.catalogue import Catalogue
     from shuhari.desk.board.results import warm
     from shuhari.desk.serving.guard import is_loopback
 
@@ -56,6 +57,8 @@ def board(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--key-env") from None
     find_plotly()
+    if told := Catalogue(root).explain_left_out():
+        note(told)
     Thread(target=warm, daemon=True).start()
     try:
         at = listen(host, port)

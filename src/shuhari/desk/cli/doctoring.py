@@ -130,6 +130,9 @@ def _describe_machine(json: bool) -> None:
             weights, tokens = value["right_from_weights"] / 1e6, value["right_from_tokens"]
             say(f"{key:<10} {version}; on a CPU it pays from {weights:g}M weights and answers of {tokens} tokens on")
             continue
+        if key == "bfloat16":
+            say(f"{key:<10} {value['advice']}")
+            continue
         missing = [k for k, v in value.items() if v is None]
         there = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
         none = f"; not there: {', '.join(missing)}" if missing and key == "packages" else ""

@@ -12,6 +12,8 @@ from shuhari.desk.cli.text import note, say
 from shuhari.desk.plain import format_value
 
 if TYPE_CHECKING:
+    from pathlib import Path as Run
+
     from shuhari.config.overlay import Path
     from shuhari.config.recipe import Recipe
     from shuhari.config.stage import Components
@@ -22,8 +24,9 @@ GIVEN = ("--set", "set")  # sources of what is laid over a recipe as a run is as
 MANY = 1_000_000  # rows of a step that no machine is likely to hold
 
 
-def dry_run(recipe: Recipe) -> None:
-    """Print the recipe and build its components once, so that every mistake but those of data shows."""
+def dry_run(recipe: Recipe, path: Run) -> None:
+    """Print the recipe and build its components once, so that every mistake but those of data shows. `path`: where the
+    run would be, whose checkpoints take room."""
     from shuhari.desk.amounts import describe_work
     from shuhari.loop.checks import make_stages
     from shuhari.ports.hooks import ability
@@ -37,7 +40,7 @@ def dry_run(recipe: Recipe) -> None:
             _show_simulation(recipe)
             return
     stages = make_stages(recipe)
-    _try_models(recipe, stages)
+    models = _try_models(recipe, stages)
     say(f"# {recipe.name}")
     if study is not None:
         say(f"# study: {_describe_study(recipe)} Each run, but for what the study sets:")
@@ -55,9 +58,29 @@ def dry_run(recipe: Recipe) -> None:
             if ability(learner.buffer, "unit") == "group" and rows_wanted > MANY:
                 note(f"{stage.name}: {rows_wanted:,} rows a step: expected memory for all of them at once "
                      "(rollout.n, buffer.size)")  # fmt: skip
+    if study is None:
+        _show_room(stages, models, path)
     for heading, rows in list_values(recipe, {x.name: x.defaults for x in stages}, _list_defaults(recipe)).items():
         say(f"\n## {heading}")
         _show_rows(rows)
+
+
+def _show_room(stages: Sequence[Components], models: Mapping[str, Any], path: Run) -> None:
+    """What checkpoints would take of the disk, where every model tells its size."""
+    from shuhari.loop.space import find_room, measure_model, read_size
+
+    sizes = {name: measure_model(model, None) for name, model in models.items()}
+    for stage in stages if not models else ():
+        for name, role in stage.models.items():
+            size = None if role.model is None or role.source else read_size(role.model)
+            sizes |= {} if size is None else {name: size}
+    roles = [
+        item
+        for stage in stages
+        for item in stage.models.items()
+    ]
+    if sizes and all(name in sizes or role.init or role.same_as for name, role in roles):
+        say(f"# {find_room(stages, sizes, path)}")
 
 
 def _show_rows(rows: Sequence[Row]) -> None:
@@ -118,15 +141,15 @@ def list_nested(recipe: Recipe) -> list[str]:
     ]  # fmt: skip
 
 
-def _try_models(recipe: Recipe, stages: Sequence[Components]) -> None:
-    """Make the models of every stage, so that one that does not fit its task shows; not where weights are read from
+def _try_models(recipe: Recipe, stages: Sequence[Components]) -> dict[str, Any]:
+    """The models of every stage, made so that one that does not fit its task shows; none where weights are read from
     elsewhere, which takes time and memory. RecipeError."""
     from shuhari.config.overlay import RecipeError, walk_leaves
     from shuhari.loop.roles import cast_roles
 
     models: dict[str, Any] = {}
     if any(path[0] == "models" and path[-1] in ("path", "from") for path, _ in walk_leaves(recipe.tree)):
-        return
+        return {}
     shared: set[str] = set()
     for stage in stages:
         try:
@@ -134,6 +157,7 @@ def _try_models(recipe: Recipe, stages: Sequence[Components]) -> None:
         except (KeyError, ValueError, TypeError) as error:
             message = error.args[0] if isinstance(error, KeyError) and error.args else error
             raise RecipeError("models", f"stage {stage.name!r}: {message}") from error
+    return models
 
 
 def list_values(
@@ -145,7 +169,7 @@ def list_values(
     from shuhari.config.overlay import BUDGETS, SCALARS, WHOLE
     from shuhari.desk.origins import find_origin
 
-    of_run = {*SCALARS, *WHOLE, "claim"} - {*BUDGETS, "micro_batch"}
+    of_run = {*SCALARS, *WHOLE, "claim"} - {*BUDGETS, "micro_batch", "stop_when"}
     shared = next(iter(defaults.values()), EMPTY)
     spread = {k: v for k, v in shared.items() if k.partition(".")[0] in of_run}
     whole = {k: v for k, v in recipe.tree.items() if k in of_run}

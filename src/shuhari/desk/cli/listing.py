@@ -13,7 +13,7 @@ from shuhari.desk.cli.text import NOTHING, format_number, note, print_json, prin
 NOTE = 80  # characters of a reason
 
 
-READS = {"": "--json", "--rm": "--yes", "--rename": "", "--tag": "--untag --json", "--untag": "--tag --json"}
+READS = {"": "--json --size", "--rm": "--yes", "--rename": "", "--tag": "--untag --json", "--untag": "--tag --json"}
 
 
 def runs(
@@ -28,6 +28,7 @@ def runs(
     rename: Annotated[str, typer.Option(metavar="NAME", help="Give the one run of that name another.")] = "",
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Give the chosen runs a tag.")] = None,
     untag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Take a tag from them.")] = None,
+    size: Annotated[bool, typer.Option("--size", help="Show what each takes on disk.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the runs under runs/: recipe, task, date, status, steps, last score.
@@ -40,6 +41,7 @@ def runs(
     from shuhari.lab.plot import name_metric
     from shuhari.store import list_runs, tag_run
     from shuhari.store.listing import STATUSES, read_tags
+    from shuhari.store.space import format_size, measure_size
 
     check_together(ctx, READS)
     if status and status not in STATUSES:
@@ -55,8 +57,10 @@ def runs(
         for r in found:
             tag_run(r.path, tag or (), untag or ())
         found = [replace(r, tags=read_tags(r.path)) for r in found]
+    sizes = [measure_size(r.path) for r in found] if size else []
     if json:
-        print_json([asdict(r) for r in found])
+        listed = [asdict(r) for r in found]
+        print_json([{**r, "bytes": n} for r, n in zip(listed, sizes, strict=True)] if size else listed)
     if not found and words and words[0] in ("rm", "remove", "delete") and words[1:]:
         raise typer.BadParameter(f"runs are removed by an option: shuhari runs {' '.join(words[1:])} --rm",
                                  param_hint=words[0])  # fmt: skip
@@ -77,7 +81,12 @@ def runs(
         steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
         score = "-" if r.score is None else f"{format_number(r.score)} ({name_metric(r.score_name)})"
         rows.append((r.name, r.recipe, r.task, r.date, r.status, steps, score, " ".join(r.tags), _cut(r.note)))
-    print_table(("run", "recipe", "task", "date", "status", "step", "score", "tags", ""), rows)
+    heads: tuple[str, ...] = ("run", "recipe", "task", "date", "status", "step", "score", "tags", "")
+    if size:
+        heads = ("run", "size", *heads[1:])
+        rows = [(row[0], format_size(n), *row[1:]) for row, n in zip(rows, sizes, strict=True)]
+        rows.append(("all", format_size(sum(sizes)), *[""] * (len(heads) - 2)))
+    print_table(heads, rows)
     if rm:
         _remove([r.path for r in found if r.status != "running"], yes)
 

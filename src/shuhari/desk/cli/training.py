@@ -19,7 +19,7 @@ import typer
 
 from shuhari.desk.cli.diagnosing import say_findings
 from shuhari.desk.cli.reading import show_profile
-from shuhari.desk.cli.text import describe, describe_error, format_number, note, print_table, say
+from shuhari.desk.cli.text import describe, describe_error, format_number, make_printable, note, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -64,7 +64,7 @@ def train(
         from shuhari.config.schedules import list_misfits
         from shuhari.desk.cli.dry import dry_run as show_plan
 
-        show_plan(found)
+        show_plan(found, run or _make_path(found, init))
         for problem in [*list_misfits(found), *odd]:
             note(problem)
         return
@@ -171,6 +171,7 @@ def _drive(
     from shuhari.desk.cli.pulse import Pulse
     from shuhari.desk.profile_report import train_profiled
     from shuhari.loop.roles import load_initial
+    from shuhari.loop.stopping import end
     from shuhari.loop.study import train as unprofiled
     from shuhari.store import CheckpointError, StoreError
 
@@ -190,8 +191,11 @@ def _drive(
                 step = int(report["step"])
                 stop.started = True
                 live.show(report)
-                watchers.tell(report)
+                why = watchers.tell(report)
                 pulse.beat(step)
+                if why and not stop.asked:
+                    end(reports, why)
+                    break
                 if stop.asked:
                     break
         except KeyboardInterrupt:
@@ -293,6 +297,8 @@ def show_closing(path: Path) -> None:
     run = Run(path)
     columns, summary = run.metrics(), run.summary or {}
     after, (heads, rows) = read_ends(summary)["after"], tabulate_ends(summary)
+    if why := summary.get("stopped"):
+        say(f"stopped: {make_printable(str(why), 300)}")
     if rows:
         print_table(heads, rows)
     for line in tell_rewards(find_last_stage(run.recipe), after):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -197,6 +198,9 @@ class Service:
             except ValueError as error:
                 hint = "; /v1/completions takes a prompt as it is, without a chat's words" if ask.chat else ""
                 raise Refused(f"{field} cannot be read by this model: {str(error)[:400]}{hint}", field) from None
+            if ask.tools and np.array_equal(ids, await self.worker.encode(text[1:])):
+                what = "tools would not be told: the chat template of this model leaves system messages out"
+                raise Refused(f"{what}; expected a model whose template has them, or no tools", "tools")
         else:
             ids = prompt
         if int(ids.max()) >= size:

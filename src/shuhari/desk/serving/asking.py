@@ -16,7 +16,7 @@ import numpy as np
 
 from shuhari.data import Array, Sampling, is_tokens
 from shuhari.desk.serving.bodies import read_object
-from shuhari.desk.serving.chatting import read_messages
+from shuhari.desk.serving.chatting import read_messages, tells_tools
 from shuhari.desk.serving.refusals import Refused, read_text, show, unknown, wrong
 
 ROWS = 256  # answers to one request: prompts times n
@@ -42,7 +42,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType({  # accepted where th
 class Ask:
     """What a request asks for. `prompts`: texts, token ids [k] int32, or one conversation; `n` answers to each.
     `most`: tokens of an answer, None for as many as fit, 0 for none (with `echo`). `top`: alternatives to each token;
-    None: without log-probabilities. `usage`: a stream ends with the counts of tokens."""
+    None: without log-probabilities. `usage`: a stream ends with the counts of tokens.
+    `tools`: the conversation begins with a system message that tells tools."""
 
     prompts: tuple[Any, ...]
     sampling: Sampling
@@ -54,6 +55,7 @@ class Ask:
     usage: bool
     echo: bool
     chat: bool
+    tools: bool = False
 
 
 def read_body(body: bytes, *, chat: bool) -> dict[str, Any]:
@@ -88,7 +90,8 @@ def read_ask(given: Mapping[str, Any], *, chat: bool) -> Ask:
     usage = _read_options(given, stream)
     most = _read_most(given, chat=chat, least=0 if echo else 1)
     seed = None if "seed" not in given else _whole(given, "seed", 0, -(1 << 63), (1 << 64) - 1)
-    return Ask(prompts, _read_sampling(given, top or 0), n, most, seed, top, stream, usage, echo, chat)
+    tools = chat and tells_tools(given)
+    return Ask(prompts, _read_sampling(given, top or 0), n, most, seed, top, stream, usage, echo, chat, tools)
 
 
 # ---------------------------------------------------------------- fields

@@ -89,6 +89,11 @@ def _read_calls(place: str, value: Any) -> list[str]:
     return texts
 
 
+def tells_tools(given: Mapping[str, Any]) -> bool:
+    """Whether a request has tools that the model is told of, in a system message."""
+    return bool(given.get("tools")) and given.get("tool_choice", "auto") != "none"
+
+
 def _read_tools(given: Mapping[str, Any]) -> str:
     """What the model is told of its tools; "" without any, or where it shall call none."""
     many, choice = given.get("tools", []), given.get("tool_choice", "auto")
@@ -101,7 +106,7 @@ def _read_tools(given: Mapping[str, Any]) -> str:
         if not isinstance(function, dict):
             raise wrong(f"tools[{i}]", tool, "an object with type 'function' and function")
         read_text(f"tools[{i}].function.name", function.get("name"))
-    if not many or choice == "none":
+    if not tells_tools(given):
         return ""
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in many)
     try:

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from math import inf
 
+from shuhari.config.precision import is_half, lacks_correction
 from shuhari.lab.diagnosis.evidence import Evidence, growth, recent, spent_in_stage, spent_per_episode
 from shuhari.lab.diagnosis.rewards import LOOK, is_unsolved
 from shuhari.lab.diagnosis.rule import Rule
 
+ROUNDED = 0.15  # nats a token: 16 bits made 0.05 to 0.07 of models of 135M parameters
 ENDLESS = 10_000  # steps in an environment without one episode that ended
 
 
 def writes_text(e: Evidence) -> bool:
     """where text is sampled"""
     return e.writes_text
+
+
+def is_exact(e: Evidence) -> bool:
+    """where nothing samples or scores in 16 bits"""
+    return not is_half(e.table)
+
+
+def is_uncorrected(e: Evidence) -> bool:
+    """where 16 bits sample or score, and the loss has no correction"""
+    return lacks_correction(e.table)
+
+
+def is_rounded(e: Evidence) -> bool:
+    """where 16 bits sample or score, and the loss has the correction"""
+    return is_half(e.table) and not lacks_correction(e.table)
 
 
 def nothing_ended(e: Evidence) -> bool:
@@ -72,8 +89,30 @@ RULES = (
         recent,
         (0.0, 0.02),
         "the log-probabilities of sampling and of training differ for the same weights: ratios are wrong",
-        "one precision for both (models.policy.dtype, engine), or a correction: part.policy.terms.loss with "
+        "one precision for both (models.policy.dtype, engine.dtype), or a correction: part.policy.terms.loss with "
         "behaviour = \"old\", truncate = 2",
+        when=is_exact,
+        at_once=True,
+    ),
+    Rule(
+        "engine-uncorrected",
+        "engine/gap",
+        recent,
+        (0.0, 0.02),
+        "16 bits round the log-probabilities of sampling, and the loss's ratios take that for a step of the policy",
+        "the correction that a loss of 16 bits has by default: part.policy.terms.loss with behaviour = \"old\", "
+        "truncate = 2; or engine.dtype and models.policy.dtype = \"float32\"",
+        when=is_uncorrected,
+        at_once=True,
+    ),
+    Rule(
+        "engine-rounds",
+        "engine/gap",
+        recent,
+        (0.0, ROUNDED),
+        "the log-probabilities of sampling and of training differ by more than 16 bits usually make them",
+        "engine.dtype = \"float32\"; if it is no smaller then, the two do not have the same weights",
+        when=is_rounded,
         at_once=True,
     ),
     Rule(

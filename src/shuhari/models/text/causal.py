@@ -24,7 +24,7 @@ from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.kernel.registry import register
 from shuhari.models.devices import find_device
 from shuhari.models.readout import Values
-from shuhari.models.text import classifier, pretrained
+from shuhari.models.text import classifier, pretrained, stored
 from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
 from shuhari.models.text.lora import Lora, adapt, merge_adapters, name_under_adapters, save_adapters
@@ -63,7 +63,8 @@ class Causal:
     `chat`: whether a prompt of text is read as one turn of a user, by the model's chat template (not set: as the
     task's `chat` says, else yes if there is a template); `system`: the system message of conversations that have none
     (else the task's). `lora`: train low-rank adapters (and the value head) and nothing else;
-    the extra `lm` has what it needs. Checkpoints hold the base beside the adapters.
+    the extra `lm` has what it needs. What is still as it lies at `path`, a directory or a .gguf file, a checkpoint has
+    by reference, with digests: of adapters it holds these alone.
 
     `gradient_checkpointing`: for the gradient keep only what goes into each layer, and run the layer again: less
     memory, a third more work. `dtype` = `bfloat16`: linear layers score and train in it, over float32 parameters; head,
@@ -324,6 +325,14 @@ class Causal:
         """The weights of a model without adapters by the names that they have under this one's, which stay as they are;
         others as given."""
         return weights if self.lora is None else name_under_adapters(weights, self.module.state_dict())
+
+    def on_disk(self) -> tuple[str, tuple[str, ...]]:
+        """(path, names of the weights that lie there as they are); none of what was made from scratch, merged
+        (adapters, a run) or fetched, which a checkpoint has by value."""
+        if not self.path or not pretrained.lies_at(Path(self.path).expanduser()):
+            return "", ()
+        names = (n for n in self.module.state_dict() if n.partition(".")[0] in (stored.BASE, stored.HEAD))
+        return self.path, tuple(n for n in names if ".lora_" not in n)
 
     # ---------------------------------------------------------------- from scratch
 

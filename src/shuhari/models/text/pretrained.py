@@ -117,6 +117,19 @@ def find_digest(lm: Any) -> str:
     return digest.hexdigest()
 
 
+def lies_at(place: Path) -> bool:
+    """Whether the weights of a model lie at a path as they are: a directory of a model, or a .gguf file."""
+    if place.suffix == ".gguf" and place.is_file():
+        return True
+    return (place / "config.json").is_file() and not (place / "adapter_config.json").exists()
+
+
+def read_weights(path: str) -> dict[str, torch.Tensor]:
+    """The weights of the model at a path, by their names in a checkpoint, without adapters. Raises as `load`."""
+    lm, _ = load(path)
+    return stored.name_weights(lm)
+
+
 def load_head(value: Any, file: Path) -> None:
     """Load a linear value head from its file; ValueError where it is another's."""
     from safetensors import SafetensorError

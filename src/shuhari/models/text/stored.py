@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from shuhari.data import EMPTY, nearest
 from shuhari.models.text.lora import Lora, adapt, merge_adapters
 from shuhari.store import Run, StoreError
+from shuhari.store.names import BASED
 from shuhari.store.schema import FILE
+from shuhari.store.tensors import find_digest
 
 ROLE = "policy"
 BASE, HEAD = "base", "head"  # what the names of a language model's weights begin with in a checkpoint
@@ -51,7 +53,8 @@ def read_run(place: Path, load: Callable[[Path], tuple[Any, Text]]) -> tuple[Any
                          f"{Path.cwd()}): put it there again")  # fmt: skip
     lm, text = load(there)
     weights = {name: x for name, x in saved[role].items() if name.partition(".")[0] in (BASE, HEAD)}
-    return _fit(lm, weights, table, f"the weights of the run {place}", there), text
+    based = tree.get(BASED, EMPTY).get(role, EMPTY).get("digests", EMPTY)
+    return _fit(lm, weights, based, table, f"the weights of the run {place}", there), text
 
 
 def _find_table(recipe: Mapping[str, Any], role: str) -> dict[str, Any]:
@@ -68,8 +71,28 @@ def _find_table(recipe: Mapping[str, Any], role: str) -> dict[str, Any]:
     return table
 
 
-def _fit(lm: Any, weights: Mapping[str, Any], table: Mapping[str, Any], what: str, base: Path) -> Any:
-    """The base with the weights in it. ValueError where they are of another model."""
+def _find_parts(lm: Any) -> dict[str, Any]:
+    """The parts of a language model whose weights a checkpoint has: a head that is tied to the embeddings is none."""
+    head = lm.get_output_embeddings()
+    tied = head.weight is lm.get_input_embeddings().weight and "bias" not in head.state_dict()
+    return {BASE: lm.base_model} if tied else {BASE: lm.base_model, HEAD: head}
+
+
+def name_weights(lm: Any) -> dict[str, Any]:
+    """The weights of a language model by the names that they have in a checkpoint."""
+    states = {at: part.state_dict() for at, part in _find_parts(lm).items()}
+    return {
+        f"{at}.{name}": x
+        for at, state in states.items()
+        for name, x in state.items()
+    }
+
+
+def _fit(
+    lm: Any, weights: Mapping[str, Any], based: Mapping[str, str], table: Mapping[str, Any], what: str, base: Path
+) -> Any:
+    """The base with the weights in it, and those of its own that `based` has, name -> digest. ValueError where they are
+    of another model."""
     first = next((name for name in weights if ".lora_A." in name), "")
     if first:
         given: Mapping[str, Any] = table.get("lora") or EMPTY
@@ -78,16 +101,11 @@ def _fit(lm: Any, weights: Mapping[str, Any], table: Mapping[str, Any], what: st
         if lora.rank != len(weights[first]):
             raise ValueError(f"{what}: adapters of rank {len(weights[first])}, and its recipe says {lora.rank}")
         adapt(lm, lora)
-    head = lm.get_output_embeddings()
-    parts = {BASE: lm.base_model}
-    if head.weight is not lm.get_input_embeddings().weight or "bias" in head.state_dict():
-        parts[HEAD] = head
-    states = {at: part.state_dict() for at, part in parts.items()}
-    own = {
-        f"{at}.{name}": x
-        for at, state in states.items()
-        for name, x in state.items()
-    }
+    own = name_weights(lm)
+    if changed := [k for k, digest in based.items() if k not in own or find_digest(own[k]) != digest]:
+        differ = f"{len(changed)} of the weights that the run has by reference differ, such as {min(changed)}"
+        raise ValueError(f"{what} do not fit its base {base}, which has changed since: {differ}")
+    weights = {**{k: own[k] for k in based}, **weights}
     wrong = [k for k in own.keys() & weights.keys() if own[k].shape != weights[k].shape]
     if wrong:
         k = min(wrong)
@@ -96,7 +114,7 @@ def _fit(lm: Any, weights: Mapping[str, Any], table: Mapping[str, Any], what: st
     if apart := own.keys() ^ weights.keys():
         raise ValueError(f"{what} do not fit its base {base}, which has changed since: {len(apart)} of them differ, "
                          f"such as {min(apart)}")  # fmt: skip
-    for at, part in parts.items():
+    for at, part in _find_parts(lm).items():
         part.load_state_dict({k.removeprefix(f"{at}."): x for k, x in weights.items() if k.startswith(f"{at}.")})
     if first:
         lm = merge_adapters(lm)

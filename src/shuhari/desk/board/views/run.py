@@ -42,6 +42,8 @@ SHOWN = MappingProxyType({  # rule of the diagnosis -> the rollouts that show it
     "gradient-not-finite": LAST,
     "gradient-zero": LAST,
     "engine-differs": RATIO,
+    "engine-uncorrected": RATIO,
+    "engine-rounds": RATIO,
     "clips-too-much": RATIO,
     "moves-too-far": RATIO,
     "moves-in-leaps": RATIO,

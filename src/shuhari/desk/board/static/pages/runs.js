@@ -51,8 +51,8 @@ export async function show(main, query, { signal }) {
     }
     if (changed) showActs();
     HEADS.forEach(([key], i) => key && heads[i].setAttribute("aria-sort", key !== state.order ? "none" : state.down ? "descending" : "ascending"));
-    const told = JSON.stringify([found.total, found.pending, state]);
-    if (foot.dataset.told !== told) { foot.dataset.told = told; fill(foot, summary(found), pager(found)); }
+    const told = JSON.stringify([found.total, found.pending, found.left_out, state]);
+    if (foot.dataset.told !== told) { foot.dataset.told = told; fill(foot, summary(found), found.left_out && h("span", {}, found.left_out), pager(found)); }
   }
   const again = () => refresh().catch((error) => { if (!signal.aborted) tell(error.message, true); });
   function change(some) {

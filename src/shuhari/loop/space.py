@@ -1,0 +1,138 @@
+"""How large the checkpoints of a run will be, and whether there is room for them, before its first step.
+
+Counted are weights and what an optimiser remembers of them, two numbers for each that is trained, as AdamW's. Left out:
+replay, whose blocks are shared between checkpoints, and all that is small.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shuhari.config.stage import Components, Role, walk_learners
+from shuhari.loop.based import Start
+from shuhari.ports import Model, ability
+from shuhari.store.files import StoreError
+from shuhari.store.space import format_size, measure_free
+
+LARGE, SHARE = 2**30, 0.1  # bytes, and of what is free: what is told as a run begins
+MEMORY = 2  # numbers that an optimiser keeps for each that it trains
+FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes of a model: `trained`, `fixed`, which nothing moves and no file has, and `lent`, which lie at its path."""
+
+    trained: int
+    fixed: int = 0
+    lent: int = 0
+
+    def count(self, *, optimisers: int, moves: bool) -> int:
+        """Those of a checkpoint, with what the optimisers that train it remember."""
+        if not (moves or optimisers):
+            return self.fixed + (0 if self.lent else self.trained)
+        return self.fixed + self.trained * (1 + MEMORY * optimisers)
+
+
+@dataclass(frozen=True)
+class Room:
+    """`each`: bytes of a checkpoint, about; `kept`: how many of them stay on disk; `free`: bytes."""
+
+    each: int
+    kept: int
+    free: int
+
+    def __str__(self) -> str:
+        return f"checkpoints {format_size(self.each * self.kept)} ({self.kept} kept), free {format_size(self.free)}"
+
+
+def measure_model(model: Model, start: Start | None) -> Size:
+    """Of one that has been built."""
+    module, lent = model.module, start.digests if start else {}
+    moved = {name for name, p in module.named_parameters() if p.requires_grad}
+    sizes = {name: x.numel() * x.element_size() for name, x in module.state_dict().items()}
+    return Size(
+        trained=sum(size for name, size in sizes.items() if name in moved),
+        fixed=sum(size for name, size in sizes.items() if name not in moved and name not in lent),
+        lent=sum(size for name, size in sizes.items() if name in lent),
+    )
+
+
+def read_size(model: Any) -> Size | None:
+    """Of a language model that would be loaded from a directory, by the headers of its files; None if they do not
+    tell."""
+    from shuhari.models.text.folder import check_weights
+
+    place = Path(ability(model, "path")).expanduser()
+    try:
+        shapes = check_weights(place, "model")
+    except (ValueError, OSError):
+        return None
+    whole = sum(_multiply(shape) for shape in shapes.values()) * FLOAT
+    if (lora := ability(model, "lora")) is None:
+        return Size(trained=whole, lent=whole)
+    layers = [s for name, s in shapes.items() if len(s) == 2 and _adapts(name.removesuffix(".weight"), lora.targets)]
+    return Size(trained=sum(lora.rank * sum(shape) for shape in layers) * FLOAT, lent=whole)
+
+
+def _adapts(name: str, targets: Collection[str]) -> bool:
+    """Whether a layer gets adapters: all but the embeddings and the head, or those that are named."""
+    if targets:
+        return f".{name}".endswith(tuple(f".{t}" for t in targets))
+    return not name.rpartition(".")[2].startswith(("embed", "lm_head", "wte", "wpe"))
+
+
+def _multiply(shape: Iterable[int]) -> int:
+    out = 1
+    for n in shape:
+        out *= n
+    return out
+
+
+def find_room(stages: Sequence[Components], sizes: Mapping[str, Size], path: Path) -> Room:
+    """What the largest checkpoint of these stages is about, by the sizes of the models that roles play."""
+    trained, moved, seen = Counter[str](), set[str](), dict[int, Any]()
+    for stage in stages:
+        moved |= stage.follows.keys()
+        for _, learner in walk_learners(stage.learners):
+            parts = () if id(learner) in seen else ability(learner, "parts").values()
+            seen[id(learner)] = learner  # each stage's remembers what it did, to the end of the run
+            for part in parts:
+                trained.update(part.trains)
+    roles: dict[str, Role] = {}
+    for stage in stages:
+        roles |= stage.models
+    heads = {name: role.same_as or name for name, role in roles.items()}  # whose weights they are
+    moved = {heads.get(name, name) for name in moved}
+    optimisers = {
+        head: sum(n for name, n in trained.items() if heads.get(name, name) == head)
+        for head in heads.values()
+    }
+    total = 0
+    for name, role in roles.items():
+        if heads[name] == name and (size := sizes.get(name) or sizes.get(role.init)) is not None:
+            total += size.count(optimisers=optimisers[name], moves=name in moved)
+    names = {stage.name.partition(" ")[0] for stage in stages}
+    kept = stages[-1].store.keep + len(names) - 1  # the end of each stage that another one follows
+    return Room(total, kept, measure_free(path / "checkpoints"))
+
+
+def check_room(
+    stages: Sequence[Components], models: Mapping[str, Model], starts: Mapping[str, Start | None], path: Path, *,
+    new: bool,
+) -> None:  # fmt: skip
+    """Say what the checkpoints of a run will take where that is much. StoreError where there is no room: for those that
+    are kept and the one that is being written, of a run that goes on for that one."""
+    room = find_room(stages, {name: measure_model(model, starts.get(name)) for name, model in models.items()}, path)
+    needed = room.each * (room.kept + 1 if new else 1)
+    if needed > room.free:
+        what = f"{path} has no room for its checkpoints: {room}; {format_size(needed)} are needed, as the new one is "
+        hint = "free some space, give --run on another disk, keep fewer (store.keep=1), or train adapters "
+        raise StoreError(f"{what}written before an old one goes", f"{hint}(models.policy.lora.rank=8)")
+    if room.each * room.kept > min(LARGE, SHARE * room.free):
+        logging.getLogger("shuhari").info("%s", room)

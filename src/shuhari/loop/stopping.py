@@ -1,0 +1,94 @@
+"""How a run ends before its budget is spent: `Stop`, which whoever is called with reports may raise, and `stop_when`.
+
+A run that was stopped is complete, with a note of why, and was saved as it stood after its last step: what goes on from
+there has the bits of a run that was never stopped. Scores that were not due then are measured once it is saved.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from shuhari.config.overlay import RecipeError
+from shuhari.config.stage import Components
+from shuhari.data import Info
+from shuhari.loop.progress import Progress
+from shuhari.store import Run as Stored
+from shuhari.store import Store
+
+ASKED = "a callback asked for it"
+
+
+class Stop(Exception):
+    """Raised in a callback (`progress`, `observe`) ends the run after the step at hand: it is saved and complete, with
+    the text as the note of why, as `shuhari.Stop("good enough")`."""
+
+    def __str__(self) -> str:
+        return super().__str__() or ASKED
+
+
+def end(reports: Iterator[Info], why: str) -> None:
+    """End the run whose reports these are after the last one that it gave."""
+    with suppress(StopIteration, Stop):
+        reports.throw(Stop(why))  # type: ignore[attr-defined]
+
+
+def look(progress: Progress, report: Mapping[str, Any]) -> str:
+    """Whether `stop_when` of the stage ends it with this report, which is then noted. What is to be told of it: of a
+    metric that the first report lacks, the nearest one; else ""."""
+    stop = progress.stage.stop
+    if stop is None:
+        return ""
+    if why := stop.ask(report, progress.seen):
+        progress.ended = why
+    elif progress.steps == 1 and stop.metric not in report and not stop.metric.startswith("evaluate/"):
+        known = [name for name, x in report.items() if isinstance(x, int | float)]
+        return f"stop_when: {stop.explain_missing(known)} (others may be reported later)"
+    return ""
+
+
+def check_measured(stage: Components, scores: Mapping[str, float]) -> None:
+    """RecipeError where `stop_when` is of a held-out number that the first evaluation of the stage has not found."""
+    stop, known = stage.stop, [f"evaluate/{name}" for name in scores]
+    if stop is not None and stop.metric.startswith("evaluate/") and known and stop.metric not in known:
+        raise RecipeError("stop_when", stop.explain_missing(known))
+
+
+def name_condition(stage: Components) -> str:
+    """Under what a stage was to end: a run that goes on under another is not at its end any more."""
+    return json.dumps([stage.stop.text if stage.stop else "", dict(stage.budget)], sort_keys=True)
+
+
+def write_end(progress: Progress) -> dict[str, Any]:
+    """How a stage was ended before its budget was spent, for a checkpoint; nothing where it was not."""
+    state: dict[str, Any] = {"seen": dict(progress.seen)} if progress.seen else {}
+    if progress.ended:
+        state |= {"why": progress.ended, "all": progress.halted, "under": name_condition(progress.stage)}
+    return state
+
+
+def read_end(progress: Progress, saved: Mapping[str, Any], *, anew: bool) -> None:
+    """The inverse. What ended the stage counts only under the same condition and budget, and not where the run goes on
+    `anew` from there."""
+    progress.seen = dict(saved.get("seen", {}))
+    if not anew and saved.get("under") == name_condition(progress.stage):
+        progress.ended, progress.halted = saved["why"], saved["all"]
+
+
+def is_stop(key: str) -> bool:
+    """Whether a dotted key says when a run, or a stage of it, ends early: a run may go on under another."""
+    return key.rpartition(".")[2] == "stop_when"
+
+
+def reopen(path: Path) -> bool:
+    """Have a run that was stopped go on, with what is left of its budget; False where it was not."""
+    if not Stored(path).get("stopped"):
+        return False
+    with Store.open(path) as store:
+        store.set(complete=False, stopped="", goes_on=store.step)
+    logging.getLogger("shuhari").info("%s goes on from step %s", path, store.step)
+    return True
