@@ -41,11 +41,12 @@ class Evaluation:
     """When and how a run is measured: every `every` steps (0: at the ends only), `n` problems of `split` greedily (all,
     where it has fewer; 0: nothing is played), and `samples` draws each for the mean and pass@k where that is above 1.
 
-    `measure`: the reward that is read (default: the first of `score`, `task` and `reward`, the weighted sum, that there
-    is); `solved`: from which value a sample counts as solved; `tail`: shares in (0, 1), for a quantile of the episodes
-    and the mean of those below it. `watch`: so many further problems of the split, behind those, on whose scores a rule
-    that waits for a `plateau` acts, so that what is reported was chosen by nothing (0: it acts on what is reported).
-    `fresh`: each evaluation samples with noise of its own. `task`: what is tested, where that is not what is trained.
+    `measure`: the reward that is read (default: `score`, of environments `task`, if it is trained or nothing else is;
+    else the one reward that is trained, or `reward`, their weighted sum); `solved`: from which value a sample counts as
+    solved; `tail`: shares in (0, 1), for a quantile of the episodes and the mean of those below it. `watch`: so many
+    further problems of the split, behind those, on whose scores a rule that waits for a `plateau` acts, so that what is
+    reported was chosen by nothing (0: it acts on what is reported). `fresh`: each evaluation samples with noise of its
+    own. `task`: what is tested, where that is not what is trained.
     `more`: further ways to play, reported as `<name>.<score>`; `metrics`: numbers beside the scores of episodes, as
     `<name>.<number>`."""
 

@@ -14,7 +14,7 @@ from shuhari.config.evaluation import Evaluation
 from shuhari.data import EMPTY
 from shuhari.loop.evaluation import Played, count_held_out, play_models, score_recorded
 from shuhari.loop.opening import open_checkpoint
-from shuhari.loop.outcomes import Outcomes, name_measure
+from shuhari.loop.outcomes import Outcomes
 from shuhari.store.listing import find_tested
 
 
@@ -71,8 +71,9 @@ def measure(
         found = play_models(ctx, used, rollout)
         recorded = score_recorded(ctx, used, opened.stage.learners)
         outcomes = Outcomes([], np.zeros(0), None) if found.outcomes is None else found.outcomes
-        name, problems = name_measure(used.measure, ctx.reward_names), tuple(dict.fromkeys(ctx.problems))
-        return Measured(outcomes, used, name, ctx.step, problems, recorded, count_held_out(ctx, used), found.ways,
+        problems = tuple(dict.fromkeys(ctx.problems))
+        count = count_held_out(ctx, used)
+        return Measured(outcomes, used, outcomes.measure, ctx.step, problems, recorded, count, found.ways,
                         found.numbers, dict(over))  # fmt: skip
 
 

@@ -193,7 +193,15 @@ def compare(
 
     Example: shuhari compare a-s0,a-s1,a-s2,a-s3,a-s4 b-s0,b-s1,b-s2,b-s3,b-s4 --png a-b.png
     """
-    from shuhari.desk.comparison import GREEDY, check_same_task, compare_seeds, find_axis, list_caveats, name_arms
+    from shuhari.desk.comparison import (
+        GREEDY,
+        check_same_task,
+        compare_seeds,
+        find_axis,
+        list_caveats,
+        list_measures,
+        name_arms,
+    )
     from shuhari.lab.plot import KINDS, name_metric, plot_comparison
     from shuhari.store import metrics
 
@@ -217,13 +225,17 @@ def compare(
     }
     single = all(len(paths) == 1 for paths in arms.values())
     single = single and (metric in (GREEDY, "held-out") or metric.startswith(f"{GREEDY}."))
-    measure, equal = "", False
+    read = list_measures(arms)
+    measure, equal = read[0] if len(read) == 1 else "", False
     if single:
         measure, equal, found = _compare_problems(arms, n, metric.removeprefix(GREEDY).partition(".")[2])
     else:
         with _explain():
             found = compare_seeds(arms, columns, metric)
     caveats = list_caveats(found, single, equal)
+    if not single and len(read) > 1 and name_metric(metric, "?") != metric:
+        caveats.append(f"these runs read different rewards as {metric} ({', '.join(read)}): compare one that all have, "
+                       f"such as --metric {GREEDY}.{read[0]}")  # fmt: skip
     if single and (others := _list_untold(arms, measure)):
         caveats.append(f"compared is {measure!r}; trained is {' and '.join(map(repr, others))}: "
                        f"--metric {GREEDY}.{others[0]} compares that")  # fmt: skip
@@ -231,7 +243,7 @@ def compare(
     before = png.with_suffix(png.suffix or ".png").exists()
     named = {label: columns[arm] for arm, label in name_arms(arms).items()}
     word, over = (
-        name_metric(metric),
+        name_metric(metric, measure),
         find_axis(
             columns,
             [
@@ -283,17 +295,22 @@ def _list_untold(arms: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
 def _compare_problems(
     arms: Mapping[str, Sequence[Path]], n: int | None, name: str
 ) -> tuple[str, bool, dict[str, dict[str, Any]]]:
-    """(the reward compared: `name`, or what evaluation reads; whether two arms differ by the same on every problem;
+    """(the reward compared: `name`, or what evaluation reads of all, the task's own where they read different ones that
+    all have; whether two arms differ by the same on every problem;
     each single run evaluated greedily, with differences over problems, paired where they are the same problems)."""
     from shuhari.desk.comparison import FEWEST, compare_with_first
 
     settings = {"samples": 1, **({} if n is None else {"n": n})}
     tasks: dict[str, Any] = {}
     found: dict[str, tuple[list[float], list[Any]]] = {}
-    measure = name
+    every = {arm: _measure(paths[0], None, settings, tasks, further=False) for arm, paths in arms.items()}
+    read = list(dict.fromkeys(measured.measure for measured in every.values()))
+    shared = ["score", "task"] if len(read) > 1 else []
+    measure = name or next((one for one in shared if all(
+        one == m.measure or one in m.outcomes.rewards for m in every.values())), read[0])  # fmt: skip
     for arm, paths in arms.items():
-        measured = _measure(paths[0], None, settings, tasks, further=False)
-        outcomes, measure = measured.outcomes, measure or measured.measure
+        measured = every[arm]
+        outcomes = measured.outcomes
         known = {**outcomes.rewards, measured.measure: outcomes.greedy}
         if measure not in known:
             message = f"{paths[0]} grades no {measure!r}; {nearest(measure, known)}"

@@ -295,7 +295,7 @@ def show_closing(path: Path) -> None:
     after, (heads, rows) = read_ends(summary)["after"], tabulate_ends(summary)
     if rows:
         print_table(heads, rows)
-    for line in tell_rewards(find_last_stage(run.recipe), after):
+    for line in tell_rewards(find_last_stage(run.recipe), after, str(summary.get("measure") or "")):
         say(line)
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
