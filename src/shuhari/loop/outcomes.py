@@ -169,8 +169,8 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
 
 def name_measure(measure: str, graded: Container[str], weights: Mapping[str, Number] = EMPTY) -> str:
     """The reward that is read: `measure`; by default the task's own, the first of `score` and `task` that is graded, if
-    either of them has one of the `weights`, or nothing has; else what is trained in its place, the one name of weight 1,
-    or "reward", the weighted sum."""
+    either of them has one of the `weights`, or nothing has; else what is trained in its place, the one name, of weight
+    1, or "reward", the weighted sum."""
     own = next((n for n in OWN if n in graded), "reward")
     trained = [name for name, weight in weights.items() if _weighs(weight)]
     if measure or not trained or not set(trained).isdisjoint(OWN):
@@ -182,7 +182,8 @@ def _weighs(weight: Number) -> bool:
     """Whether a weight is ever another than 0."""
     if not isinstance(weight, Ramp):
         return weight != 0
-    return any(x not in (None, 0) for x in (weight.start, weight.to, *(value for _, value in weight.steps)))
+    values = [weight.start, weight.to or 0.0, *dict(weight.steps).values()]
+    return any(x != 0 for x in values)
 
 
 def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int) -> tuple[Any, list[int]]:
@@ -219,7 +220,7 @@ def _choose(batch: Batch, measure: str, ctx: Context) -> tuple[str, Tensor]:
     if bool(found.isnan().all()):
         return name, outcome
     what = "the weighted sum of rewards" if name == "reward" else f"the reward {name!r}"
-    ctx.problems.append(f"[evaluate] {what}, which is trained, grades no held-out answer: {own!r} is read")
+    ctx.problems.append(f"[evaluate] {what} grades no held-out answer: {own!r} is read in its place")
     return own, found
 
 
