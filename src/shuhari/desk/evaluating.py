@@ -172,7 +172,8 @@ def _open_run(host: Named, asked: Asked) -> Iterator[tuple[Context, Evaluation, 
 
 @contextmanager
 def open_bare(asked: Asked, sampling: Sampling | None = None) -> Iterator[tuple[Context, Evaluation, Any]]:
-    """(a context without models, an evaluation, a rollout) for a task. RecipeError where none is given."""
+    """(a context without models, an evaluation, a rollout) for a task; `sampling`: over which that of the settings lies.
+    RecipeError where no task is given."""
     if asked.task is None:
         raise RecipeError("task", "which problems? Give --task, such as file/problems.jsonl or arithmetic (`shuhari "
                           "tasks` lists them), or a run beside the model")  # fmt: skip
@@ -187,12 +188,13 @@ def open_bare(asked: Asked, sampling: Sampling | None = None) -> Iterator[tuple[
             lay(tables[section], nest(path[len(section) :], leaf), "--set", {})
     made, (tested, sampled) = Settings(), tables.values()
     used = made.make(Evaluation, {**ALONE, **tested}, "evaluate", "[evaluate]")
-    drawn = made.make(Sampling, sampled, "rollout.sampling", "[rollout.sampling]") if sampled else sampling
+    drawn = made.make(Sampling, sampled, "rollout.sampling", "[rollout.sampling]")
+    drawn = replace(sampling or Sampling(), **{name: getattr(drawn, name) for name in sampled})
     text = asked.task.spaces() is None and play_environment(asked.task) is None
     rollout = make_component("rollout", {"use": "single" if text else "episode"})
     ctx = Context(0, asked.task, make_component("engine", {"use": "local"}), MICRO_BATCH)
     try:
-        ctx.rollout, ctx.sampling = rollout, drawn or Sampling()
+        ctx.rollout, ctx.sampling = rollout, drawn
         _grade_by(ctx, asked.task, rollout, asked)
         ctx.open({"evaluate": (rollout, asked.task)}, ctx.rewards.values())
         yield ctx, replace(used, **asked.settings), rollout
