@@ -151,6 +151,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "evaluate/turns": ("and calls of the policy", "calls"),
         "evaluate/greedy.<reward>": ("`greedy` of each graded name, where there are several", "as the reward"),
         "evaluate/mean.<reward>": ("`mean` of each", "as the reward"),
+        "evaluate/pass@<k>.score": ("`pass@<k>` of the task's own score, where another reward is read", "share"),
         "evaluate/quantile@<a>": ("the value that a share a of the episodes does not exceed", "as the reward"),
         "evaluate/quantile@<a>.<reward>": ("of each graded name", "as the reward"),
         "evaluate/cvar@<a>": ("the mean of the lowest share a of the episodes", "as the reward"),

@@ -172,8 +172,8 @@ def _open_run(host: Named, asked: Asked) -> Iterator[tuple[Context, Evaluation, 
 
 @contextmanager
 def open_bare(asked: Asked, sampling: Sampling | None = None) -> Iterator[tuple[Context, Evaluation, Any]]:
-    """(a context without models, an evaluation, a rollout) for a task; `sampling`: over which that of the settings lies.
-    RecipeError where no task is given."""
+    """(a context without models, an evaluation, a rollout) for a task; `sampling`: over which that of the settings
+    lies. RecipeError where no task is given."""
     if asked.task is None:
         raise RecipeError("task", "which problems? Give --task, such as file/problems.jsonl or arithmetic (`shuhari "
                           "tasks` lists them), or a run beside the model")  # fmt: skip

@@ -103,9 +103,15 @@ class Outcomes:
         return {name: x for name, x in found.items() if name.startswith("pass@")}
 
     def count_shares(self) -> dict[str, int]:
-        """{"greedy": how many problems it is the mean of} where each of them has a score in [0, 1]; else nothing."""
-        known = self.greedy[~np.isnan(self.greedy)]
-        return {"greedy": len(known)} if len(known) and ((known >= 0) & (known <= 1)).all() else {}
+        """{"greedy": how many problems it is the mean of} if each of them has a number in [0, 1]; the same of
+        `greedy.score`, if that is another."""
+        own = self.rewards.get("score") if self.measure not in ("", "score") else None
+        out = {}
+        for name, x in {"greedy": self.greedy, **({} if own is None else {"greedy.score": own})}.items():
+            known = x[~np.isnan(x)]
+            if len(known) and ((known >= 0) & (known <= 1)).all():
+                out[name] = len(known)
+        return out
 
     def parts(self) -> dict[str, Outcomes]:
         """The outcomes of each task, where there are several."""

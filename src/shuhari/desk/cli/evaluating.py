@@ -215,7 +215,8 @@ def _say_several(found: Mapping[str, Found]) -> None:
     )
     rows = []
     for name in names:
-        rows.append((name, _name_reward(name, first), *(_spell_estimate(one.get(name)) for _, _, one in found.values())))
+        cells = [_spell_estimate(estimates.get(name)) for _, _, estimates in found.values()]
+        rows.append((name, _name_reward(name, first), *cells))
     used = first.used
     title = f"split {used.split}, {len(first.outcomes.ids)} problems, {used.samples} sample{'s' * (used.samples > 1)}"
     print_table(("held-out", "reward", *found), rows, title)
