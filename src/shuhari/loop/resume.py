@@ -151,7 +151,8 @@ def commit_measured(run: Resumable) -> dict[str, Any]:
     spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
     run.info = {"step": ctx.step, "stage": run.stage.name, **evaluated, **spent}
     commit_step(run, checkpoint=True, ends=True)
-    return {**run.info, "seconds": run.progress.seconds(), "problems": tuple(ctx.problems)}
+    told = {"measure": run.scores.reads} if run.scores.reads else {}
+    return {**run.info, "seconds": run.progress.seconds(), **told, "problems": tuple(ctx.problems)}
 
 
 def _keep_start(run: Resumable) -> None:

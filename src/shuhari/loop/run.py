@@ -191,7 +191,7 @@ class Run:
         reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
         commit_step(self, checkpoint=over or bool(evaluated), ends=over)
-        told = {"measure": self.scores.reads} if evaluated and self.scores.reads else {}
+        told = {"measure": self.scores.reads} if (evaluated or between) and self.scores.reads else {}
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, **told, "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
