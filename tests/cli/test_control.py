@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import shuhari as library
 from small_runs import PPO
 
 TINY = PPO.replace("steps = 8", "steps = 2") + "[evaluate]\nn = 3\nsettings = {max_steps = 30}\n"
@@ -32,6 +33,12 @@ def test_a_run_of_control(shuhari, run: Path) -> None:
     assert "(held-out task)" in shuhari("runs").out
     evaluated = shuhari("eval", "a", "--samples", 2)
     assert evaluated.code == 0 and "mean" in evaluated.out and "pass@" not in evaluated.out
+    policy = library.load("runs/a")
+    limit = {"evaluate.settings.max_steps": 30}
+    alone = json.loads(shuhari("eval", "a", "-n", 3, "--json").out)
+    for given in (None, policy.task):
+        found = policy.evaluate(given, n=3, **limit)
+        assert found["greedy"] == alone["greedy"]["value"], "the same episodes, of the same seed"
     asked = shuhari("eval", "a", "--samples", 2, "-k", 2, "--json")
     assert json.loads(asked.out)["measure"] == "task" and "pass@2" in json.loads(asked.out)
 

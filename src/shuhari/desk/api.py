@@ -257,7 +257,7 @@ class LoadedPolicy:
         counts = {"samples": samples, **({} if n is None else {"n": n})}
         asked = Asked(self.task if made is None else made, None if reward is None else make_graders(reward),
                       settings=counts, over=settings)  # fmt: skip
-        with open_bare(asked, self.sampling) as (ctx, used, rollout):
+        with open_bare(asked, replace(self.sampling, epsilon=0.0)) as (ctx, used, rollout):
             found = measure_model(self.model, ctx, used, rollout, -1, "the policy")
         for problem in found.problems:
             logging.getLogger("shuhari").warning("%s", problem)
