@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import shuhari as library
 from small_runs import PPO
 
 TINY = PPO.replace("steps = 8", "steps = 2") + "[evaluate]\nn = 3\nsettings = {max_steps = 30}\n"
@@ -18,7 +19,7 @@ def run(shuhari, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("tiny.toml").write_text(TINY)
     done = shuhari("train", "tiny.toml", "--run", "runs/a", "--no-rehearsal")
     assert done.code == 0, done.err
-    assert ["held-out", "chance", "before", "after", "change"] in map(str.split, done.out.splitlines())
+    assert ["held-out", "reward", "chance", "before", "after", "change"] in map(str.split, done.out.splitlines())
     return tmp_path / "runs" / "a"
 
 
@@ -27,10 +28,17 @@ def test_a_run_of_control(shuhari, run: Path) -> None:
     assert 1 <= chance["greedy"] == chance["length"] <= 30
     shown = shuhari("show", "a").out
     (row,) = [line.split() for line in shown.splitlines() if line.split()[:1] == ["greedy"]]
-    assert row[1] == f"{chance['greedy']:.4g}" and "return" in shown and "reward" not in shown.partition("also")[0]
-    assert "held-out)" in shuhari("runs").out
+    assert row[1:3] == ["task", f"{chance['greedy']:.4g}"] and "return" in shown
+    assert shown.partition("also")[0].count("reward") == 1, "the reward of a held-out score, and no curve"
+    assert "(held-out task)" in shuhari("runs").out
     evaluated = shuhari("eval", "a", "--samples", 2)
     assert evaluated.code == 0 and "mean" in evaluated.out and "pass@" not in evaluated.out
+    policy = library.load("runs/a")
+    limit = {"evaluate.settings.max_steps": 30}
+    alone = json.loads(shuhari("eval", "a", "-n", 3, "--json").out)
+    for given in (None, policy.task):
+        found = policy.evaluate(given, n=3, **limit)
+        assert found["greedy"] == alone["greedy"]["value"], "the same episodes, of the same seed"
     asked = shuhari("eval", "a", "--samples", 2, "-k", 2, "--json")
     assert json.loads(asked.out)["measure"] == "task" and "pass@2" in json.loads(asked.out)
 

@@ -58,16 +58,24 @@ def test_cells_keep_the_last_score_and_name_what_is_there(tmp_path: Path) -> Non
     assert first == {"step": "1/4", "stage": "main", "reward": "0.5", "held-out": "0.25", "KL": "0.01"}
     later = {**base, "step": 2, "seconds": 2.0, "spent/tokens": 30, "spent/decisions": 30, "spent/steps": 2}
     second = live.format_cells({**later, "reward/mean": 0.75, "policy/entropy": 2.0})
-    assert (second["reward"], second["held-out"], second["entropy"], second["tokens/s"]) == ("0.75", "0.25", "2", "20")
+    assert (second["reward"], second["entropy"], second["tokens/s"]) == ("0.75", "2", "20")
+    assert not any(label.startswith("held-out") for label in second), "a line has the score of its own step"
     assert second["ETA"] == "0:02"
+    named = live.format_cells({**later, "step": 3, "evaluate/greedy": 0.5, "measure": "maths"})
+    assert named["held-out maths"] == "0.5" and list(named)[:4] == ["step", "stage", "reward", "held-out maths"]
+    live.panel = object()  # a panel keeps it, and says of when it is
+    kept = live.format_cells({**later, "step": 4})
+    assert kept["held-out maths, step 3"] == "0.5" and "held-out maths" not in kept
 
 
 def test_a_stage_begins_without_the_last_one_s_numbers_and_tells_of_what_was_not_graded(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE)
     live = Live(load(tmp_path / "tiny.toml"), tmp_path)
+    live.panel = object()
     live.format_cells({**report("warm-up", 1.0), "step": 1, "policy/loss/nll": 2.5, "evaluate/greedy": 0.25})
     cells = live.format_cells({**report("rl", 2.0), "step": 2, "reward/mean": 0.5, "rollout/ungraded": 0.125})
-    assert (cells["reward"], cells["held-out"], cells["ungraded"]) == ("0.5", "0.25", "12%") and "loss" not in cells
+    scored = cells["held-out, step 1"]
+    assert (cells["reward"], scored, cells["ungraded"]) == ("0.5", "0.25", "12%") and "loss" not in cells
 
 
 def test_on_a_terminal_one_panel_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:

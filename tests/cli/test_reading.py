@@ -42,7 +42,9 @@ def test_show(shuhari, home: Path) -> None:
     assert [float(r["reward/mean"]) for r in rows] == metrics["reward/mean"]
     assert [r["evaluate/greedy"] == "" for r in rows] == [v is None for v in metrics["evaluate/greedy"]]
     out = shuhari("show", "s0").out
-    assert "complete, step 4" in out and ["held-out", "before", "after", "change"] in map(str.split, out.splitlines())
+    heads = ["held-out", "reward", "before", "after", "change"]
+    assert "complete, step 4" in out and heads in map(str.split, out.splitlines())
+    assert "held-out score" in out and "(held-out score)" in shuhari("runs").out
     assert shuhari("show", "s0", "--json", "--csv").code == 2
 
 

@@ -24,6 +24,7 @@ from shuhari.models.text.made_tokenizers import bpe_tokenizer
 from shuhari.needs import Need, Trace, evaluate
 from shuhari.rewards.maths import Maths
 from shuhari.rollouts.episode import Episode
+from shuhari.store import Run
 from shuhari.tasks.arithmetic import Arithmetic
 from shuhari.tasks.countdown import Countdown
 from shuhari.transforms.advantage import Advantage
@@ -75,7 +76,7 @@ def test_a_sample_that_one_reward_does_not_judge_is_no_part_of_its_group() -> No
     assert batch["weight/rl"].reshape(4, -1)[:, 0].tolist() == [1, 1, 1, 0]
 
 
-def test_what_is_evaluated_is_the_score_also_where_something_else_is_trained(tmp_path: Path) -> None:
+def test_beside_what_is_trained_stands_the_score_which_may_lead_and_is_watched(tmp_path: Path) -> None:
     rows = [{"prompt": f"{i}=", "answer": "7"} for i in range(40)]
 
     def proxy(completions: list[str], **columns: Any) -> list[float]:
@@ -85,7 +86,14 @@ def test_what_is_evaluated_is_the_score_also_where_something_else_is_trained(tmp
     short = {"remove": ["stage.warm-up"], "stage.rl.steps": 1, "evaluate.n": 3, "evaluate.samples": 1}
     run = shuhari.train("baselines/grpo", tmp_path / "run", dataset=rows, reward=proxy, **small, **short)
     assert run.metrics["reward/mean"] == [100.0]
-    assert 0 <= run.summary["after"]["greedy"] <= 1 and run.summary["after"]["greedy.proxy"] == 100.0
+    after = run.summary["after"]
+    assert run.summary["measure"] == "proxy" and after["greedy"] == after["greedy.proxy"] == 100.0
+    assert 0 <= after["greedy.score"] <= 1
+    began = Run(run.path).get("began")["rl"]
+    assert began["problems"] == {"greedy.score": 3}, "a fall of it is told (own-score-falls)"
+    led = shuhari.train("baselines/grpo", tmp_path / "led", dataset=rows, reward=proxy, **small, **short,
+                        **{"evaluate.measure": "score"})  # fmt: skip
+    assert led.summary["measure"] == "score" and led.summary["after"]["greedy"] == after["greedy.score"]
 
 
 PAYLOADS = (

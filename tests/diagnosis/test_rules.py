@@ -85,7 +85,10 @@ def fill(made: Mapping[str, Any], steps: int, changed: Mapping[str, Any]) -> Col
     }
 
 
-BEGAN = {"rl": {"scores": {"greedy": 0.5, "policy/accuracy": 0.5}, "problems": {"greedy": 100, "policy/accuracy": 100}}}
+BEGAN = {"rl": {
+    "scores": {"greedy": 0.5, "policy/accuracy": 0.5, "greedy.score": 0.5},
+    "problems": {"greedy": 100, "policy/accuracy": 100, "greedy.score": 100},
+}}  # fmt: skip
 
 
 def evaluated(*scores: float | None, name: str = "evaluate/greedy", **changed: Any) -> Columns:
@@ -122,6 +125,7 @@ CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with th
     "score-falls": evaluated(0.55, 0.4, 0.29, 0.2),
     "score-falls, seen once": evaluated(0.29),
     "score-falls, more than once": evaluated(0.1, 0.1, 0.6, 0.29, 0.29, None),
+    "own-score-falls": evaluated(0.2, 0.2, name="evaluate/greedy.score", evaluate__greedy=0.9),
     "accuracy-falls": evaluated(0.2, 0.2, name="evaluate/policy/accuracy"),
     "answers-too-long": text(rollout__answers_too_long=[1.0] + [None] * 19),
     "starts-at-zero": text(reward__score=0.0, reward__mean=0.0, rollout__alike=1.0),

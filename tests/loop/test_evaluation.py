@@ -21,7 +21,7 @@ from shuhari.loop.collect import collect_groups
 from shuhari.loop.evaluation import LastScores, basis, evaluate, score_recorded, watch
 from shuhari.loop.evaluation import score_models as scores_of
 from shuhari.loop.kept import count_problems
-from shuhari.loop.outcomes import Outcomes
+from shuhari.loop.outcomes import Outcomes, name_measure
 from shuhari.tasks.source import Listed
 
 
@@ -368,15 +368,18 @@ def test_held_out_problems_that_show_nothing_are_told_and_stop_nothing() -> None
 
 @pytest.mark.parametrize(
     ("greedy", "bounds"),
-    [([1.0] + [math.nan] * 9, (0.1, 1.0)), ([0.5, 0.0, math.nan, 1.0], (0.375, 0.625)), ([math.nan], (0.0, 1.0))],
+    [([1.0] + [math.nan] * 9, (0.1, 1.0)), ([0.5, 0.0, math.nan, 1.0], (0.375, 0.625))],
 )
 def test_a_mean_without_what_is_ungraded_has_bounds_beside_it(greedy: list[float], bounds: tuple[float, float]) -> None:
-    """Nine bombs and one right answer are a mean of 1.0, which says nothing of the bombs."""
+    """Nine bombs and one right answer are a mean of 1.0, which says nothing of the bombs. Where nothing is graded, 0
+    and 1 would say nothing."""
     ids = [str(i) for i in range(len(greedy))]
     found = Outcomes(ids, np.array(greedy), None, {}).scores(Evaluation())
     assert (found["ungraded.low"], found["ungraded.high"]) == pytest.approx(bounds)
     returns = Outcomes(ids, np.array(greedy) * 7, None, {}).scores(Evaluation())  # of no measure in [0, 1]
-    assert ("ungraded.low" in returns) == (not any(x > 0 for x in greedy))
+    assert "ungraded.low" not in returns
+    none = Outcomes(ids, np.full(len(ids), math.nan), None, {}).scores(Evaluation())
+    assert none["ungraded"] == 1.0 and "ungraded.low" not in none
 
 
 def test_returns_are_not_solved_and_have_no_pass_at_k_unless_it_is_asked_for() -> None:
@@ -391,3 +394,72 @@ def test_returns_are_not_solved_and_have_no_pass_at_k_unless_it_is_asked_for() -
 def test_no_samples_is_greedy_alone() -> None:
     ctx = context(lambda p, j: {"score": float(j == 0)})
     assert scores(ctx, samples=0) == scores(ctx, samples=1) and "mean" not in scores(ctx, samples=0)
+
+
+@pytest.mark.parametrize(
+    ("measure", "graded", "weights", "read"),
+    [
+        ("", "score style", {}, "score"),
+        ("", "score style", {"score": 1.0, "style": 1.0}, "score"),
+        ("", "score style", {"task": 1.0}, "score"),  # either of the task's own
+        ("", "score style", {"style": 1.0}, "style"),
+        ("", "score style", {"style": 1.0, "score": 0.0}, "style"),
+        ("", "score style", {"style": 2.0}, "reward"),
+        ("", "score style", {"style": Ramp(0.0, 1.0, 5)}, "reward"),
+        ("", "score style", {"style": 1.0, "score": Ramp(0.0, 1.0, 5)}, "score"),
+        ("", "score style form", {"style": 0.5, "form": 0.5}, "reward"),
+        ("score", "score style", {"style": 1.0}, "score"),
+        ("", "style", {"style": 1.0}, "style"),
+    ],
+)
+def test_what_is_read_is_what_is_trained(measure: str, graded: str, weights: dict[str, Any], read: str) -> None:
+    assert name_measure(measure, graded.split(), weights) == read
+
+
+def test_the_trained_reward_is_read_and_the_score_stands_beside_it_with_all_its_numbers() -> None:
+    """Problem i scores with i of 4 samples, of which the style is 0, 0, 1, 1; sample 0 is the greedy one."""
+    ctx = context(
+        lambda p, j: {"score": float(j < int(p.id))},
+        weights={"style": 1.0},
+        style=Judge(lambda j: {"style": float(j >= 2)}),
+    )
+    evaluation = Evaluation(n=4, samples=4)
+    outcomes = evaluate(ctx, evaluation, ctx.rollout)
+    found = outcomes.scores(evaluation)
+    assert outcomes.measure == "style" and found["greedy"] == found["greedy.style"] == 0.0
+    assert (found["mean"], found["pass@1"], found["pass@4"]) == (0.5, 0.5, 1.0)
+    assert found["pass@2"] == pytest.approx(5 / 6)  # 1 - C(2, 2) / C(4, 2)
+    plain = scores(context(lambda p, j: {"score": float(j < int(p.id))}), samples=4)
+    own = {name: found[f"{name}.score"] for name in ("greedy", "mean", "pass@1", "pass@2", "pass@4")}
+    assert own == {name: plain[name] for name in own}
+    assert scores(ctx, samples=4, measure="score")["pass@2"] == plain["pass@2"]
+    assert count_problems(ctx, None) == []  # of no group that was collected
+    halves = context(
+        lambda p, j: {"score": 0.0},
+        weights={"style": 0.5, "form": 0.25},
+        style=Judge(lambda j: {"style": 1.0}),
+        form=Judge(lambda j: {"form": 2.0}),
+    )
+    assert scores(halves)["greedy"] == 1.0 and scores(halves)["greedy.form"] == 2.0, "the weighted sum"
+
+
+def test_a_trained_reward_that_grades_nothing_held_out_leaves_the_score_and_says_so() -> None:
+    ctx = context(lambda p, j: {"score": 0.25}, weights={"style": 1.0}, style=Judge(lambda j: None))
+    evaluation = Evaluation(n=4, samples=2)
+    found = evaluate(ctx, evaluation, ctx.rollout)
+    assert found.measure == "score" and found.scores(evaluation)["mean"] == 0.25
+    assert ctx.problems == ["[evaluate] the reward 'style' grades no held-out answer: 'score' is read in its place"]
+    asked = Evaluation(n=4, measure="style")
+    assert math.isnan(evaluate(ctx, asked, ctx.rollout).scores(asked)["greedy"]), "what is asked for is what is read"
+
+
+@pytest.mark.parametrize(
+    ("margin", "accuracy", "told"), [(0.0, 0.0, 0.5), (-0.1, 0.0, 0.0), (0.0, 0.25, 0.25), (None, 0.0, 0.0)]
+)
+def test_pairs_that_tie_are_half_right(margin: float | None, accuracy: float, told: float) -> None:
+    class Says:
+        def held_out(self, split: str, n: int, ctx: Any) -> dict[str, float]:
+            return {"policy/accuracy": accuracy, **({} if margin is None else {"policy/margin": margin})}
+
+    found = score_recorded(context(lambda p, j: None), Evaluation(), {"main": Says()})
+    assert found["policy/accuracy"] == told

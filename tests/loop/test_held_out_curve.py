@@ -56,7 +56,7 @@ def test_training_does_not_see_its_curve(tmp_path: Path) -> None:
     assert points and points[-1] < 6  # the end is an evaluation like any other
     assert all(r["evaluate/episodes"] == EPISODES for r in drawn if "evaluate/episodes" in r)
     for a, b in zip(bare, drawn, strict=True):
-        own = {k for k in b if k.startswith(("evaluate/", "spent/curve")) and b["step"] != 6} | {"seconds"}
+        own = {k for k in b if k.startswith(("evaluate/", "spent/curve", "measure")) and b["step"] != 6} | {"seconds"}
         own |= {k for k in b if k.startswith("spent/curve")}
         assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k not in own}
     steps = loop(open_run(made, tmp_path / "half", curve=True))

@@ -302,7 +302,7 @@ def test_a_setting_that_the_function_cannot_have(stage: Callable[[str], Componen
 # ---------------------------------------------------------------- what evaluation measures
 
 
-def test_the_weighted_reward_is_measured_where_there_is_no_score(make: Make) -> None:
+def test_the_weighted_reward_is_measured_where_no_score_is_trained(make: Make) -> None:
     """Problem i of four is worth 2 i by the function, weighed by a half: the mean of 0, 1, 2, 3."""
     ctx = context(lambda p, j: {}, weights={"mine": 0.5})
     reward = make("def f(completions): pass\n")
@@ -314,9 +314,10 @@ def test_the_weighted_reward_is_measured_where_there_is_no_score(make: Make) -> 
     evaluation = Evaluation(n=4)
     assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 1.5
     ctx.task = Graded(lambda p, j: {"score": 0.25})
-    assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 0.25
-    asked = Evaluation(n=4, measure="reward")
-    assert evaluate(ctx, asked, ctx.rollout).scores(asked)["greedy"] == 1.5
+    found = evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)
+    assert (found["greedy"], found["greedy.score"]) == (1.5, 0.25), "and where there is one that is not trained"
+    asked = Evaluation(n=4, measure="score")
+    assert evaluate(ctx, asked, ctx.rollout).scores(asked)["greedy"] == 0.25
 
 
 def test_where_nothing_grades_evaluation_goes_on_and_training_on_rewards_does_not() -> None:

@@ -6,7 +6,16 @@ import io
 import math
 from typing import Any
 
-from shuhari.desk.ends import draw, find_last_stage, find_unit, list_trained, tabulate_ends, tell_rewards
+from shuhari.desk.ends import (
+    choose_told,
+    draw,
+    find_last_stage,
+    find_unit,
+    list_trained,
+    name_reward,
+    tabulate_ends,
+    tell_rewards,
+)
 
 ENDS = {
     "chance": {"greedy": 0.25},
@@ -23,6 +32,23 @@ def test_a_row_for_each_score_and_a_column_for_what_is_known() -> None:
     assert tabulate_ends({**ENDS, "chance": {}})[0] == ("held-out", "before", "after", "change")
     assert tabulate_ends({"before": {}, "after": {"greedy": 1.0}}) == (("held-out", "after"), [("greedy", 1.0)])
     assert tabulate_ends({"chance": {"greedy": 0.25}})[1] == tabulate_ends({})[1] == []
+
+
+def test_each_score_names_its_reward() -> None:
+    ends = {"greedy": 0.5, "length": 2.0, "greedy.maths": 0.5, "greedy.score": 0.25, "pass@4.score": 1.0}
+    heads, rows = tabulate_ends({"before": ends, "after": ends, "measure": "maths"})
+    assert heads[:2] == ("held-out", "reward")
+    told = [row[:2] for row in rows]
+    assert told == [("greedy", "maths"), ("length", None), ("greedy.score", "score"), ("pass@4.score", "score")]
+    names = {"greedy": "m", "mean@sums": "m", "pass@4": "m", "pass@4.score@sums": "score", "cvar@0.1.cost": "cost",
+             "quantile@0.25": "m", "exact.mean": "", "length": "", "policy/accuracy": ""}  # fmt: skip
+    assert {name: name_reward(name, "m") for name in names} == names
+
+
+def test_a_run_of_recorded_data_alone_does_not_tell_of_what_nothing_grades() -> None:
+    pairs = ["policy/accuracy", "policy/loss/dpo", "length", "ungraded", "ungraded.low", "ungraded@a"]
+    assert choose_told(pairs, "") == pairs[:3]
+    assert choose_told(["greedy", *pairs], "") == ["greedy", *pairs]
 
 
 def test_a_picture_is_over_what_was_budgeted() -> None:

@@ -61,8 +61,8 @@ class Evaluation:
     """Sampling settings of the samples; None takes [rollout.sampling], a table stands alone. Greedy play takes the mode
     of the same."""
     measure: str = ""
-    """Reward that is reported; empty takes the first of `score`, `task` and `reward` (the weighted sum) that there
-    is."""
+    """Reward that is reported; empty takes `score` (of environments `task`) if it is trained or nothing else is, else
+    the one reward that is trained, or `reward`, their weighted sum."""
     solved: float = 1.0
     """Value of the measured reward from which a sample counts as solved, for pass@k."""
     settings: Mapping[str, Any] = EMPTY

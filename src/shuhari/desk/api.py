@@ -239,6 +239,36 @@ class LoadedPolicy:
     seed: int = 0
     calls: list[int] = field(default_factory=lambda: [0], repr=False)
     actions: Any = None  # the space of one action; None for text
+    task: Any = field(default=None, repr=False)  # what a run, or an export of one, is tested on
+
+    def evaluate(
+        self,
+        task: Any = None,
+        reward: Any = None,
+        n: int | None = None,
+        *,
+        samples: int = 1,
+        **settings: Any,
+    ) -> dict[str, float]:
+        """Held-out scores on problems of any task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`.
+
+        task: a name (`file/problems.jsonl`, `arithmetic`), the table that a recipe would have, or a component; by
+        default that of the run that was loaded. reward: what grades in the place of the task's own score, which is then
+        reported as `greedy.score`: a name (`maths`), `rewards.py:function`, a function as of `train`, several of these,
+        or name -> one of them. n: how many problems (default: 32). settings: how it is measured, dotted keys as of
+        `Trained.evaluate` (`**{"evaluate.split": "train", "rollout.sampling.max_new": 64}`). Nothing is stored; what
+        went wrong goes to the logger `shuhari`. RecipeError for a task, a reward or a setting that there is not."""
+        from shuhari.desk.evaluating import Asked, make_graders, make_task, measure_model, open_bare
+
+        made = make_task({"name": task} if isinstance(task, str) else task) if isinstance(task, str | Mapping) else task
+        counts = {"samples": samples, **({} if n is None else {"n": n})}
+        asked = Asked(self.task if made is None else made, None if reward is None else make_graders(reward),
+                      settings=counts, over=settings)  # fmt: skip
+        with open_bare(asked, replace(self.sampling, epsilon=0.0)) as (ctx, used, rollout):
+            found = measure_model(self.model, ctx, used, rollout, -1, "the policy")
+        for problem in found.problems:
+            logging.getLogger("shuhari").warning("%s", problem)
+        return found.scores
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the model, its size, and what it reads and does."""
@@ -315,7 +345,8 @@ def load(
             raise ValueError(f"step is {step}, and {run} is no run: it has no steps")
         model, sampling, task = open_model(Path(run), kind, role)
         space, actions = task.spaces() or (None, None)
-        return LoadedPolicy(model, sampling, space, seed, actions=actions)
+        of = task if kind == "controller" else None
+        return LoadedPolicy(model, sampling, space, seed, actions=actions, task=of)
     path = resolve(str(run))
     recipe = recipes.load(path)
     if env is not None:
@@ -323,7 +354,8 @@ def load(
     with without_functions(recipe), open_checkpoint(path, step, recipe) as opened:
         ctx = opened.ctx
         space, actions = ctx.task.spaces() or (None, None)
-        return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed, actions=actions)
+        tested = (opened.stage.evaluate.task if opened.stage.evaluate else None) or ctx.task
+        return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed, actions=actions, task=tested)
 
 
 def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:

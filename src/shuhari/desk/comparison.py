@@ -121,6 +121,16 @@ def check_same_task(paths: Sequence[Path]) -> None:
         raise ComparisonError(f"{first} solves {tasks[first]}, {other} solves {tasks[other]}: expected one task")
 
 
+def list_measures(arms: Mapping[str, Sequence[Path]]) -> list[str]:
+    """The rewards that the evaluations of the runs read, each once; of those that say it."""
+    found = [
+        str(Run(path).get("measure") or "")
+        for paths in arms.values()
+        for path in paths
+    ]
+    return [name for name in dict.fromkeys(found) if name]
+
+
 def find_axis(columns: Mapping[str, Sequence[Columns]], paths: Sequence[Path]) -> str:
     """What all runs spent of the budget that they have alike; `step` where they have different ones."""
     tables = [

@@ -6,7 +6,8 @@ One place for the command line and for notebooks, so that both say the same. Not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shuhari.config.overlay import BUDGETS, RecipeError
@@ -16,6 +17,8 @@ from shuhari.lab.diagnosis.evidence import list_trained as list_named
 from shuhari.lab.plot import plot_curves
 
 ENDS = ("chance", "before", "after")
+# a score of episodes -> the reward that its name says it is of, if it says so
+_SCORE = re.compile(r"(?:greedy|mean|pass@\d+|(?:quantile|cvar)@[\d.e-]*\d)(?:\.([^@]+))?(?:@.*)?")
 
 
 def read_ends(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -27,10 +30,11 @@ def read_ends(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def tabulate_ends(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """(heads, rows) of the held-out scores by chance, before and after training, with the change; without the columns
-    that have no number. A number that is not known is None. No rows where nothing was measured."""
-    ends = read_ends(summary)
-    names = list(dict.fromkeys([*ends["before"], *ends["after"]]))
+    """(heads, rows) of the held-out scores by chance, before and after training, with the change and the reward that
+    each is of; without the columns that have nothing, and the rows that say nothing new. A number that is not known is
+    None. No rows where nothing was measured."""
+    ends, measure = read_ends(summary), str(summary.get("measure") or "")
+    names = choose_told(dict.fromkeys([*ends["before"], *ends["after"]]), measure)
     shown = [
         end
         for end in ENDS
@@ -41,8 +45,33 @@ def tabulate_ends(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tup
     for name in names:
         before, after = ends["before"].get(name), ends["after"].get(name)
         change = None if before is None or after is None else f"{after - before:+.4g}"
-        rows.append((name, *(ends[end].get(name) for end in shown), *([change] if both else ())))
-    return ("held-out", *shown, *(["change"] if both else ())), rows
+        of = (name_reward(name, measure) or None,) if measure else ()
+        rows.append((name, *of, *(ends[end].get(name) for end in shown), *([change] if both else ())))
+    return ("held-out", *(["reward"] if measure else ()), *shown, *(["change"] if both else ())), rows
+
+
+def name_reward(score: str, measure: str) -> str:
+    """The reward that a held-out score (`greedy`, `pass@4.score`, `mean@task`) is of, `measure` if its name does not
+    say; "" of what is no score of episodes."""
+    found = _SCORE.fullmatch(score)
+    return "" if found is None else found[1] or measure
+
+
+def choose_told(names: Iterable[str], measure: str) -> list[str]:
+    """The names of held-out scores that a table tells: without those of the measure by its name, which stand there
+    without it, and of a run that learns from recorded data alone without the share of what nothing grades."""
+    given = list(names)
+    recorded = "greedy" not in given and any("/" in name for name in given)
+    return [
+        name
+        for name in given
+        if not (_tells_measure(name, measure) or (recorded and name.partition("@")[0].startswith("ungraded")))
+    ]
+
+
+def _tells_measure(name: str, measure: str) -> bool:
+    found = _SCORE.fullmatch(name)
+    return bool(measure) and found is not None and found[1] == measure
 
 
 def find_unit(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> str:
@@ -57,18 +86,20 @@ def draw(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], summar
     draw."""
     ends = read_ends(summary)
     marks = {end: ends[end]["greedy"] for end in ("before", "chance") if "greedy" in ends[end]}
-    plot_curves(columns, to, str(recipe.get("name", "")), find_unit(recipe, columns), marks, kind)
+    measure = str(summary.get("measure") or "")
+    plot_curves(columns, to, str(recipe.get("name", "")), find_unit(recipe, columns), marks, kind, measure)
 
 
-def tell_rewards(table: Mapping[str, Any], after: Mapping[str, float]) -> list[str]:
+def tell_rewards(table: Mapping[str, Any], after: Mapping[str, float], measure: str = "") -> list[str]:
     """Which reward the held-out score `greedy` is, and which are trained instead, of a stage's `table`; nothing where
-    one reward alone was graded. `after`: the scores at the end."""
+    one reward alone was graded. `after`: the scores at the end; `measure`: the reward that was read, as the run's
+    summary has it (older ones have not)."""
     from shuhari.loop.outcomes import name_measure
 
     graded = [name.removeprefix("greedy.") for name in after if name.startswith("greedy.") and "@" not in name]
     if not graded:
         return []
-    measure = name_measure((table.get("evaluate") or {}).get("measure", ""), graded)
+    measure = measure or name_measure((table.get("evaluate") or {}).get("measure", ""), graded)
     trained = list_trained(table)
     if measure == "reward" and measure not in graded:
         names = f" of {' and '.join(map(repr, trained))}" if trained else ""

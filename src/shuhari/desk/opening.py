@@ -32,11 +32,12 @@ def find_kind(path: Path) -> str:
     return next((kind.strip() for kind, name in kinds.items() if (path / name).is_file()), "")
 
 
-def open_model(path: Path, kind: str, role: str = "policy") -> tuple[Any, Any, Any]:
-    """(model, sampling, task) of what `find_kind` has found. StoreError where it is damaged, or does not say how it was
-    made; ValueError for a role that it has not."""
+def open_model(path: Path, kind: str, role: str = "policy", task: Any = None) -> tuple[Any, Any, Any]:
+    """(model, sampling, task) of what `find_kind` has found. task: what a language model is to solve, which may say how
+    prompts are read. StoreError where it is damaged, or does not say how it was made; ValueError for a role that it has
+    not."""
     if kind == "model":
-        return _make(str(path), None)
+        return _make(str(path), task)
     if kind == "controller":
         card = _read_card(path / CARD)
         if role != card["role"]:
@@ -55,6 +56,11 @@ def open_model(path: Path, kind: str, role: str = "policy") -> tuple[Any, Any, A
         weights = roles[role]
     take_weights(made[0], weights, f"the weights of {path}")
     return made
+
+
+def fetch_model(name: str, task: Any = None) -> Any:
+    """The causal model of a hub's id. FileNotFoundError where there is none, or the hub cannot be reached."""
+    return _make({"use": "causal", "path": name}, task)[0]
 
 
 def _make(model: Any, task: Any) -> tuple[Any, Any, Any]:

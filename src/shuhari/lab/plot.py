@@ -50,9 +50,13 @@ def choose_curves(names: Iterable[str]) -> dict[str, str]:
     return out or ({"loss": losses[0]} if losses else {})  # imitation has its loss alone
 
 
-def name_metric(metric: str) -> str:
-    """The word by which tables call a metric, where CURVES has one for it; else the metric itself."""
-    return next((word for word, m in choose_curves([metric]).items() if m == metric and word in CURVES), metric)
+def name_metric(metric: str, measure: str = "") -> str:
+    """The word by which tables call a metric, if CURVES has one for it; else the metric itself. measure: the reward
+    that evaluation reads, which is then named too: `held-out maths`."""
+    if metric == "evaluate/mean" and measure:
+        return f"{metric} of {measure}"
+    found = next((word for word, m in choose_curves([metric]).items() if m == metric and word in CURVES), metric)
+    return f"{found} {measure}" if measure and found == "held-out" else found
 
 
 def write_csv(columns: Mapping[str, Sequence[Any]], to: IO[str], head: bool = True) -> None:
@@ -86,11 +90,12 @@ def plot_curves(
     over: str = "step",
     marks: Mapping[str, float] = EMPTY,
     kind: str = "png",
+    measure: str = "",
 ) -> None:
     """Plot a run into a file or a binary stream, one panel for each of CURVES that it has, over the column `over`
     (`step`, or what was spent of a budget); stages are set apart by lines. `marks`: held-out numbers that are no points
-    of the curve: `before`, dashed, which the curve begins with too, and `chance`, dotted. kind: `png` or `svg`. Raises
-    ValueError where there is nothing to draw."""
+    of the curve: `before`, dashed, which the curve begins with too, and `chance`, dotted. kind: `png` or `svg`.
+    measure: the reward that the held-out curve is of. Raises ValueError where there is nothing to draw."""
     shown, over = choose_curves(columns), over if over in columns else "step"
     if not shown or not columns.get("step"):
         raise ValueError(
@@ -109,7 +114,7 @@ def plot_curves(
         for name in (n for n in MARKS if n in marks and label == "held-out"):
             ax.axhline(marks[name], color="0.5", linewidth=1, linestyle=MARKS[name], label=name)
             ax.legend(fontsize="small")
-        ax.set_title(label)
+        ax.set_title(name_metric(metric, measure) if label == "held-out" else label, parse_math=False)
         ax.set_xlabel(name_axis(over))
     _save(figure, to, title, kind)
 

@@ -20,6 +20,7 @@ class LoopCtx(Ctx, Protocol):
     apart: bool  # whether the task is one that the run is not trained on
     groups: list[list[Trajectory]]  # what this step collected
     latest: list[list[Trajectory]]  # of these, the last round's
+    probed: list[list[Trajectory]] | None  # graded groups of probes, if somebody wants to look at them
     problems: list[str]  # what went wrong in this step, first messages
     next_row: int
     muted: bool  # while what was spent already is asked for again

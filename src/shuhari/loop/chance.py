@@ -35,7 +35,8 @@ def measure_chance(ctx: Context, evaluation: Evaluation | None, rollout: Any) ->
     several roles play; where it cannot be played, a line in the log says why."""
     if evaluation is None or not evaluation.n or len(ability(rollout, "roles")) > 1:
         return {}
-    task, measure = evaluation.task or ctx.task, name_measure(evaluation.measure, ctx.reward_names)
+    measure = name_measure(evaluation.measure, ctx.reward_names, ctx.weights)
+    task = evaluation.task or ctx.task
     try:
         problems = read_first(find_held_out(task, evaluation), EPISODES)
         if listed := _average_answers(task, problems) if measure == "score" else {}:

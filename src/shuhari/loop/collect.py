@@ -57,6 +57,8 @@ def pack_groups(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool
         note_paid(ctx.reward_names, unnamed)
         ctx.latest = [g for g in groups if g]
         ctx.groups.extend(ctx.latest)
+    elif ctx.probed is not None:
+        ctx.probed.extend(g for g in groups if g)
     trajectories = list(chain.from_iterable(groups))
     batch = pack(trajectories, start=ctx.next_row)
     work("sampled", batch)

@@ -93,6 +93,7 @@ class Context:
         self.apart = False  # whether the task is one that the run is not trained on
         self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
         self.latest: list[list[Trajectory]] = []  # of these, the last round's
+        self.probed: list[list[Trajectory]] | None = None  # graded groups of probes, if somebody wants to look at them
         self.seen: list[Batch] = []  # the batches of this step, as transforms left them, where groups are collected
 
     def play(self, stage: Components) -> None:

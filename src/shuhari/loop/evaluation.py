@@ -51,24 +51,25 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     mode = replace(sampling, greedy=True, epsilon=0.0)
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
     spent, count = _tokens_drawn(ctx), n
-    greedy, rewards, facts = grade(once, ctx, evaluation.measure, evaluation.solved)
+    once_graded = grade(once, ctx, evaluation.measure, evaluation.solved)
     sampled_rewards: Named = EMPTY
-    sampled, length = None, facts["length"]
+    sampled, facts, length = None, once_graded.facts, once_graded.facts["length"]
     if samples > 1:
         spent, count = _tokens_drawn(ctx), n * samples
         several = [Request(p, samples, sampling, settings=evaluation.settings) for p in problems]
-        sampled, sampled_rewards, more = grade(several, ctx, evaluation.measure, evaluation.solved)
-        length = more["length"]
-        facts = {**facts, **{name: more[name] for name in ("distinct",) if name in more}}
+        found = grade(several, ctx, once_graded.measure, evaluation.solved)
+        sampled, sampled_rewards, length = found.outcome, found.rewards, found.facts["length"]
+        facts = {**facts, **{name: found.facts[name] for name in ("distinct",) if name in found.facts}}
     return Outcomes(
         ids=[p.id for p in problems],
-        greedy=greedy[:, 0],
+        greedy=once_graded.outcome[:, 0],
         sampled=sampled,
         facts=facts,
         tasks=[p.task for p in problems],
-        rewards={name: x[:, 0] for name, x in rewards.items()},
+        rewards={name: x[:, 0] for name, x in once_graded.rewards.items()},
         sampled_rewards=sampled_rewards,
         tokens=(_tokens_drawn(ctx) - spent) / count or mean(length),
+        measure=once_graded.measure,
     )
 
 
@@ -99,13 +100,15 @@ def _tokens_drawn(ctx: Context) -> float:
 @dataclass
 class LastScores:
     """The last held-out scores of a run: `played`, of its models, with the step they were measured at and their
-    `basis`; `recorded`, of its learners; `problems`: of how many problems one is the mean, of those in [0, 1]."""
+    `basis`; `recorded`, of its learners; `problems`: of how many problems one is the mean, of those in [0, 1]; `reads`:
+    the reward that `greedy` is of, "" where nothing was played."""
 
     played: dict[str, float] = field(default_factory=dict)
     step: int = -1
     basis: tuple[Any, ...] = ()
     recorded: dict[str, float] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
+    reads: str = ""
 
     @property
     def values(self) -> dict[str, float]:
@@ -122,6 +125,7 @@ class LastScores:
             found = play_models(ctx, evaluation, rollout)
             self.played, self.step, self.basis = found.scores, ctx.step, on
             self.problems = found.outcomes.count_shares() if found.outcomes else {}
+            self.reads = found.outcomes.measure if found.outcomes else ""
         self.recorded = score_recorded(ctx, evaluation, learners)
         pairs = [name for name in self.recorded if name.endswith("accuracy")]
         self.problems |= dict.fromkeys(pairs, count_held_out(ctx, evaluation) if pairs else 0)
@@ -223,10 +227,18 @@ def score_recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, 
     try:
         for name, learner in learners.items() if evaluation.n else ():
             found: Mapping[str, float] = dict(ability(learner, "held_out")(evaluation.split, evaluation.n, beside))
-            out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
+            out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in _halve_ties(found).items()}
     except ValueError as error:
         ctx.record_failure("unmeasured", error)
     return out
+
+
+def _halve_ties(found: Mapping[str, float]) -> dict[str, float]:
+    """With an accuracy of 1/2 in the place of 0, if all pairs tie, as of a policy that is its reference: where no
+    margin is above 0 and their mean is 0, each is 0."""
+    pairs = [name for name in found if name.endswith("/accuracy")]
+    tied = [name for name in pairs if found[name] == 0 == found.get(name.removesuffix("accuracy") + "margin")]
+    return {**found, **dict.fromkeys(tied, 0.5)}
 
 
 def basis(ctx: Context, evaluation: Evaluation | None, rollout: Rollout) -> tuple[Any, ...]:

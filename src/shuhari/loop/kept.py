@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[str, str, int, int]]:
     """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
     measure, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
-    name = name_measure(measure, ctx.reward_names)
+    name = name_measure(measure, ctx.reward_names, ctx.weights)
     summed = name == "reward" and name not in ctx.reward_names
     weights = {n: ctx.at(weight) for n, weight in ctx.weights.items()} if summed else {name: 1.0}
     counts: dict[tuple[str, str], list[int]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from shuhari.config.evaluation import Evaluation
-from shuhari.data import EMPTY
+from shuhari.data import EMPTY, Status, Trajectory
 from shuhari.loop.evaluation import Played, count_held_out, play_models, score_recorded
 from shuhari.loop.opening import open_checkpoint
-from shuhari.loop.outcomes import Outcomes, name_measure
+from shuhari.loop.outcomes import Outcomes
 from shuhari.store.listing import find_tested
 
 
@@ -24,7 +24,8 @@ class Measured:
     and what went wrong, each message once. `ways`: of each further way to play what it is played under, and its
     outcomes; `numbers`: of metrics; `settings`: what lay over the run's own recipe. `recorded`: what its learners say
     of `count` held-out recorded problems, such as the share of pairs whose better answer they prefer,
-    `<part>/accuracy`. Where no model plays, the outcomes are of none."""
+    `<part>/accuracy`. Where no model plays, the outcomes are of none. `played`: the graded greedy episode of each
+    problem."""
 
     outcomes: Outcomes
     used: Evaluation
@@ -36,6 +37,12 @@ class Measured:
     ways: Mapping[str, tuple[Evaluation, Outcomes]] = field(default=EMPTY)
     numbers: Mapping[str, float] = field(default=EMPTY)
     settings: Mapping[str, Any] = field(default=EMPTY)
+    played: Sequence[Trajectory] = field(default=(), repr=False)
+
+    @property
+    def cut(self) -> int:
+        """How many of the greedy episodes a limit of length or time has cut."""
+        return sum(episode.status is Status.TRUNCATED for episode in self.played)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -68,12 +75,23 @@ def measure(
         ctx, rollout = opened.ctx, opened.stage.evaluation_rollout
         if not (used.n or used.more or used.metrics):
             raise ValueError("[evaluate] n is 0, which plays nothing: expected a number of problems")
+        ctx.probed = []
         found = play_models(ctx, used, rollout)
         recorded = score_recorded(ctx, used, opened.stage.learners)
         outcomes = Outcomes([], np.zeros(0), None) if found.outcomes is None else found.outcomes
-        name, problems = name_measure(used.measure, ctx.reward_names), tuple(dict.fromkeys(ctx.problems))
-        return Measured(outcomes, used, name, ctx.step, problems, recorded, count_held_out(ctx, used), found.ways,
-                        found.numbers, dict(over))  # fmt: skip
+        problems = tuple(dict.fromkeys(ctx.problems))
+        count = count_held_out(ctx, used)
+        return Measured(outcomes, used, outcomes.measure, ctx.step, problems, recorded, count, found.ways,
+                        found.numbers, dict(over), list_greedy(ctx.probed))  # fmt: skip
+
+
+def list_greedy(groups: Iterable[Sequence[Trajectory]]) -> list[Trajectory]:
+    """The first greedy episode of each problem, of graded groups."""
+    found: dict[tuple[str, str], Trajectory] = {}
+    for request, group in ((g[0].request, g) for g in groups if g):
+        if request.n == 1 and request.sampling is not None and request.sampling.greedy:
+            found.setdefault((request.problem.task, request.problem.id), group[0])
+    return list(found.values())
 
 
 def sets_samples(settings: Mapping[str, Any]) -> bool:

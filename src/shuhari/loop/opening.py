@@ -60,6 +60,8 @@ def lay_measured(recipe: Recipe, index: int, settings: Mapping[str, Any]) -> Rec
             path = (*split_path(key), *inner[1:])
             if not any(path[: len(known)] == known for known in MEASURED):
                 message = "expected evaluate.<setting>, or rollout.sampling.<setting> for how it is sampled"
+                if path[0] in ("task", "reward"):
+                    message += f"; `shuhari eval --{path[0]}` takes another"
                 raise RecipeError(format_path(path), f"a run that is there is measured as it was trained: {message}")
     of = [of for _, of in expand_repeats(recipe.tree.get("stage") or {"": {}})][index]
     place = f"stage.{format_path((of,))}." if of else ""

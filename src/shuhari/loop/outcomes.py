@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import EMPTY, Array, Request, code, nearest
+from shuhari.data import EMPTY, Array, Number, Ramp, Request, code, nearest
 from shuhari.kernel import reduce
 from shuhari.kernel.measure import count_decisions, count_turns
 from shuhari.kernel.pack import find_usable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shuhari.loop.context import Context
 
 Named = Mapping[str, Array]
+OWN = ("score", "task")  # what tasks grade by themselves: of text, of environments
 
 
 class Scoring(Protocol):
@@ -40,7 +41,8 @@ class Outcomes:
     in an error is. `facts`: further numbers, [n] each, of the greedy episodes, and `distinct` of the sampled ones;
     `tasks`: of each problem; `rewards`, `sampled_rewards`: every graded name, as `greedy` and `sampled`, where there
     are several; `tokens`: how many one sampled episode drew (a greedy one, where none was sampled), with those of
-    answers that its rollout did not keep; its decisions, where no engine counts tokens."""
+    answers that its rollout did not keep; its decisions, where no engine counts tokens. `measure`: the reward that
+    `greedy` and `sampled` are of."""
 
     ids: list[str]
     greedy: Array
@@ -50,6 +52,7 @@ class Outcomes:
     rewards: Named = EMPTY
     sampled_rewards: Named = EMPTY
     tokens: float = float("nan")
+    measure: str = ""
 
     def scores(self, settings: Scoring) -> dict[str, float]:
         """The numbers of an evaluation by name; what is ungraded counts nowhere but in `ungraded`.
@@ -58,10 +61,11 @@ class Outcomes:
         Where samples were drawn: `mean`, `pass@<k>` (of samples that reach `solved`; `k` empty: 1, 2, 4, ..., and
         none where `solved` is 1 and a sample is outside [0, 1], as returns are) and, of
         texts, `distinct`, the mean number of different ones that solve a problem. Where several names were graded,
-        `greedy.<name>` and `mean.<name>` of each. `quantile@<a>`, `cvar@<a>` for each a of `tail`: see `stats`, of all
-        sampled episodes together (greedy, where none was sampled), and of each name. `ungraded`: the share of all
-        episodes, where there are any; `ungraded.low` and `ungraded.high`: what `greedy` would be, were all that is
-        ungraded 0, or 1, of a measure in [0, 1]. Of several tasks the same of each: `<name>@<task>`."""
+        `greedy.<name>` and `mean.<name>` of each, and `pass@<k>.score` if the measure is another than the task's score.
+        `quantile@<a>`, `cvar@<a>` for each a of `tail`: see `stats`, of all sampled episodes together (greedy, where
+        none was sampled), and of each name. `ungraded`: the share of all episodes, where there are any; `ungraded.low`
+        and `ungraded.high`: what `greedy` would be, were all that is ungraded 0, or 1, of a measure in [0, 1] of which
+        something is known. Of several tasks the same of each: `<name>@<task>`."""
         out = {"greedy": mean(self.greedy), **{name: mean(values) for name, values in self.facts.items()}}
         grades = self.greedy
         if self.sampled is not None:
@@ -72,6 +76,7 @@ class Outcomes:
             grades = np.append(self.greedy, self.sampled)
         out |= {f"greedy.{name}": mean(x) for name, x in self.rewards.items()}
         out |= {f"mean.{name}": mean(by_problem(x)["mean"]) for name, x in self.sampled_rewards.items()}
+        out |= {f"{name}.score": mean(x) for name, x in self.solve_score(settings.k, settings.solved).items()}
         drawn = self.greedy if self.sampled is None else self.sampled
         for a in settings.tail:
             for name, x in (("", drawn), *(self.rewards if self.sampled is None else self.sampled_rewards).items()):
@@ -80,17 +85,33 @@ class Outcomes:
         if ungraded := float(np.isnan(grades).mean()):
             out["ungraded"] = ungraded
             known = self.greedy[~np.isnan(self.greedy)]
-            if len(known) < len(self.greedy) and ((known >= 0) & (known <= 1)).all():  # a mean of the rest may flatter
+            # a mean of the rest may flatter
+            if 0 < len(known) < len(self.greedy) and ((known >= 0) & (known <= 1)).all():
                 lowest = float(known.sum()) / len(self.greedy)
                 out |= {"ungraded.low": lowest, "ungraded.high": lowest + 1 - len(known) / len(self.greedy)}
         for task, part in self.parts().items():
             out |= {f"{name}@{task}": value for name, value in part.scores(settings).items()}
         return out
 
+    def solve_score(self, k: Sequence[int], solved: float) -> dict[str, Array]:
+        """`pass@<k>` -> [n] of the task's own score, where the measure is another; `k` as of `scores`."""
+        own = self.sampled_rewards.get("score")
+        if own is None or self.measure in ("", "score") or not np.isfinite(own).any():
+            return {}
+        share = solved != 1 or not ((own < 0) | (own > 1)).any()
+        found = by_problem(own, k or (powers(own.shape[1]) if share else ()), solved)
+        return {name: x for name, x in found.items() if name.startswith("pass@")}
+
     def count_shares(self) -> dict[str, int]:
-        """{"greedy": how many problems it is the mean of} where each of them has a score in [0, 1]; else nothing."""
-        known = self.greedy[~np.isnan(self.greedy)]
-        return {"greedy": len(known)} if len(known) and ((known >= 0) & (known <= 1)).all() else {}
+        """{"greedy": how many problems it is the mean of} if each of them has a number in [0, 1]; the same of
+        `greedy.score`, if that is another."""
+        own = self.rewards.get("score") if self.measure not in ("", "score") else None
+        out = {}
+        for name, x in {"greedy": self.greedy, **({} if own is None else {"greedy.score": own})}.items():
+            known = x[~np.isnan(x)]
+            if len(known) and ((known >= 0) & (known <= 1)).all():
+                out[name] = len(known)
+        return out
 
     def parts(self) -> dict[str, Outcomes]:
         """The outcomes of each task, where there are several."""
@@ -104,20 +125,33 @@ class Outcomes:
             facts, rewards, sampled_rewards = named
             sampled = None if self.sampled is None else self.sampled[at]
             ids = [self.ids[i] for i in at]
-            out[task] = Outcomes(ids, self.greedy[at], sampled, facts, (), rewards, sampled_rewards)
+            out[task] = Outcomes(ids, self.greedy[at], sampled, facts, (), rewards, sampled_rewards,
+                                 measure=self.measure)  # fmt: skip
         return out
 
 
-def grade(requests: list[Request], ctx: Context, measure: str, solved: float) -> tuple[Array, Named, Named]:
-    """Roll out and grade: [problems, n] of the reward `measure` in order, the same of every graded name where there are
-    several, and facts [problems]; a group that failed is NaN."""
+@dataclass(frozen=True, eq=False)
+class Graded:
+    """Grades of one way to ask: `outcome` [problems, n] of the reward `measure`, in order, the same of every graded
+    name where there are several, and facts [problems]; a group that failed is NaN."""
+
+    measure: str
+    outcome: Array
+    rewards: Named
+    facts: Named
+
+
+def grade(requests: list[Request], ctx: Context, measure: str, solved: float) -> Graded:
+    """Roll out and grade by `measure`, "" for what is trained: where nothing of that is graded, the task's own score is
+    read, and a message says so."""
     batch = ctx.wait(ctx.probe(requests, tag="evaluate"))
     n = requests[0].n
     if not len(batch):
-        return np.full((len(requests), n), np.nan), {}, {"length": np.full(len(requests), np.nan)}
-    measure = name_measure(measure, ctx.reward_names)
+        none = {"length": np.full(len(requests), np.nan)}
+        return Graded(name_measure(measure, ctx.reward_names, ctx.weights),
+                      np.full((len(requests), n), np.nan), {}, none)  # fmt: skip
+    measure, outcome = _choose(batch, measure, ctx)
     names = sorted(c.removeprefix("reward/") for c in batch.names() if c.startswith("reward/"))
-    outcome = _outcome(batch, measure, ctx)
     others = {name: outcome if name == measure else _outcome(batch, name, ctx) for name in names if len(names) > 1}
     place = {code(r.problem.task, r.problem.id): i for i, r in enumerate(requests)}
     sort, filled = _sort_episodes(batch, place, len(requests), n)
@@ -136,13 +170,26 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
         right = {(place[p], text) for p, text, value in answers if value >= solved}
         count = np.bincount([i for i, _ in right], minlength=len(requests))
         facts["distinct"] = np.where(np.isnan(out).all(1), np.nan, count)
-    return out, rewards, facts
+    return Graded(measure, out, rewards, facts)
 
 
-def name_measure(measure: str, graded: Container[str]) -> str:
-    """The reward that is read: `measure`, or the first of `score`, `task` that is graded, or "reward", the weighted
-    sum."""
-    return measure or next((n for n in ("score", "task") if n in graded), "reward")
+def name_measure(measure: str, graded: Container[str], weights: Mapping[str, Number] = EMPTY) -> str:
+    """The reward that is read: `measure`; by default the task's own, the first of `score` and `task` that is graded, if
+    either of them has one of the `weights`, or nothing has; else what is trained in its place, the one name, of weight
+    1, or "reward", the weighted sum."""
+    own = next((n for n in OWN if n in graded), "reward")
+    trained = [name for name, weight in weights.items() if _weighs(weight)]
+    if measure or not trained or not set(trained).isdisjoint(OWN):
+        return measure or own
+    return trained[0] if len(trained) == 1 and weights[trained[0]] == 1 else "reward"
+
+
+def _weighs(weight: Number) -> bool:
+    """Whether a weight is ever another than 0."""
+    if not isinstance(weight, Ramp):
+        return weight != 0
+    values = [weight.start, weight.to or 0.0, *dict(weight.steps).values()]
+    return any(x != 0 for x in values)
 
 
 def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int) -> tuple[Any, list[int]]:
@@ -166,6 +213,21 @@ def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int
         return out
 
     return sort, filled
+
+
+def _choose(batch: Batch, measure: str, ctx: Context) -> tuple[str, Tensor]:
+    """(the reward that is read, its outcome [B]): `measure`, or by default what is trained; the task's own score if
+    nothing of that is graded, which a message says."""
+    name, own = name_measure(measure, ctx.reward_names, ctx.weights), name_measure("", ctx.reward_names)
+    outcome = _outcome(batch, name, ctx)
+    if measure or own == name or not bool(outcome.isnan().all()):
+        return name, outcome
+    found = _outcome(batch, own, ctx)
+    if bool(found.isnan().all()):
+        return name, outcome
+    what = "the weighted sum of rewards" if name == "reward" else f"the reward {name!r}"
+    ctx.problems.append(f"[evaluate] {what} grades no held-out answer: {own!r} is read in its place")
+    return own, found
 
 
 def _outcome(batch: Batch, measure: str, ctx: Context) -> Tensor:

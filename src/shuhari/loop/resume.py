@@ -70,6 +70,7 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "scores": run.scores.played,
         "recorded": run.scores.recorded,
         "measured": run.scores.step,
+        "reads": run.scores.reads,
         "rewards": write_names(ctx.reward_names),
         "tested": write_names(ctx.tested_names),
         "seconds": at.seconds(),
@@ -89,7 +90,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     progress = run.progress
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
     run.before, run.scores = dict(at["before"]), LastScores(dict(at["scores"]), at["measured"])
-    run.scores.recorded = dict(at.get("recorded", EMPTY))
+    run.scores.recorded, run.scores.reads = dict(at.get("recorded", EMPTY)), at.get("reads", "")
     ctx.reward_names, ctx.tested_names = read_names(at["rewards"]), read_names(at.get("tested", ()))
     run.scores.problems = dict(at.get("problems", EMPTY))
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
@@ -128,6 +129,8 @@ def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None
     run.saved = checkpoint = checkpoint or run.store.is_due(ctx.step, run.stage.store.every)
     if checkpoint:
         _keep_start(run)  # before: a run that is killed between the two makes the step again
+        if run.scores.reads and run.store.get("measure") != run.scores.reads:
+            run.store.set(measure=run.scores.reads)
     run.store.commit(
         ctx.step,
         stage=run.stage.name,
@@ -156,7 +159,8 @@ def commit_measured(run: Resumable) -> dict[str, Any]:
     spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
     run.info = {"step": ctx.step, "stage": run.stage.name, **evaluated, **spent}
     commit_step(run, checkpoint=True, ends=True)
-    return {**run.info, "seconds": run.progress.seconds(), "problems": tuple(ctx.problems)}
+    told = {"measure": run.scores.reads} if run.scores.reads else {}
+    return {**run.info, "seconds": run.progress.seconds(), **told, "problems": tuple(ctx.problems)}
 
 
 def _keep_start(run: Resumable) -> None:
@@ -237,6 +241,7 @@ def summarise(run: Resumable) -> dict[str, Any]:
         "steps": run.ctx.step,
         "before": run.before,
         "after": run.scores.values,
+        **({"measure": run.scores.reads} if run.scores.reads else {}),
         "wall_s": run.progress.seconds(),
         "spent": run.ctx.ledger,
         **({"stopped": run.progress.ended} if run.progress.ended else {}),

@@ -208,7 +208,8 @@ class Run:
         reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
         commit_report(self, over=over, evaluated=bool(evaluated))
-        return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
+        told = {"measure": self.scores.reads} if (evaluated or between) and self.scores.reads else {}
+        return {**self.info, "seconds": self.progress.seconds(), **stage.notes, **told, "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout

@@ -185,7 +185,8 @@ class Session:
         return apply((make("transform", t) for t in transforms), batch, self.ctx)
 
     def evaluate(self, n: int = 256, *, samples: int = 1, split: str = "test") -> dict[str, float]:
-        """Held-out scores of the task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`."""
+        """Held-out scores of the task's `score`, or of the rewards that are trained in its place: `greedy`, and with
+        `samples` > 1 also `mean` and `pass@k`."""
         measured, ctx = Evaluation(n=n, samples=samples, split=split), self.ctx
         ctx.serve()
         rollout: Any = Episode() if is_vector(ctx.rollout) else ctx.rollout

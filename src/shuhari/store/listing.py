@@ -33,7 +33,8 @@ STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 @dataclass(frozen=True)
 class Summary:
     """One line of a list of runs. status: one of `STATUSES`; `note` says why it is unreadable or failed. date: when it
-    was last written to, as ISO 8601 in local time. tags: words that its user has given it."""
+    was last written to, as ISO 8601 in local time. tags: words that its user has given it. measure: the reward that its
+    evaluations read, "" if it does not say."""
 
     name: str
     path: Path
@@ -47,6 +48,7 @@ class Summary:
     task: str = ""
     date: str = ""
     tags: tuple[str, ...] = ()
+    measure: str = ""
 
 
 def list_runs(root: str | Path = "runs", words: Iterable[str] = (), status: str = "") -> list[Summary]:
@@ -189,7 +191,8 @@ def summarise(path: Path, name: str) -> Summary:
         note = f"{ungraded:.0%} of that ungraded" if ungraded else ""
         note = f"stopped: {why}" if (why := run.get("stopped")) and status == "complete" else note
         note = str(run.get("failed")) if status == "failed" else note
-        return Summary(name, path, status, run.step, total, score, score_name, note, name_of, task, date, tags)
+        measure = str(run.get("measure", ""))
+        return Summary(name, path, status, run.step, total, score, score_name, note, name_of, task, date, tags, measure)
     except (StoreError, OSError, ValueError, TypeError, LookupError) as error:
         return Summary(name, path, "unreadable", note=str(error), recipe=name_of, task=task, date=date, tags=tags)
 

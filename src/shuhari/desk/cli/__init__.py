@@ -20,6 +20,7 @@ from shuhari.desk.cli import (
     data,
     diagnosing,
     doctoring,
+    evaluating,
     explaining,
     exporting,
     listing,
@@ -48,7 +49,7 @@ app = typer.Typer(
 for name, command in (
     ("train", training.train),
     ("explain", explaining.explain),
-    ("eval", measuring.evaluate),
+    ("eval", evaluating.evaluate),
     ("export", exporting.export),
     ("serve", serving.serve),
     ("runs", listing.runs),

@@ -79,7 +79,7 @@ def runs(
     rows = []
     for r in found:
         steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
-        score = "-" if r.score is None else f"{format_number(r.score)} ({name_metric(r.score_name)})"
+        score = "-" if r.score is None else f"{format_number(r.score)} ({name_metric(r.score_name, r.measure)})"
         rows.append((r.name, r.recipe, r.task, r.date, r.status, steps, score, " ".join(r.tags), _cut(r.note)))
     heads: tuple[str, ...] = ("run", "recipe", "task", "date", "status", "step", "score", "tags", "")
     if size:

@@ -17,8 +17,8 @@ QUIET = 5.0  # seconds between two lines where the output is no terminal
 
 
 class Live:
-    """Shows reports; a context manager. The last held-out score stays until a new one comes, what else a stage does not
-    report every step until the stage ends."""
+    """Shows reports; a context manager. In a panel the last held-out score stays, with its step, until a new one comes;
+    a line has that of its own step alone. What else a stage does not report every step stays until the stage ends."""
 
     def __init__(self, recipe: Recipe, path: Path) -> None:
         from shuhari.lab.diagnosis import Watch
@@ -31,6 +31,7 @@ class Live:
         self.total = recipe.total
         self.panel: Any = None
         self.seen: dict[str, Any] = {}
+        self.scored = 0, "held-out"  # the step and the label of the last held-out score
         self.stage = ""
         self.shown: set[str] = set()
         self.last = float("-inf")
@@ -79,7 +80,7 @@ class Live:
 
     def format_cells(self, report: Mapping[str, Any]) -> dict[str, str]:
         """The cells of the panel: label -> text."""
-        from shuhari.lab.plot import choose_curves
+        from shuhari.lab.plot import choose_curves, name_metric
 
         self.eta.add(report)
         total = f"/{self.total}" if self.total else ""
@@ -89,9 +90,16 @@ class Live:
         self.stage = out["stage"]
         for label, name in choose_curves(report).items():
             self.seen[label] = report[name]
-        out |= {
-            label: format_number(value) for label, value in self.seen.items() if value == value
-        }  # NaN: nothing graded
+            if label == "held-out":
+                self.scored = int(report["step"]), name_metric(name, str(report.get("measure", "")))
+        for label, value in self.seen.items():
+            if label == "held-out":
+                step, label = self.scored
+                if step != report["step"] and self.panel is None:
+                    continue
+                label = label if step == report["step"] else f"{label}, step {step}"
+            if value == value:  # NaN: nothing graded
+                out[label] = format_number(value)
         if share := report.get("rollout/ungraded"):
             out["ungraded"] = f"{share:.0%}"
         if (rate := self.eta.estimate_rate()) is not None:

@@ -1,7 +1,5 @@
-"""`eval` and `compare`: scores of runs, with intervals.
-
-Over the problems of one run `stats.interval`, of every number alike. Over seeds the interval of claims: Student's, of
-pairs of a seed, from five seeds on. Runs are opened read-only; nothing is stored in them.
+"""`compare`: differences of runs, with intervals. Over seeds the interval of claims: Student's, of pairs of a seed,
+from five seeds on. Runs are opened read-only; nothing is stored in them.
 """
 
 from __future__ import annotations
@@ -17,146 +15,17 @@ from shuhari.data import nearest
 from shuhari.desk.cli.text import format_number, note, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from shuhari.config.evaluation import Evaluation
-    from shuhari.kernel.stats import Estimate
     from shuhari.loop.measuring import Measured
-    from shuhari.loop.outcomes import Outcomes
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def evaluate(
-    run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
-    n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="Held-out problems (else the recipe's).")] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Samples a problem, for the mean and pass@k (default: 8).")
-    ] = None,
-    k: Annotated[list[int] | None, typer.Option("-k", min=1, help="k of pass@k (default: 1, 2, 4, ...).")] = None,
-    split: Annotated[str | None, typer.Option(help="Which problems (default: the recipe's).")] = None,
-    step: Annotated[int | None, typer.Option(help="The checkpoint of this step (default: the last).")] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of how it is measured, evaluate.a.b=value; may be repeated."),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Evaluate a run on held-out problems: greedy, mean of samples and unbiased pass@k, with 95 % intervals; of pairs
-    (DPO, a reward model) the share whose chosen answer is above the rejected one. Each further way to play of the
-    recipe, or of --set, is told under its name, <way>.greedy, and each of its metrics.
-
-    Example: shuhari eval latest --samples 16 -k 1 -k 4 -k 16
-
-    Example: shuhari eval latest --set evaluate.more.cold.sampling.temperature=0.3
-    """
-    from shuhari.config.overlay import format_path, read_settings, split_path, walk_leaves
-    from shuhari.loop.measuring import sets_samples
-
-    path, over = _resolve(run), read_settings(sets or [])
-    drawn = samples if samples is not None or sets_samples(over) else 8
-    if k and drawn is not None and max(k) > drawn:
-        raise typer.BadParameter(f"pass@{max(k)} needs at least {max(k)} samples, and --samples is {drawn}")
-    settings = {"n": n, "samples": drawn, "split": split, "k": tuple(k) if k else None if drawn is None else ()}
-    measured = _measure(path, step, {key: v for key, v in settings.items() if v is not None}, over=over)
-    outcomes, used, at = measured.outcomes, measured.used, measured.step
-    played = any(x == x for x in outcomes.greedy)
-    if not (played or measured.recorded or measured.ways or measured.numbers):
-        raise ValueError(f"{path}: none of {len(outcomes.ids)} held-out problems could be graded: expected a task with "
-                         "answers, a [reward.<name>], or recorded pairs")  # fmt: skip
-    found = _estimate(measured, outcomes, used) if played else {}
-    for way, (how, own) in measured.ways.items():
-        if any(x == x for x in own.greedy):
-            found |= {f"{way}.{name}": x for name, x in _estimate(measured, own, how).items()}
-        else:
-            note(f"none of the {len(own.ids)} problems that {way!r} has played could be graded")
-    found |= {name: _tell_alone(x, 0) for name, x in measured.numbers.items()}
-    found |= _estimate_recorded(measured)
-    if json:
-        rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n or None} for name, e in found.items()}
-        print_json(
-            {
-                "run": str(path),
-                "step": at,
-                "split": used.split,
-                "problems": len(outcomes.ids),
-                "samples": used.samples,
-                "measure": measured.measure,
-                "settings": measured.settings,
-                **rows,
-            }
-        )
-        return
-    rows_ = [(name, e.value, _format_interval(e.low, e.high), e.n or None) for name, e in found.items()]
-    print_table(("held-out", "value", "95 % interval", "problems"), rows_, f"{path}, step {at}, split {used.split}")
-    graded = found["greedy"].n if played else 0
-    if (ungraded := len(outcomes.ids) - graded) > 0 and played:
-        note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
-    for key, value in walk_leaves(measured.settings):
-        say(f"set: {format_path(sum(map(split_path, key), ()))} = {value!r}")
-    for name in measured.recorded:
-        if name.endswith("/accuracy"):
-            say(f"{name}: the share of held-out pairs whose chosen answer is above the rejected one")
-
-
-def _format_interval(low: float | None, high: float | None) -> str:
+def format_interval(low: float | None, high: float | None) -> str:
+    """An interval as a cell; a dash where there is none."""
     return "-" if low is None or high is None or low != low else f"[{format_number(low)}, {format_number(high)}]"
 
 
-def _estimate(measured: Measured, outcomes: Outcomes, used: Evaluation) -> dict[str, Estimate]:
-    """name -> estimate of what one way to play gave, and the same of each of its tasks, where there are several."""
-    from shuhari.kernel import stats
-
-    found: dict[str, Estimate] = {}
-    parts = {  # a task of which nothing could be graded has no line
-        task: part
-        for task, part in outcomes.parts().items()
-        if any(x == x for x in part.greedy)
-    }
-    for task, part in {"": outcomes, **parts}.items():
-        own = {"greedy": stats.interval(part.greedy)}
-        if part.sampled is not None:
-            ks = stats.powers(used.samples) if _tells_solved(measured, part) else ()
-            own |= stats.scores(part.sampled, used.k or ks, used.solved)
-        own |= {
-            f"greedy.{n}": stats.interval(x)
-            for n, x in part.rewards.items()
-            if any(v == v for v in x)
-        }
-        if "distinct" in part.facts:
-            own["distinct"] = stats.interval(part.facts["distinct"])
-        found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
-    if measured.ways:  # what a way costs is a part of what it is
-        found["tokens"] = _tell_alone(outcomes.tokens, len(outcomes.ids))
-    return found
-
-
-def _tell_alone(value: float, n: int) -> Estimate:
-    """A number without an interval."""
-    from shuhari.kernel.stats import Estimate
-
-    return Estimate(value, float("nan"), float("nan"), n)
-
-
-def _estimate_recorded(measured: Measured) -> dict[str, Estimate]:
-    """What learners say of held-out recorded problems; an interval of accuracies, whose pairs are right or wrong."""
-    from shuhari.kernel import stats
-
-    out: dict[str, Estimate] = {}
-    for name, value in measured.recorded.items():
-        right, nan = round(value * measured.count) if value == value else -1, float("nan")
-        whole = name.endswith("/accuracy") and 0 <= right <= measured.count and measured.count > 0
-        whole = whole and abs(value * measured.count - right) < 1e-3
-        out[name] = stats.wilson(right, measured.count) if whole else stats.Estimate(value, nan, nan, measured.count)
-    return out
-
-
-def _tells_solved(measured: Measured, part: Any) -> bool:
-    """Whether samples of a run are solved or not, which pass@k is of: those of a score in [0, 1], and of a return where
-    some have reached what counts as solved."""
-    shares = not ((part.sampled < 0) | (part.sampled > 1)).any()
-    return bool(shares and (measured.measure != "task" or (part.sampled >= measured.used.solved).any()))
-
-
-def _measure(
+def measure_run(
     path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None, **more: Any
 ) -> Measured:
     """`loop.measuring.measure`, with what went wrong as notes; a split that is not there is a mistake of --split."""
@@ -193,12 +62,20 @@ def compare(
 
     Example: shuhari compare a-s0,a-s1,a-s2,a-s3,a-s4 b-s0,b-s1,b-s2,b-s3,b-s4 --png a-b.png
     """
-    from shuhari.desk.comparison import GREEDY, check_same_task, compare_seeds, find_axis, list_caveats, name_arms
+    from shuhari.desk.comparison import (
+        GREEDY,
+        check_same_task,
+        compare_seeds,
+        find_axis,
+        list_caveats,
+        list_measures,
+        name_arms,
+    )
     from shuhari.lab.plot import KINDS, name_metric, plot_comparison
     from shuhari.store import metrics
 
     arms = {
-        arm: [_resolve(name) for name in _split(arm)]
+        arm: [find_run(name) for name in _split(arm)]
         for arm in given
     }
     if (kind := png.suffix.lower()) not in ("", *KINDS):
@@ -217,13 +94,17 @@ def compare(
     }
     single = all(len(paths) == 1 for paths in arms.values())
     single = single and (metric in (GREEDY, "held-out") or metric.startswith(f"{GREEDY}."))
-    measure, equal = "", False
+    read = list_measures(arms)
+    measure, equal = read[0] if len(read) == 1 else "", False
     if single:
         measure, equal, found = _compare_problems(arms, n, metric.removeprefix(GREEDY).partition(".")[2])
     else:
         with _explain():
             found = compare_seeds(arms, columns, metric)
     caveats = list_caveats(found, single, equal)
+    if not single and len(read) > 1 and name_metric(metric, "?") != metric:
+        caveats.append(f"these runs read different rewards as {metric} ({', '.join(read)}): compare one that all have, "
+                       f"such as --metric {GREEDY}.{read[0]}")  # fmt: skip
     if single and (others := _list_untold(arms, measure)):
         caveats.append(f"compared is {measure!r}; trained is {' and '.join(map(repr, others))}: "
                        f"--metric {GREEDY}.{others[0]} compares that")  # fmt: skip
@@ -231,7 +112,7 @@ def compare(
     before = png.with_suffix(png.suffix or ".png").exists()
     named = {label: columns[arm] for arm, label in name_arms(arms).items()}
     word, over = (
-        name_metric(metric),
+        name_metric(metric, measure),
         find_axis(
             columns,
             [
@@ -254,7 +135,7 @@ def compare(
         return
     rows = []
     for name, entry in found.items():
-        bounds = _format_interval(entry.get("low"), entry.get("high"))
+        bounds = format_interval(entry.get("low"), entry.get("high"))
         rows.append((name, entry["value"], entry["n"], entry.get("difference"), bounds, entry.get("paired")))
     over = "problems" if single else "seeds"
     print_table((word, "mean", over, "difference", "95 % interval", "paired"), rows)
@@ -283,17 +164,22 @@ def _list_untold(arms: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
 def _compare_problems(
     arms: Mapping[str, Sequence[Path]], n: int | None, name: str
 ) -> tuple[str, bool, dict[str, dict[str, Any]]]:
-    """(the reward compared: `name`, or what evaluation reads; whether two arms differ by the same on every problem;
+    """(the reward compared: `name`, or what evaluation reads of all, the task's own where they read different ones that
+    all have; whether two arms differ by the same on every problem;
     each single run evaluated greedily, with differences over problems, paired where they are the same problems)."""
     from shuhari.desk.comparison import FEWEST, compare_with_first
 
     settings = {"samples": 1, **({} if n is None else {"n": n})}
     tasks: dict[str, Any] = {}
     found: dict[str, tuple[list[float], list[Any]]] = {}
-    measure = name
+    every = {arm: measure_run(paths[0], None, settings, tasks, further=False) for arm, paths in arms.items()}
+    read = list(dict.fromkeys(measured.measure for measured in every.values()))
+    shared = ["score", "task"] if len(read) > 1 else []
+    measure = name or next((one for one in shared if all(
+        one == m.measure or one in m.outcomes.rewards for m in every.values())), read[0])  # fmt: skip
     for arm, paths in arms.items():
-        measured = _measure(paths[0], None, settings, tasks, further=False)
-        outcomes, measure = measured.outcomes, measure or measured.measure
+        measured = every[arm]
+        outcomes = measured.outcomes
         known = {**outcomes.rewards, measured.measure: outcomes.greedy}
         if measure not in known:
             message = f"{paths[0]} grades no {measure!r}; {nearest(measure, known)}"
@@ -328,7 +214,7 @@ def _split(arm: str) -> list[str]:
     return [name for name in arm.split(",") if name]
 
 
-def _resolve(name: str) -> Path:
+def find_run(name: str) -> Path:
     from shuhari.store import resolve
 
     return Path(resolve(name))

@@ -96,7 +96,7 @@ def show_profile(path: Path, json: bool = False) -> bool:
 
 def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     from shuhari.desk.ends import tabulate_ends
-    from shuhari.lab.plot import choose_curves
+    from shuhari.lab.plot import choose_curves, name_metric
     from shuhari.store.listing import name_tasks
 
     recipe, summary = run.recipe, run.summary or {}
@@ -110,7 +110,11 @@ def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -
         print_table(heads, ends)
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
-    shown = choose_curves(columns)
+    read = str(run.get("measure", ""))
+    shown = {
+        name_metric(metric, read) if label == "held-out" else label: metric
+        for label, metric in choose_curves(columns).items()
+    }
     if not columns["step"]:
         note("no step is stored yet")
         return
@@ -131,7 +135,7 @@ def _tabulate(
     steps, stages = columns["step"], columns["stage"]
     every, last = max(1, -(-len(steps) // LINES)), len(steps) - 1
     losses = [n for n in columns if "/loss/" in n and not n.startswith("evaluate/")]
-    trained = [m for label, m in shown.items() if label != "held-out"]
+    trained = [m for label, m in shown.items() if not label.startswith("held-out")]
     bare = set(stages) - {
         stages[i]
         for i in range(last + 1)

@@ -301,7 +301,7 @@ def show_closing(path: Path) -> None:
         say(f"stopped: {make_printable(str(why), 300)}")
     if rows:
         print_table(heads, rows)
-    for line in tell_rewards(find_last_stage(run.recipe), after):
+    for line in tell_rewards(find_last_stage(run.recipe), after, str(summary.get("measure") or "")):
         say(line)
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")

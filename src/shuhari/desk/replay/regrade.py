@@ -88,7 +88,7 @@ def regrade(
     that there is not; ContractError for a grader that gives what is no grade.
     """
     path = resolve(run)
-    stored, named = Stored(path), dict(map(_read_reward, rewards))
+    stored, named = Stored(path), dict(map(read_reward, rewards))
     steps, columns, before = choose_steps(stored, first, last), stored.metrics(), read_recipe(path)
     added = [f"reward.{format_path((name,))}.use={json.dumps(use)}" for name, use in named.items()]
     after, given = change_recipe(before, [*added, *sets])
@@ -173,7 +173,7 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
 # ---------------------------------------------------------------- asking
 
 
-def _read_reward(text: str) -> tuple[str, str]:
+def read_reward(text: str) -> tuple[str, str]:
     """(name, use) of `NAME=USE` or `USE`."""
     name, eq, use = text.partition("=")
     use = use if eq else text

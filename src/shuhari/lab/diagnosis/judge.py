@@ -116,7 +116,7 @@ def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, A
         return MEASURED
     n = len(last)
     unsure = f", as far as {n} step{'s' * (n > 1)} can show it: most rules need {FEW}" if n < FEW else ""
-    return f"{FINE}{unsure}{_tell_nothing_learnt(last)}{_tell_nothing_earned(columns)}"
+    return f"{FINE}{unsure}{_tell_nothing_learnt(last)}{_tell_nothing_earned(columns, last)}"
 
 
 def _tell_nothing_learnt(e: Evidence) -> str:
@@ -129,10 +129,10 @@ def _tell_nothing_learnt(e: Evidence) -> str:
     return out
 
 
-def _tell_nothing_earned(columns: Mapping[str, Sequence[Any]]) -> str:
+def _tell_nothing_earned(columns: Mapping[str, Sequence[Any]], e: Evidence) -> str:
     """What no rule takes for a disease, and no user for health: that the last stage has earned nothing at all."""
     last = [stage == columns["stage"][-1] for stage in columns["stage"]]
-    for name in ("reward/score", "reward/mean", "evaluate/greedy"):
+    for name in (*(["reward/score"] if e.trains_score else ()), "reward/mean", "evaluate/greedy"):
         values = [v for v, here in zip(columns.get(name, ()), last, strict=False) if here and v is not None]
         if values and not any(values):
             return f"; and yet {name} was 0 at every step of stage {columns['stage'][-1]}: nothing was achieved so far"

@@ -89,4 +89,15 @@ RULES = (
         )
         for name, reads in (("score-falls", "evaluate/greedy"), ("accuracy-falls", "evaluate/*/accuracy"))
     ),
+    Rule(
+        "own-score-falls",
+        "evaluate/greedy.score",
+        fall,
+        (-inf, CLEAR),
+        "another reward is trained and measured, and the task's own score falls meanwhile: it may be earned by what "
+        "the task does not want",
+        "look at what earns it: shuhari show RUN --rollouts; a weight for the score (reward.weights.score), another "
+        "grader; evaluate.measure = 'score' has the best step kept by the score",
+        tells=tell_fall,
+    ),
 )

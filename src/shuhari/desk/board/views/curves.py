@@ -20,9 +20,10 @@ from shuhari.desk.serving.refusals import Refused
 from shuhari.store import Run
 
 SECONDS = "seconds"  # of a step: a curve that is made of the stored `wall`
+HELD_OUT = "Held-out score"
 CHARTS = (  # what a page of a run shows: title, patterns of metrics; of `evaluate/` those whose pattern says so
     ("Reward", ("reward/mean", "reward/score", "rollout/return")),
-    ("Held-out score", ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/*/accuracy", "evaluate/pass*")),
+    (HELD_OUT, ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/*/accuracy", "evaluate/pass*")),
     ("Length", ("rollout/length", "evaluate/length")),
     ("Entropy", ("rollout/entropy", "*/entropy")),
     ("KL", ("*/kl", "*/approx_kl")),
@@ -37,6 +38,7 @@ CHARTS = (  # what a page of a run shows: title, patterns of metrics; of `evalua
 )
 LINES = 8  # curves of a chart
 NAMED = 60  # curves of a question
+NAME = 80  # characters of a reward's name
 ROWS = 1000  # of a table that are read at once
 
 
@@ -62,7 +64,7 @@ def tell_curves(
     if len(names) > NAMED:
         raise Refused(f"{len(names)} names: expected at most {NAMED}", "names")
     fresh = after < 0 or version != steps.version or not steps.whole
-    charts = choose_charts(steps)
+    charts = choose_charts(steps, str(Run(path).get("measure") or "")[:NAME])
     wanted = names or list(dict.fromkeys(
         n
         for c in charts
@@ -128,9 +130,9 @@ def _write_parts(opened: Run, names: Sequence[str], last: int) -> Iterator[bytes
             return
 
 
-def choose_charts(steps: Steps) -> list[dict[str, Any]]:
+def choose_charts(steps: Steps, measure: str = "") -> list[dict[str, Any]]:
     """[{title, names}] of CHARTS: those whose metrics a run has, and what its curriculum and its study report; what was
-    measured by task (`name@task`) is left to the search."""
+    measured by task (`name@task`) is left to the search. measure: the reward that held-out scores are of."""
     there = [*(n for n in steps.columns if "@" not in n or "pass@" in n), *([SECONDS] if len(steps.step) > 1 else [])]
     out = []
     for title, patterns in CHARTS:
@@ -141,7 +143,8 @@ def choose_charts(steps: Steps) -> list[dict[str, Any]]:
             if fnmatchcase(n, p) and _is_held_out(p) == _is_held_out(n)
         ]
         if found:
-            out.append({"title": title, "names": list(dict.fromkeys(found))[:LINES]})
+            of = f": {measure}" if measure and title == HELD_OUT else ""
+            out.append({"title": f"{title}{of}", "names": list(dict.fromkeys(found))[:LINES]})
     own: dict[str, list[str]] = {}
     for name in (n for n in steps.columns if n.startswith(("curriculum/", "study/"))):
         own.setdefault(name.partition("@")[0], []).append(name)  # `curriculum/share@<level>`: a chart for all levels

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from shuhari.desk.board.catalogue import AT_ONCE, PENDING, Catalogue, name_doctor
 from shuhari.desk.board.sketches import list_changes, sketch
+from shuhari.lab.plot import name_metric
 from shuhari.store.listing import STATUSES, Summary
 
 NOTE = 500  # characters of why a run failed
@@ -27,8 +28,8 @@ def list_runs(
 ) -> dict[str, Any]:
     """{root, total, pending, left_out, runs}: `limit` runs from `offset` on of those that have all `words` in name,
     recipe, task, status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait`
-    none); `left_out`: why some are not listed, in words. `curve`: some values of the score; `changes`:
-    [setting=value] that differ from the recipe of its name in the library, or why they could not be compared; null
+    none); `left_out`: why some are not listed, in words. `curve`: some values of the score; `score_of`:
+    what that is, in words; `changes`: [setting=value] that differ from the recipe of its name in the library, or why they could not be compared; null
     where they were not read yet."""
     found = runs.choose(words.split(), status, wait=wait)
     if (order, down) != ("date", True):
@@ -51,4 +52,5 @@ def _tell(run: Summary) -> dict[str, Any]:
     names = ("name", "status", "step", "total", "score", "score_name", "recipe", "task", "date", "tags")
     bad = run.status == STATUSES[-1]
     note = name_doctor(run.note[:NOTE], run.path) if bad else run.note[:NOTE]
-    return {**{name: getattr(run, name) for name in names}, "note": note}
+    word = name_metric(run.score_name, run.measure) if run.score_name else ""
+    return {**{name: getattr(run, name) for name in names}, "score_of": word, "note": note}

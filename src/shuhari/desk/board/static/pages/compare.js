@@ -31,7 +31,7 @@ export async function show(main, query, { signal }) {
       h("td", {}, h("input", { type: "checkbox", "aria-label": `choose ${run.name}`, checked: chosen.has(run.name),
         onchange: (e) => (e.target.checked ? chosen.add(run.name) : chosen.delete(run.name)) })),
       h("td", {}, h("a", { href: link("run", { run: run.name }) }, run.name)), h("td", {}, run.recipe), h("td", {}, run.task),
-      h("td", { class: `status ${run.status}` }, run.status), h("td", { class: "n" }, number(run.score))));
+      h("td", { class: `status ${run.status}` }, run.status), h("td", { class: "n" }, number(run.score), run.score_of && h("span", { class: "quiet" }, ` ${run.score_of}`))));
     const all = h("input", { type: "checkbox", "aria-label": "choose all that are listed", onchange: (e) => {
       for (const run of found.runs) e.target.checked ? chosen.add(run.name) : chosen.delete(run.name);
       guard(listRuns);

@@ -79,7 +79,7 @@ export async function show(main, query, { signal }) {
       h("td", {}, h("span", { class: `status ${run.status}` }, run.status)),
       h("td", { class: "differs", title: run.changes?.join("\n") || null }, h("span", {}, run.recipe), run.changes?.length > 0 && h("code", {}, run.changes.join(", "))), h("td", {}, run.task),
       h("td", { class: "n" }, run.step < 0 ? "–" : run.total ? `${run.step}/${run.total}` : run.step),
-      h("td", { class: "n", title: run.score_name || null }, number(run.score)),
+      h("td", { class: "n", title: run.score_name || null }, number(run.score), run.score_of && h("span", { class: "quiet" }, ` ${run.score_of}`)),
       h("td", {}, run.curve && sparkline(run.curve, `${run.score_name}: ${number(run.curve[0])} to ${number(run.curve.at(-1))}`)),
       h("td", { class: "date" }, run.date),
       h("td", {}, run.tags.map((tag) => [h("button", { type: "button", class: "tag", title: `Only runs with the tag ${tag}`,
