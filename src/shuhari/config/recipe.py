@@ -15,8 +15,8 @@ from typing import Any
 from shuhari.config.dumps import find_differences, read_dump, spreads
 from shuhari.config.files import find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
-from shuhari.config.library import FORMAT, Method, list_names
-from shuhari.config.methods import REMOVED, Change
+from shuhari.config.library import BASELINES, FORMAT, Method, list_names
+from shuhari.config.methods import REMOVED, Change, list_tables
 from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
@@ -198,17 +198,28 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
 
 
 def read_method(reference: str) -> Change:
-    """A method, to be laid over another recipe than its base."""
-    chain = list(read_chain(reference))
+    """A method, to be laid over another recipe than its base; of a recipe that one extends, as `rlvr/dapo` does
+    `baselines/dapo`, that method. RecipeError where there is none."""
+    chain = list(read_chain(find_as_method(reference)))
     if "on" not in chain[0][1]:
         why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, a method's base")
         raise RecipeError("", f"{chain[0][0]} is a recipe of its own, and cannot be laid over another: {why}")
     return _read_change(chain)
 
 
+def find_as_method(reference: str) -> str:
+    """The method that says what a recipe changes, by the same last name (`rlvr/dapo` of `baselines/dapo`); the
+    reference itself where there is none, or where it is a method."""
+    family, _, name = reference.partition("/")
+    if family != BASELINES or not name:
+        return reference
+    same = [other for other in list_names() if other.rpartition("/")[2] == name and other != reference]
+    return next((other for other in same if reference in [link for link, _ in read_chain(other)][1:]), reference)
+
+
 def _read_change(chain: Sequence[tuple[str, Tree]]) -> Change:
     name = str(chain[0][1].get("name", chain[0][0]))
-    return Change.of(name, name_all(name, [one for _, one in chain]))
+    return Change.of(name, name_all(name, list_tables(chain)))
 
 
 def _add_own(recipe: Recipe, own: Tree) -> Recipe:
