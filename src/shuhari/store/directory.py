@@ -7,6 +7,7 @@ A run: `recipe.toml` (resolved), `run.sqlite`, `checkpoints/`, `summary.json` on
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from shuhari.store.names import join_checkpoint, read_name
 from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
 from shuhari.store.sizes import check_table
 
+CLAIMED = re.compile(r"[0-9a-f]{16}-s\d+")  # the folder of a run that a claim has made
 NEWEST = 8  # runs that a message names
 
 
@@ -312,13 +314,16 @@ def metrics(run: str | Path) -> dict[str, list[Any]]:
 
 
 def resolve(run: str | Path, root: str | Path = "runs") -> Path:
-    """The directory of RUN: a path, a name under `root`, or `latest`; NoRunError gives the nearest name."""
+    """The directory of RUN: a path, a name under `root`, or `latest`, the last written that no claim and no study has
+    made; NoRunError gives the nearest name."""
     path, root = Path(run), Path(root)
     names = {str(p.relative_to(root)): p for p in find_runs(root)}
     if str(run) == "latest":
-        if not names:
-            raise NoRunError(f"no run is in {root}/ yet: `shuhari train` makes one")
-        return max(names.values(), key=read_change_time)
+        own = [p for p in names.values() if not is_child(p)]
+        if not own:
+            made = f" ({len(names)} were made by claims or studies)" if names else ""
+            raise NoRunError(f"no run is in {root}/ yet{made}: `shuhari train` makes one")
+        return max(own, key=read_change_time)
     for candidate in (path, root / path):
         if (candidate / schema.FILE).exists():
             return candidate
@@ -365,6 +370,14 @@ def find_runs(root: Path) -> list[Path]:
         for depth in (1, 2, 3)
         for p in root.glob(f"{'*/' * depth}{schema.FILE}")
     ]
+
+
+def is_child(run: Path) -> bool:
+    """Whether a run was made by a claim, which names it by a digest and its seed, or by a study, in whose folder it
+    lies."""
+    if CLAIMED.fullmatch(run.name):
+        return True
+    return run.parent.name == "children" and (run.parent.parent / schema.FILE).exists()
 
 
 def read_change_time(run: Path) -> float:

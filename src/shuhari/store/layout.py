@@ -17,7 +17,9 @@ from shuhari.store.files import DamageError, Lock, describe_kind
 TEXTS = ("recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json", "tags.json")
 FOLDERS = ("checkpoints", "needs", "children")
 TAGS_LOCK = "tags.lock"  # held, and there, while tags are written
-OWN = (*schema.FILES, Lock.NAME, TAGS_LOCK, *TEXTS, *FOLDERS)  # and `damaged-<n>`, of a repair
+MADE = "made_for.json"  # of a run that claims have made: for which, and as what
+OF_CLAIMS = (MADE, "cpu.json", "diverged.txt", "error.txt")
+OWN = (*schema.FILES, Lock.NAME, TAGS_LOCK, *TEXTS, *OF_CLAIMS, *FOLDERS)  # and `damaged-<n>`, of a repair
 
 
 def find_odd(run: Path) -> dict[str, str]:

@@ -24,12 +24,14 @@ def list_runs(
     limit: Annotated[int, Field(ge=1, le=1000)] = 100,
     offset: Annotated[int, Field(ge=0)] = 0,
     wait: bool = False,
+    all: bool = False,
 ) -> dict[str, Any]:
-    """{root, total, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe, task,
-    status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait` none). `curve`:
-    some values of the score; `changes`: [setting=value] that differ from the recipe of its name in the library, or why
-    they could not be compared; null where they were not read yet."""
-    found = runs.choose(words.split(), status, wait=wait)
+    """{root, total, hidden, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe,
+    task, status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait` none).
+    `curve`: some values of the score; `changes`: [setting=value] that differ from the recipe of its name in the library,
+    or why they could not be compared; null where they were not read yet. `all`: also runs that claims and studies have
+    made, of which `hidden` are left out."""
+    found = runs.choose(words.split(), status, wait=wait, children=all)
     if (order, down) != ("date", True):
         found.sort(key=lambda r: _get_key(r, order), reverse=down)
     shown = found[offset : offset + limit]
@@ -37,7 +39,8 @@ def list_runs(
     seconds = float("inf") if wait else AT_ONCE / 4 if pending else AT_ONCE  # summaries first
     made = runs.make("list", shown, lambda r: {"curve": sketch(r), "changes": list_changes(r)}, seconds)
     rows = [{**_tell(r), **made.get(r.name, {"curve": None, "changes": None})} for r in shown]
-    return {"root": runs.root, "total": len(found), "pending": pending, "runs": rows}
+    hidden = 0 if all else runs.count_children()
+    return {"root": runs.root, "total": len(found), "hidden": hidden, "pending": pending, "runs": rows}
 
 
 def _get_key(run: Summary, order: str) -> tuple[bool, Any]:
