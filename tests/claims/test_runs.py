@@ -19,8 +19,8 @@ from shuhari.lab.claims import sources
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.result import compute_hashes, find_stale
 from shuhari.lab.claims.runs import CHANCE, SCORES, ClaimError, Job, find_own, find_spent, make, plan_runs
-from shuhari.store.listing import list_runs
 from shuhari.store import Run
+from shuhari.store.listing import list_runs
 
 RECIPE = """summary = "a bandit, after a warm-up"
 extends = "baselines/bandit"

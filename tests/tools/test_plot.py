@@ -134,9 +134,9 @@ def test_an_svg_has_its_text_as_text_and_is_the_same_each_time(tmp_path: Path) -
     told = {
         "".join(e.itertext()).strip() for e in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
     }
-    assert {"grpo $x^$ <b>", "dapo", "step", "m_a", "held-out"} <= told
+    assert {"grpo $x^$ <b>", "dapo", "step", "held-out (m_a)"} <= told
     assert text == (tmp_path / "b.svg").read_text(encoding="utf-8") and "<script" not in text
-    assert re.search(r'<svg[^>]*width="324pt"', text)  # 4.5 inches: a column and a half
+    assert re.search(r'<svg[^>]*width="244.8pt"', text)  # 3.4 inches: a column
 
 
 def test_a_sum_of_regret_is_a_curve_whoever_reports_it():

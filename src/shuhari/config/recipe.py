@@ -13,9 +13,9 @@ from pathlib import Path as File
 from typing import Any
 
 from shuhari.config.dumps import find_differences, read_dump, spreads
-from shuhari.config.files import find_file, name_originals, read_chain
+from shuhari.config.files import find_as_method, find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
-from shuhari.config.library import BASELINES, FORMAT, Method, list_names
+from shuhari.config.library import FORMAT, Method, list_names
 from shuhari.config.methods import REMOVED, Change, list_tables
 from shuhari.config.named import find_meant
 from shuhari.config.overlay import (
@@ -219,16 +219,6 @@ def read_method(reference: str) -> Change:
         why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, a method's base")
         raise RecipeError("", f"{chain[0][0]} is a recipe of its own, and cannot be laid over another: {why}")
     return _read_change(chain)
-
-
-def find_as_method(reference: str) -> str:
-    """The method that says what a recipe changes, by the same last name (`rlvr/dapo` of `baselines/dapo`); the
-    reference itself where there is none, or where it is a method."""
-    family, _, name = reference.partition("/")
-    if family != BASELINES or not name:
-        return reference
-    same = [other for other in list_names() if other.rpartition("/")[2] == name and other != reference]
-    return next((other for other in same if reference in [link for link, _ in read_chain(other)][1:]), reference)
 
 
 def _read_change(chain: Sequence[tuple[str, Tree]]) -> Change:

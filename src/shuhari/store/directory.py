@@ -7,7 +7,6 @@ A run: `recipe.toml` (resolved), `run.sqlite`, `checkpoints/`, `summary.json` on
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,11 +17,11 @@ from typing import Any, Unpack
 from shuhari.data import nearest
 from shuhari.store import finding, schema
 from shuhari.store.files import CheckpointError, StoreError, is_locked, read_file, translate_errors
+from shuhari.store.layout import is_child
 from shuhari.store.names import join_checkpoint, read_name
 from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
 from shuhari.store.sizes import check_table
 
-CLAIMED = re.compile(r"[0-9a-f]{16}-s\d+")  # the folder of a run that a claim has made
 NEWEST = 8  # runs that a message names
 
 
@@ -370,14 +369,6 @@ def find_runs(root: Path) -> list[Path]:
         for depth in (1, 2, 3)
         for p in root.glob(f"{'*/' * depth}{schema.FILE}")
     ]
-
-
-def is_child(run: Path) -> bool:
-    """Whether a run was made by a claim, which names it by a digest and its seed, or by a study, in whose folder it
-    lies."""
-    if CLAIMED.fullmatch(run.name):
-        return True
-    return run.parent.name == "children" and (run.parent.parent / schema.FILE).exists()
 
 
 def read_change_time(run: Path) -> float:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.store import schema
-from shuhari.store.directory import Run, find_runs, is_child, read_change_time
+from shuhari.store.directory import Run, find_runs, read_change_time
 from shuhari.store.files import Lock, StoreError, read_file, replace_file, translate_errors
-from shuhari.store.layout import MADE, OWN, TAGS_LOCK
+from shuhari.store.layout import MADE, OWN, TAGS_LOCK, is_child
 from shuhari.store.names import list_folders
 from shuhari.store.rows import read_rows
 

@@ -15,7 +15,8 @@ from typing import Any
 from shuhari.data import nearest
 from shuhari.desk.board.numbers import Numbers
 from shuhari.store import NoRunError
-from shuhari.store.directory import find_runs, is_child
+from shuhari.store.directory import find_runs
+from shuhari.store.layout import is_child
 from shuhari.store.listing import STATUSES, TAGS, Summary, matches, summarise
 from shuhari.store.schema import FILES
 

@@ -90,7 +90,8 @@ def runs(
 
 def _tell_hidden(root: Path, everything: bool) -> list[str]:
     """How many runs are not listed, as a claim or a study has made them; nothing where none is."""
-    from shuhari.store.directory import find_runs, is_child
+    from shuhari.store.directory import find_runs
+    from shuhari.store.layout import is_child
 
     hidden = 0 if everything else sum(map(is_child, find_runs(root)))
     return [f"{hidden} more {'were' if hidden > 1 else 'was'} made by claims or studies: --all"] if hidden else []

@@ -26,11 +26,11 @@ def list_runs(
     wait: bool = False,
     all: bool = False,
 ) -> dict[str, Any]:
-    """{root, total, hidden, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe,
-    task, status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait` none).
-    `curve`: some values of the score; `changes`: [setting=value] that differ from the recipe of its name in the library,
-    or why they could not be compared; null where they were not read yet. `all`: also runs that claims and studies have
-    made, of which `hidden` are left out."""
+    """{root, total, hidden, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name,
+    recipe, task, status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait`
+    none). `curve`: some values of the score; `changes`: [setting=value] that differ from the recipe of its name in the
+    library, or why they could not be compared; null where they were not read yet. `all`: also runs that claims and
+    studies have made, of which `hidden` are left out."""
     found = runs.choose(words.split(), status, wait=wait, children=all)
     if (order, down) != ("date", True):
         found.sort(key=lambda r: _get_key(r, order), reverse=down)
