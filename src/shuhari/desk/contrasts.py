@@ -34,8 +34,8 @@ def contrast(pairs: Mapping[str, Pair], least: int = 2) -> dict[str, dict[str, A
     """{difference, low, high, level, p, paired, why} of the second of each pair less the first, the intervals at levels
     that hold for all together (`stats.find_levels`). Ends, level and p are NaN below `least` values, and where nothing
     varies, which `why` says."""
-    why = {name: _explain_alike(pair) for name, pair in pairs.items()}
     found = {name: stats.difference(pair.first, pair.second, paired=pair.paired) for name, pair in pairs.items()}
+    why = {name: _explain_alike(pair) if found[name].n >= least else "" for name, pair in pairs.items()}
     p = {
         name: math.nan if why[name] or found[name].n < least else stats.p_value(a.first, a.second, paired=a.paired)
         for name, a in pairs.items()
