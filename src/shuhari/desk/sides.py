@@ -92,13 +92,21 @@ def draw_runs(
     return panels
 
 
-def compare_bed(bed: str, out: Path, runs: Path, metric: str = "", guards: Sequence[str] = ()) -> Sides:
+def compare_bed(
+    bed: str,
+    out: Path,
+    runs: Path,
+    metric: str = "",
+    guards: Sequence[str] = (),
+    results: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Sides:
     """What `claim` has measured on a bed: its baseline first, then each method, on the seeds of its own result and
-    against the baseline of these. Metrics that results do not keep are read from the runs below `runs`.
+    against the baseline of these. Metrics that results do not keep are read from the runs below `runs`. results: those
+    of the bed, where they were read already.
     ComparisonError where nothing was measured there, or nothing has the metric."""
     name = find_name(bed)
     try:
-        results = list_results(name, out)
+        results = list_results(name, out) if results is None else results
         metric = metric or choose_reading(name, dict.fromkeys(list_metrics(results), 1))
         found = {m: _read_bed(name, results, m, runs) for m in (metric, *guards)}
     except (ValueError, RecipeError) as error:

@@ -116,9 +116,8 @@ def show(result: Mapping[str, Any]) -> None:
         say(result["says"])
     rows = []
     for check in result["checks"]:
-        interval = (
-            f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check.get("low") is not None else "-"
-        )
+        known = check.get("low") is not None and check["low"] != check["high"]  # one of no width is certain of nothing
+        interval = f"[{format_number(check['low'])}, {format_number(check['high'])}]" if known else "-"
         level = f"{check['level']:.1%}" if "level" in check else "-"
         why = f" ({check['why']})" if check.get("why") else ""
         rows.append((
@@ -143,7 +142,7 @@ def say_plot(result: Mapping[str, Any], out: Path) -> None:
         say(f"plot: {picture}")
 
 
-def show_board(bed: str, metric: str, out: Path, json: bool, runs: Path) -> None:
+def show_board(bed: str, metric: str, out: Path, json: bool, runs: Path = Path("runs/claims")) -> None:
     """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands. By
     `metric`, or where that is "" by the bed's own score. Exit 1 where nothing was measured there."""
     from shuhari.desk.comparison import ComparisonError
@@ -170,7 +169,7 @@ def show_board(bed: str, metric: str, out: Path, json: bool, runs: Path) -> None
         note(f"nothing was measured on {bed!r}; {why}")
         raise typer.Exit(1)
     try:
-        sides = compare_bed(bed, out, runs, metric)
+        sides = compare_bed(bed, out, runs, metric, results=results)
     except ComparisonError as error:
         raise typer.BadParameter(str(error), param_hint="--by") from None
     first, arms = sides.first, sides.arms

@@ -7,6 +7,7 @@ still there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def read_by_seed(result: Mapping[str, Any], arm: str, metric: str, runs: Path | 
 
 def read_curves(result: Mapping[str, Any], arm: str, name: str, runs: Path | None = None) -> list[tuple[Array, Array]]:
     """(x, y) of a metric over what was spent, one a run of an arm."""
-    found = [run.read_within(name) for run in _read_evidence(result, arm, (name,), runs)]
+    found = [run.read_within(name) for run in _read_evidence(result, arm, (name,), runs) if run.spent]
     return [(x, y) for x, y in found if len(x)]
 
 
@@ -78,7 +79,7 @@ def _read_evidence(result: Mapping[str, Any], arm: str, names: Sequence[str], ru
     curves = told.get("curves", EMPTY)
     ((unit, amount),) = (result["budget"] or {"steps": 0}).items()
     if all(name in curves for name in names):
-        return [
+        found = [
             restore(
                 seed,
                 {m: curves[m][i] for m in names},
@@ -86,6 +87,8 @@ def _read_evidence(result: Mapping[str, Any], arm: str, names: Sequence[str], ru
             )
             for i, seed in enumerate(result["seeds"])
         ]
+        gone = told.get("diverged", ())
+        return [replace(run, diverged=run.seed in gone or not run.spent) for run in found]
     out = []
     for seed, name in zip(result["seeds"], told.get("runs", ()), strict=False):
         path = runs / name if runs else None
