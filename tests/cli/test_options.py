@@ -28,6 +28,8 @@ from shuhari.desk.cli.options import check_together
         ("claim rlvr/pacs --whole", "--whole: of --prove, which is not given"),
         ("claim rlvr/pacs --bed beds/trie/twinz", "--bed: no recipe 'beds/trie/twinz'; did you mean 'beds/trie/twins'"),
         ("claim rlvr/pacs --on nothing", "beds are beds/ladder/domains,"),
+        ("compare a b --runs x", "--runs: of --bed, which is not given"),
+        ("compare --bed x -n 3", "--n: it is not read with --bed"),
         ("export r there --replay --dtype float16", "--dtype: it is not read with --replay"),
         ("tasks --split test", "--split: of NAME, which is not given"),
         ("runs --yes", "--yes: of --rm, which is not given"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUIET = 15.0  # seconds between two lines where the output is no terminal
 READS = {
     "": "RECIPE... --smoke --on --workers --out --runs --json",
-    "--board": "--by --out --json",
+    "--board": "--by --out --runs --json",
     "--matrix": "--out --json",
     "--bed": "RECIPE... --dry-run --metric --margin --seeds --workers --out --runs --json",
     "--card": "RECIPE... --dry-run --workers --out --runs",

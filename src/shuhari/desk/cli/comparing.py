@@ -49,8 +49,8 @@ def compare(
     n: Annotated[
         int | None, typer.Option("-n", "--n", min=1, help="Held-out problems, where single runs are compared.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="With --bed: where results are.")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="With --bed: where its runs are.")] = Path("runs/claims"),
+    out: Annotated[Path | None, typer.Option(help="With --bed: where results are (default: results).")] = None,
+    runs: Annotated[Path | None, typer.Option(help="With --bed: its runs (default: runs/claims).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare runs, or sets of seeds, with the first: difference, interval, and a plot of the curves.
@@ -76,9 +76,14 @@ def compare(
     if bed:
         if given:
             raise typer.BadParameter("--bed compares what was measured there: expected no runs beside it")
+        if n is not None:
+            raise typer.BadParameter("it is not read with --bed: leave one of them out", param_hint="--n")
         with _explain():
-            sides = compare_bed(bed, out, runs, metric, guard or ())
+            sides = compare_bed(bed, out or Path("results"), runs or Path("runs/claims"), metric, guard or ())
     else:
+        for path, option in ((out, "--out"), (runs, "--runs")):
+            if path is not None:
+                raise typer.BadParameter("of --bed, which is not given", param_hint=option)
         arms = read_arms(given or [])
         sides, over, measure = _compare_arms(arms, metric, guard or [], n)
     drawn = _draw(sides, plots)
@@ -106,6 +111,8 @@ def read_arms(given: Sequence[str]) -> dict[str, list[Path]]:
     """Arms by name: that which stands before `=`, or what tells their runs apart."""
     from shuhari.desk.comparison import name_arms
 
+    if not given:
+        raise typer.BadParameter("Missing argument '[NAME=]RUN,RUN...': two arms or more, or --bed")
     named: dict[str, list[Path]] = {}
     order: dict[str, str] = {}  # text -> its name, "" where it has none
     for text in dict.fromkeys(given):
