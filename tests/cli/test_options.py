@@ -67,3 +67,16 @@ def test_modes_that_read_each_other_go_together() -> None:
     assert ask("--b --c x") == "--b and --c x exclude each other: give one of them"
     assert ask("--c x --d y") == "it is not read with --c x: leave one of them out"
     assert ask("--c y") == "of --a, which is not given"
+
+
+def test_what_a_short_name_means_is_told_first(shuhari) -> None:
+    done = shuhari("train", "SAC", "--dry-run")
+    assert done.code == 0 and done.err.splitlines()[0] == "SAC: baselines/sac_pendulum", done.err
+    mine = ("--set", "models.policy.path=a_model", "--set", "task.name=file/x.jsonl")
+    done = shuhari("train", "rloo", *mine, "--dry-run")
+    assert done.err.splitlines()[0] == "rloo: pretrained/grpo --with rlvr/rloo"
+    done = shuhari("train", "ppo", "--env", "gym/CartPole-v1", "--dry-run")
+    assert done.err.splitlines()[0] == "ppo: baselines/ppo_cartpole" and "gym/CartPole-v1" in done.out
+    done = shuhari("train", "grpo", "--dry-run")
+    assert done.code == 2 and all(name in done.err for name in ("`pretrained/grpo`", "`baselines/grpo`"))
+    assert "baselines/a2c_cartpole" in shuhari("explain", "a2c").out

@@ -69,16 +69,17 @@ def _describe(sides: Sides) -> list[str]:
     """What a reader of the table must know."""
     paired = all(entry.get("paired", True) for entry in sides.arms.values())
     how = "paired by seed" if paired else "not paired"
-    return [f"Means over seeds with 95 % intervals; differences to {sides.first} {how}; Student's intervals.",
+    told = [f"Means over seeds with 95 % intervals; differences to {sides.first} {how}; Student's intervals.",
             *(f"{text[0].upper()}{text[1:]}." for text in sides.caveats)]  # fmt: skip
+    return ["".join(filter(str.isprintable, line)) for line in told]
 
 
 def _write_latex(sides: Sides) -> str:
     heads, rows = _tabulate(sides, "--", _escape)
     lines = [f"% {line}" for line in [*_describe(sides), r"needs \usepackage{booktabs}"]]
-    lines += [f"\\begin{{tabular}}{{lr{'llr' * (1 + len(sides.guards))}}}", "\\toprule", " & ".join(heads) + r" \\",
-              "\\midrule"]  # fmt: skip
-    lines += [" & ".join(row).replace("%", r"\%") + r" \\" for row in rows]
+    lines += [f"\\begin{{tabular}}{{lr{'llr' * (1 + len(sides.guards))}}}", "\\toprule"]
+    body = [" & ".join(row).replace("%", r"\%") + r" \\" for row in (heads, *rows)]
+    lines += [body[0], "\\midrule", *body[1:]]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
 

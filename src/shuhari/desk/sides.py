@@ -66,8 +66,11 @@ def compare_runs(arms: Mapping[str, Sequence[Path]], metric: str, guards: Sequen
     over = comparison.find_axis(columns, every)
     found = {m: comparison.compare_seeds(arms, columns, m, over) for m in (metric, *guards)}
     out = Sides(metric, found[metric], {m: found[m] for m in guards}, axis=name_axis(over))
-    out.panels = draw_runs(arms, columns, list(found), over)
     out.caveats = comparison.list_caveats(found[metric], single=False) + _list_more(out)
+    try:
+        out.panels = draw_runs(arms, columns, list(found), over)
+    except KeyError as error:
+        out.caveats.append(f"no plot: {error.args[0]}")
     if any(":" in m for m in found):
         tables = chain.from_iterable(columns.values())
         ends = [float(table[over][-1] or 0.0) for table in tables if table[over]]

@@ -166,11 +166,11 @@ def _compare_arms(arms: Arms, metric: str, guards: Sequence[str], n: int | None)
     from shuhari.lab.plot import name_axis
     from shuhari.store import metrics
 
-    metric = metric or GREEDY
+    metric = GREEDY if metric in ("", "held-out") else metric
     every = list(chain.from_iterable(arms.values()))
     with _explain():
         check_same_task(every)
-    single = len(every) == len(arms) and (metric in (GREEDY, "held-out") or metric.startswith(f"{GREEDY}."))
+    single = len(every) == len(arms) and (metric == GREEDY or metric.startswith(f"{GREEDY}."))
     if not single:
         with _explain():
             return compare_runs(arms, metric, guards), "seeds", ""
