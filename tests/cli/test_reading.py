@@ -15,7 +15,7 @@ from shuhari.config.files import find_file
 from shuhari.config.library import TROUBLES
 from shuhari.config.recipe import list_names, load
 from shuhari.desk.api import read_trained
-from shuhari.desk.cli.text import make_printable, print_table
+from shuhari.desk.cli.text import NOTHING, make_printable, print_table
 from shuhari.store import Run, Store
 
 
@@ -84,6 +84,19 @@ def test_a_table_leaves_out_columns_that_have_nothing(capsys: pytest.CaptureFixt
     assert ["a", "d"] in lines and ["1", "x"] in lines and ["2", "-"] in lines
     print_table(("a", "b"), [])
     assert capsys.readouterr().out.split()[:2] == ["a", "b"]
+
+
+def test_runs_of_claims_are_listed_where_they_are_asked_for(shuhari, home: Path) -> None:
+    made = Path("runs/claims/0123456789abcdef-s1000")
+    with Store.open(made) as store:
+        store.write_text("recipe.toml", "name = 'claim'\nsteps = 1\n")
+        store.commit(1, stage="main", wall=1.0, metrics={"reward/mean": 1.0})
+    (made / "made_for.json").write_text('[{"method": "rlvr/x", "arm": "method", "seed": 1000, "bed": "rev"}]')
+    done = shuhari("runs")
+    assert "s0" in done.out and "claims/" not in done.out and "1 more was made by claims or studies: --all" in done.err
+    assert "rlvr/x, seed 1000" in shuhari("runs", "--all").out
+    assert [r["child"] for r in told(shuhari("runs", "rlvr/x", "--all", "--json"))] == [True]
+    assert shuhari("runs", "rlvr/x").code == NOTHING and "claims" not in shuhari("show", "latest").out
 
 
 # ---------------------------------------------------------------- eval and compare
