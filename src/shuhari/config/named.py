@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.config.overlay import RecipeError, look_up
-from shuhari.config.settings import Settings
 from shuhari.data import EMPTY
 
 TRAINED, SCRATCH, DISCRETE, CONTINUOUS, IMAGES, DATA = (
@@ -110,5 +109,7 @@ def _find_spaces(task: Mapping[str, Any]) -> tuple[Any, Any] | None:
     not there."""
     if not str(task["name"]).startswith(("gym", "world")):
         return None
+    from shuhari.config.settings import Settings  # of environments alone
+
     found: tuple[Any, Any] | None = Settings().make_task(task).spaces()
     return found

@@ -114,8 +114,8 @@ def find_starts(paths: Sequence[Path], columns: Sequence[Columns], metric: str, 
     out: list[Any] = []
     for path, table in zip(paths, columns, strict=True):
         before = (Run(path).summary or {}).get("before") or {}
-        value = before.get(metric.removeprefix("evaluate/")) if metric.startswith("evaluate/") else None
-        known = isinstance(value, int | float) and value == value
+        value = before.get(metric.removeprefix("evaluate/"), math.nan) if metric.startswith("evaluate/") else math.nan
+        known = isinstance(value, int | float) and not math.isnan(value)
         out.append((find_start(table, over), float(value)) if known else None)
     return out
 

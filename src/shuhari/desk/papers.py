@@ -11,11 +11,13 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shuhari.desk.sides import Sides
 from shuhari.kernel.printable import make_cell
 from shuhari.store.files import replace_file, translate_errors
+
+if TYPE_CHECKING:
+    from shuhari.desk.sides import Sides
 
 Rows = list[list[str]]
 
@@ -116,4 +118,4 @@ def _plain(value: Any) -> str:
     return "" if value is None or value != value else repr(value)
 
 
-WRITERS: Mapping[str, Callable[[Sides], str]] = {".tex": _write_latex, ".csv": _write_csv, ".md": _write_markdown}
+WRITERS: Mapping[str, Callable[[Any], str]] = {".tex": _write_latex, ".csv": _write_csv, ".md": _write_markdown}

@@ -17,7 +17,6 @@ from shuhari.desk import comparison
 from shuhari.desk.comparison import ComparisonError
 from shuhari.desk.contrasts import Pair, contrast, describe_arm, explain_levels, find_stuck
 from shuhari.lab.claims.arms import METHOD
-from shuhari.lab.claims.board import choose_reading
 from shuhari.lab.claims.checks import BASELINE
 from shuhari.lab.claims.on_bed import (
     find_alpha,
@@ -107,6 +106,8 @@ def compare_bed(
     against the baseline of these. Metrics that results do not keep are read from the runs below `runs`. results: those
     of the bed, where they were read already.
     ComparisonError where nothing was measured there, or nothing has the metric."""
+    from shuhari.lab.claims.board import choose_reading
+
     name = find_name(bed)
     try:
         results = list_results(name, out) if results is None else results

@@ -81,8 +81,8 @@ def compare(
         with _explain():
             sides = compare_bed(bed, out or Path("results"), runs or Path("runs/claims"), metric, guard or ())
     else:
-        for path, option in ((out, "--out"), (runs, "--runs")):
-            if path is not None:
+        for where, option in ((out, "--out"), (runs, "--runs")):
+            if where is not None:
                 raise typer.BadParameter("of --bed, which is not given", param_hint=option)
         arms = read_arms(given or [])
         sides, over, measure = _compare_arms(arms, metric, guard or [], n)
