@@ -203,7 +203,9 @@ def _agree(some: Mapping[int, float], others: Mapping[int, float]) -> bool:
 def _list_more(sides: Sides) -> list[str]:
     """How comparisons are read together, and whether the arms have room to differ."""
     out = [explain_levels(sides.arms, sides.first), find_stuck(sides.arms, sides.metric)]
-    out += [find_stuck(arms, metric) for metric, arms in sides.guards.items()]
+    for metric, arms in sides.guards.items():
+        out.append(find_stuck(arms, metric))
+        out += [f"no interval of {name} in {metric}: {e['why']}" for name, e in arms.items() if e.get("why")]
     if not all(math.isfinite(entry["value"]) for entry in sides.arms.values()):
         out.append("an arm has runs without a value, which are left out")
     return [text for text in out if text]
