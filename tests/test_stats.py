@@ -15,8 +15,10 @@ from shuhari.kernel.stats import (
     bootstrap_interquartile_mean,
     cvar,
     difference,
+    find_levels,
     interquartile_mean,
     interval,
+    p_value,
     pass_at_k,
     powers,
     profile_performance,
@@ -171,3 +173,30 @@ def test_a_performance_profile_is_the_share_of_runs_above_each_score() -> None:
     x, at = [0.2, 0.5, 0.5, math.nan, 0.9], np.array([0.0, 0.2, 0.4, 0.5, 0.9])
     assert profile_performance(x, at).tolist() == [np.mean(np.array([0.2, 0.5, 0.5, 0.9]) > t) for t in at]
     assert np.isnan(profile_performance([], at)).all()
+
+
+@given(st.integers(2, 6), st.integers(0, 10_000))
+def test_p_is_where_the_interval_leaves_0_out(n: int, seed: int) -> None:
+    x, y = np.random.default_rng(seed).normal(size=(2, n))
+    for paired in (True, False):
+        p = p_value(x, y, paired=paired)
+        e = difference(x, y, paired=paired, level=1 - p)
+        assert min(abs(e.low), abs(e.high)) == pytest.approx(0, abs=1e-6)
+    assert math.isnan(p_value([1.0, 1.0], [1.0, 1.0], paired=True)) and math.isnan(p_value([1.0], [2.0], paired=False))
+
+
+def test_levels_of_several_are_those_of_holm() -> None:
+    """By hand: 0.01 of three is read at 1 - 0.05 / 3, 0.03 at 1 - 0.05 / 2 and includes 0, and so 0.04 is too."""
+    levels = find_levels([0.04, math.nan, 0.01, 0.03], [0.05] * 4)
+    assert levels[2] == pytest.approx(1 - 0.05 / 3) and levels[3] == levels[0] == pytest.approx(1 - 0.05 / 2)
+    assert math.isnan(levels[1]) and find_levels([0.2], [0.05]) == [0.95] and find_levels([], []) == []
+
+
+@given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=6))
+def test_an_interval_leaves_0_out_where_holm_rejects(p: list[float]) -> None:
+    """Holm's adjusted p of scipy's neighbour, worked out as its definition says, is at most 0.05 for the same ones."""
+    order = sorted(range(len(p)), key=p.__getitem__)
+    adjusted = np.maximum.accumulate([(len(p) - i) * p[k] for i, k in enumerate(order)])
+    rejected = {k for k, q in zip(order, adjusted, strict=True) if q <= 0.05}
+    found = {i for i, level in enumerate(find_levels(p, [0.05] * len(p))) if p[i] <= (1 - level) * (1 + 1e-9)}
+    assert rejected == found

@@ -134,10 +134,10 @@ def test_the_board_of_a_bed_names_what_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from shuhari.desk.cli import main
-    from shuhari.lab.claims import result as results
+    from shuhari.lab.claims import on_bed
 
     found = {name: on_loops(name, cut) for name, cut in METHODS}
-    monkeypatch.setattr(results, "read_kept", lambda name, at=None: found.get(name))
+    monkeypatch.setattr(on_bed, "read_kept", lambda name, at=None: found.get(name))
 
     def board(bed: str, *more: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
@@ -149,7 +149,8 @@ def test_the_board_of_a_bed_names_what_is_there(
     assert code == 0 and told["by"] == "evaluate/mean:area" and len(told["metrics"]) == 2
     assert [m["method"] for m in told["methods"]] == ["rlvr/apo", "rlvr/campo"]
     assert [m["less_baseline"] for m in told["methods"]] == pytest.approx([0.2, 0.1])
-    assert told["methods"][0]["verdict"] == "holds (stale)"
+    assert told["methods"][0]["verdict"] == "holds (stale)" and told["methods"][0]["value"] == pytest.approx(0.9)
+    assert told["baseline"] == {"arm": "beds/work/loops (baseline)", "value": pytest.approx(0.7), "seeds": 2}
     cut = json.loads(board("beds/work/loops", "--json", "--by", "rollout/truncated:area")[1])
     assert [m["method"] for m in cut["methods"]] == ["rlvr/apo", "rlvr/campo"]  # fewest first
     for by, near in (("truncated", "did you mean 'rollout/truncated'"), ("evaluate/mean:aera", "did you mean 'area'"),

@@ -133,3 +133,19 @@ def test_it_is_measured_and_kept_apart(
     with pytest.raises(SystemExit):
         main(["claim", "--matrix", "--out", str(tmp_path / "out")])
     assert "rlvr/clip_cov" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:  # the first is there
+        main(["claim", "rlvr/clip_cov", "baselines/dr_grpo", "--bed", str(bed), "--seeds", "5", *at])
+    told = capsys.readouterr().out
+    assert ended.value.code == 0 and "plot: " in told and told.count("own (baseline)") == 1
+    together = told[told.index("own (baseline)") :]  # the last table
+    assert "rlvr/clip_cov" in together and "rlvr/dr_grpo" in together
+    with pytest.raises(SystemExit):
+        main(["claim", "--board", str(bed), "--out", str(tmp_path / "out")])
+    assert "own (baseline)" in capsys.readouterr().out
+    asked = ["--guard", "reward/mean:final", "--svg", str(tmp_path / "x.svg"), "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--bed", str(bed), *at, *asked])
+    found = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 0 and {*found["arms"]} == {"own (baseline)", "rlvr/clip_cov", "rlvr/dr_grpo"}
+    assert found["guards"]["reward/mean:final"]["own (baseline)"]["n"] == 5  # of the runs
+    assert all(name in (tmp_path / "x.svg").read_text() for name in found["arms"])

@@ -20,6 +20,7 @@ from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.result import compute_hashes, find_stale
 from shuhari.lab.claims.runs import CHANCE, SCORES, ClaimError, Job, find_own, find_spent, make, plan_runs
 from shuhari.store import Run
+from shuhari.store.listing import list_runs
 
 RECIPE = """summary = "a bandit, after a warm-up"
 extends = "baselines/bandit"
@@ -69,6 +70,9 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
     assert ran([*whole, "--workers", "1"]) == 0
     capsys.readouterr()
     assert ran([*whole, "--show"]) == 0 and "own: holds" in capsys.readouterr().out
+    seen = list_runs(tmp_path / "a")
+    assert len(seen) == 15 and all(r.child for r in seen) and not list_runs(tmp_path / "a", children=False)
+    assert {f"own, seed {n}" for n in range(1000, 1005)} <= {r.recipe for r in seen}
     process = subprocess.Popen([sys.executable, "-m", "shuhari", *cut], stderr=subprocess.DEVNULL)
     while not list((tmp_path / "b").glob("*/summary.json")) and process.poll() is None:
         time.sleep(0.05)

@@ -28,6 +28,8 @@ from shuhari.desk.cli.options import check_together
         ("claim rlvr/pacs --whole", "--whole: of --prove, which is not given"),
         ("claim rlvr/pacs --bed beds/trie/twinz", "--bed: no recipe 'beds/trie/twinz'; did you mean 'beds/trie/twins'"),
         ("claim rlvr/pacs --on nothing", "beds are beds/ladder/domains,"),
+        ("compare a b --runs x", "--runs: of --bed, which is not given"),
+        ("compare --bed x -n 3", "--n: it is not read with --bed"),
         ("export r there --replay --dtype float16", "--dtype: it is not read with --replay"),
         ("tasks --split test", "--split: of NAME, which is not given"),
         ("runs --yes", "--yes: of --rm, which is not given"),
@@ -65,3 +67,16 @@ def test_modes_that_read_each_other_go_together() -> None:
     assert ask("--b --c x") == "--b and --c x exclude each other: give one of them"
     assert ask("--c x --d y") == "it is not read with --c x: leave one of them out"
     assert ask("--c y") == "of --a, which is not given"
+
+
+def test_what_a_short_name_means_is_told_first(shuhari) -> None:
+    done = shuhari("train", "SAC", "--dry-run")
+    assert done.code == 0 and done.err.splitlines()[0] == "SAC: baselines/sac_pendulum", done.err
+    mine = ("--set", "models.policy.path=a_model", "--set", "task.name=file/x.jsonl")
+    done = shuhari("train", "rloo", *mine, "--dry-run")
+    assert done.err.splitlines()[0] == "rloo: pretrained/grpo --with rlvr/rloo"
+    done = shuhari("train", "ppo", "--env", "gym/CartPole-v1", "--dry-run")
+    assert done.err.splitlines()[0] == "ppo: baselines/ppo_cartpole" and "gym/CartPole-v1" in done.out
+    done = shuhari("train", "grpo", "--dry-run")
+    assert done.code == 2 and all(name in done.err for name in ("`pretrained/grpo`", "`baselines/grpo`"))
+    assert "baselines/a2c_cartpole" in shuhari("explain", "a2c").out

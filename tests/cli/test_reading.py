@@ -15,7 +15,7 @@ from shuhari.config.files import find_file
 from shuhari.config.library import TROUBLES
 from shuhari.config.recipe import list_names, load
 from shuhari.desk.api import read_trained
-from shuhari.desk.cli.text import make_printable, print_table
+from shuhari.desk.cli.text import NOTHING, make_printable, print_table
 from shuhari.store import Run, Store
 
 
@@ -86,6 +86,19 @@ def test_a_table_leaves_out_columns_that_have_nothing(capsys: pytest.CaptureFixt
     assert ["a", "d"] in lines and ["1", "x"] in lines and ["2", "-"] in lines
     print_table(("a", "b"), [])
     assert capsys.readouterr().out.split()[:2] == ["a", "b"]
+
+
+def test_runs_of_claims_are_listed_where_they_are_asked_for(shuhari, home: Path) -> None:
+    made = Path("runs/claims/0123456789abcdef-s1000")
+    with Store.open(made) as store:
+        store.write_text("recipe.toml", "name = 'claim'\nsteps = 1\n")
+        store.commit(1, stage="main", wall=1.0, metrics={"reward/mean": 1.0})
+    (made / "made_for.json").write_text('[{"method": "rlvr/x", "arm": "method", "seed": 1000, "bed": "rev"}]')
+    done = shuhari("runs")
+    assert "s0" in done.out and "claims/" not in done.out and "1 more was made by claims or studies: --all" in done.err
+    assert "rlvr/x, seed 1000" in shuhari("runs", "--all").out
+    assert [r["child"] for r in told(shuhari("runs", "rlvr/x", "--all", "--json"))] == [True]
+    assert shuhari("runs", "rlvr/x").code == NOTHING and "claims" not in shuhari("show", "latest").out
 
 
 # ---------------------------------------------------------------- eval and compare
@@ -177,19 +190,63 @@ def test_compare_of_five_seeds_is_the_paired_interval_of_claims(shuhari, home: P
     x, y = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5]
     arms = copy_runs({"a": x, "b": y}, [0, 1, 2, 3, 4])
     found = told(shuhari("compare", *arms, "--metric", "reward/mean", "--json"))
-    entry = found["arms"][arms[1]]
+    entry = found["arms"]["b"]  # what its runs begin with
     wanted = scipy.stats.ttest_rel(y, x).confidence_interval()
     assert (entry["low"], entry["high"]) == pytest.approx((wanted.low, wanted.high))
     assert entry["paired"] is True and not found["caveats"]
-    shuffled = ",".join(reversed(arms[1].split(",")))
-    assert told(shuhari("compare", arms[0], shuffled, "--metric", "reward/mean", "--json"))["arms"][shuffled] == entry
+    shuffled = "B=" + ",".join(reversed(arms[1].split(",")))
+    found = told(shuhari("compare", f"A={arms[0]}", shuffled, "--metric", "reward/mean:final", "--json"))
+    assert found["arms"]["B"] == entry and [*found["arms"]] == ["A", "B"]
+
+
+def test_compare_of_several_arms_corrects_and_writes_tables(shuhari, home: Path) -> None:
+    x, y, z = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5], [0.2, 0.4, 0.2, 0.5, 0.3]
+    a, b, c = copy_runs({"a": x, "b": y, "c": z}, [0, 1, 2, 3, 4])
+    asked = ("compare", f"GRPO={a}", f"Clip-Cov={b}", f"100%_new={c}", "--metric", "reward/mean",
+             "--guard", "step:best")  # fmt: skip
+    done = shuhari(*asked, "--table", "t/x.tex", "--table", "x.csv", "--table", "x.md", "--pdf", "x.pdf", "--json")
+    found = told(done)
+    p = scipy.stats.ttest_rel(y, x).pvalue
+    assert 0.005 < p < 0.025 and found["arms"]["Clip-Cov"]["level"] == pytest.approx(0.975)
+    wanted = scipy.stats.ttest_rel(y, x).confidence_interval(0.975)
+    assert found["arms"]["Clip-Cov"]["low"] == pytest.approx(wanted.low) and found["arms"]["100%_new"]["level"] == 0.95
+    assert "2 comparisons with GRPO are read together" in found["caveats"][0]
+    assert Path("x.pdf").read_bytes().startswith(b"%PDF") and not Path("compare.png").exists()
+    tex = Path("t/x.tex").read_text()
+    assert r"Clip-Cov & 5 & 0.48 [0.26, 0.70] & 0.18 [0.05, 0.31] & 97.5 \%" in tex and r"100\%\_new" in tex
+    assert "Holm" in tex and "| Clip-Cov | 5 | 0.48 [0.26, 0.70] |" in Path("x.md").read_text()
+    rows = list(csv.DictReader(Path("x.csv").read_text().splitlines()))
+    assert [r["arm"] for r in rows] == ["GRPO", "Clip-Cov", "100%_new"] * 2 and rows[3]["metric"] == "step:best"
+    assert float(rows[1]["difference"]) == pytest.approx(0.18) and rows[0]["difference"] == ""
+    assert "no interval of Clip-Cov" not in done.err and "there is no room" not in done.err
+
+
+def test_compare_at_a_ceiling_has_no_interval(shuhari, home: Path) -> None:
+    """All seeds alike: [0, 0] would be certain of what five equal numbers do not tell."""
+    arms = copy_runs({"a": [1.0] * 5, "b": [1.0] * 5}, [0, 1, 2, 3, 4])
+    done = shuhari("compare", *arms, "--metric", "reward/mean")
+    assert done.code == 0 and "[0, 0]" not in done.out
+    assert "no interval of b: every value of both is 1: there is no room to differ in" in done.err
+
+
+def test_compare_names_arms_and_refuses_what_is_none(shuhari, home: Path) -> None:
+    for words, told in (
+        (("A=s0", "A=s1"), "two arms are called 'A'"),
+        (("A=s0", "B="), "'B=' names no run"),
+        (("A=s0", "B=s1", "--metric", "reward/mean:are"), "did you mean 'area'"),
+        (("A=s0", "B=s1", "--table", "x.doc"), "expected .tex, .csv, .md"),
+        (("A=s0", "--bed", "beds/trie/easy"), "--bed compares what was measured there"),
+        (("--bed", "beds/trie/easyy"), "did you mean 'beds/trie/easy'"),
+    ):
+        done = shuhari("compare", *words)
+        assert done.code == 2 and told in " ".join(done.err.replace("│", " ").split()), done.err
 
 
 def test_compare_draws_for_print(shuhari, home: Path) -> None:
     assert shuhari("compare", "s0,s1", "s1,s0", "--metric", "reward/mean", "--plot", "c.svg").code == 0
-    assert Path("c.svg").read_text().startswith("<?xml") and "reward/mean</text>" in Path("c.svg").read_text()
-    done = shuhari("compare", "s0", "s1", "--metric", "reward/mean", "--png", "c.pdf")
-    assert done.code == 2 and "expected .png or .svg" in " ".join(done.err.replace("│", " ").split())
+    assert Path("c.svg").read_text().startswith("<?xml") and "reward (reward/mean)</text>" in Path("c.svg").read_text()
+    done = shuhari("compare", "s0", "s1", "--metric", "reward/mean", "--png", "c.gif")
+    assert done.code == 2 and "expected .png or .svg or .pdf" in " ".join(done.err.replace("│", " ").split())
 
 
 def test_compare_asks_for_different_seeds(shuhari, home: Path) -> None:

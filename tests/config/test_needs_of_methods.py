@@ -24,7 +24,7 @@ DERIVED = {  # as these methods wrote it by hand once, and OREAL forgot
 
 def test_groups_come_from_what_compares_them() -> None:
     found = {name: derive_needs(read_method(name).table).get("groups") for name in METHODS}
-    assert {name: n for name, n in found.items() if n} == DERIVED | {"data/calibrl": 2}
+    assert {name: n for name, n in found.items() if n} == DERIVED | {"data/calibrl": 2, "rlvr/dapo": 2}
     for name, n in DERIVED.items():
         assert read_method(name).needs["groups"] == n
     assert read_method("data/calibrl").needs["groups"] == 3  # more than any component of it knows

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from shuhari.store import LockedError, Run, Store, StoreError, list_runs, remove_run, rename_run, tag_run
-from shuhari.store.listing import MOST, name_task, name_tasks, read_tags
+from shuhari.store import (
+    LockedError,
+    NoRunError,
+    Run,
+    Store,
+    StoreError,
+    list_runs,
+    remove_run,
+    rename_run,
+    resolve,
+    tag_run,
+)
+from shuhari.store.layout import MADE
+from shuhari.store.listing import MOST, name_task, name_tasks, read_made, read_tags
 
 
 def make(path: Path, task: str, **facts: object) -> Path:
@@ -146,3 +159,30 @@ def test_tags_given_at_once_are_all_kept(root: Path) -> None:
     for giver in givers:
         giver.join()
     assert len(read_tags(path)) == MOST and not (path / "tags.lock").exists()
+
+
+def test_runs_of_claims_and_studies_are_children(root: Path) -> None:
+    claimed = make(root / "claims" / "0123456789abcdef-s1000", "arithmetic")
+    studied = make(root / "grpo" / "children" / "a", "arithmetic")
+    made = [{"method": "rlvr/x", "arm": arm, "seed": 1000, "bed": "rev"} for arm in ("baseline", "bounds")]
+    (claimed / MADE).write_text(json.dumps(made))
+    assert [r.name for r in list_runs(root, children=False)] == ["dqn", "grpo", "grpo_long"]
+    everything = {r.path: r for r in list_runs(root)}
+    assert [p for p, r in everything.items() if r.child] == [claimed, studied]
+    assert everything[claimed].recipe == "rev (baseline), seed 1000 and of 1 more"
+    assert [r.path for r in list_runs(root, ["rev"])] == [claimed]  # found by what it is
+    assert resolve("latest", root) not in (claimed, studied)
+    assert not remove_run(claimed)  # what a claim wrote there is the library's
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, {}]", '{"method": 1}', "[" * 70_000])
+def test_a_note_of_a_claim_that_is_damaged_says_nothing(root: Path, text: str) -> None:
+    claimed = make(root / "0123456789abcdef-s3", "arithmetic")
+    (claimed / MADE).write_text(text)
+    assert read_made(claimed) == [] and list_runs(root, ["0123"])[0].recipe == f"baselines/{claimed.name}"
+
+
+def test_latest_is_none_where_claims_alone_have_made_runs(tmp_path: Path) -> None:
+    make(tmp_path / "0123456789abcdef-s3", "arithmetic")
+    with pytest.raises(NoRunError, match=r"no run is in .* yet \(1 were made by claims or studies\)"):
+        resolve("latest", tmp_path)

@@ -63,7 +63,9 @@ def test_sides_are_named_by_what_tells_them_apart(make: Make) -> None:
     assert name_arms({"1": bass, "2": cello}) == {"1": "bass", "2": "cello"}  # an s of a seed follows a separator
     assert name_arms({"1": runs[:2], "2": [other]}) == {"1": "q", "2": "p"}
     assert name_arms({"1": runs[:2], "2": runs[2:]}) == {"1": "wide", "2": "deep"}
-    assert name_arms({"1": runs[:2], "2": [runs[0]], "3": [runs[0], runs[2]]}) == {"1": "1", "2": "2", "3": "3"}
+    assert name_arms({"1": runs[:2], "2": [runs[0]], "3": [runs[0], runs[2]]}) == {
+        "1": "q (1)", "2": "q (2)", "3": "q (3)"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -6,14 +6,16 @@ import io
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import scipy.stats
 
-from shuhari.lab.plot import choose_curves, find_series, name_metric, plot_comparison, plot_curves
+from shuhari.lab.plot import choose_curves, find_series, name_metric, plot_arms, plot_comparison, plot_curves
 
 COLUMNS = {
     "step": [1, 2, 3],
@@ -134,11 +136,58 @@ def test_an_svg_has_its_text_as_text_and_is_the_same_each_time(tmp_path: Path) -
     told = {
         "".join(e.itertext()).strip() for e in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
     }
-    assert {"grpo $x^$ <b>", "dapo", "step", "m_a", "held-out"} <= told
+    assert {"grpo $x^$ <b>", "dapo", "step", "held-out (m_a)"} <= told
     assert text == (tmp_path / "b.svg").read_text(encoding="utf-8") and "<script" not in text
-    assert re.search(r'<svg[^>]*width="324pt"', text)  # 4.5 inches: a column and a half
+    assert re.search(r'<svg[^>]*width="244.8pt"', text)  # 3.4 inches: a column
 
 
 def test_a_sum_of_regret_is_a_curve_whoever_reports_it():
     for learner in ("ucrl", "own"):
         assert choose_curves([f"{learner}/plans", f"{learner}/regret_sum"]) == {"regret": f"{learner}/regret_sum"}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "names", [["GRPO", "DAPO"], [f"rlvr/a_long_name_of_a_method_{i}" for i in range(9)], ["a" * 200, "b"]]
+)
+def test_a_figure_has_its_legend_outside_and_its_data_inside(
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two panels, over a million steps, whatever the names; ticks do not run into each other."""
+    from shuhari.lab import plot
+
+    kept: list[Any] = []
+    save = plot._save
+    monkeypatch.setattr(plot, "_save", lambda figure, *more: (kept.append(figure), save(figure, *more)))
+    x = np.linspace(0, 1e6, 20)
+    runs = [(x, np.sin(x / 1e5) + 3 * i) for i in range(5)]
+    plot_arms({"score": dict.fromkeys(names, runs), "entropy": {names[0]: runs}}, tmp_path / "f.png", "env steps")
+    [figure] = kept
+    [legend] = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1
+    assert len({line.get_color() for line in legend.get_lines()}) == min(len(names), 7)
+    for ax in figure.axes:
+        assert not ax.get_tightbbox().overlaps(box) and ax.get_window_extent().width > 100
+        (low, high), (left, right) = ax.get_ylim(), ax.get_xlim()
+        [band] = ax.collections[:1]
+        ends = band.get_paths()[0].vertices
+        assert low < ends[:, 1].min() and high > ends[:, 1].max() and left <= 0 and right >= 1e6
+        ticks = [t.label1.get_window_extent() for t in ax.xaxis.get_major_ticks() if left <= t.get_loc() <= right]
+        assert all(a.x1 < b.x0 for a, b in pairwise(ticks)) and len(ticks) >= 3
+
+
+def test_a_band_is_the_interval_of_the_mean_from_five_runs_on(drawn: list[Any]) -> None:
+    from shuhari.lab.plot import _find_band
+
+    y = np.random.default_rng(0).normal(size=(5, 3))
+    wanted = [scipy.stats.ttest_1samp(column, 0).confidence_interval() for column in y.T]
+    assert np.transpose(_find_band(y)) == pytest.approx(np.array([(e.low, e.high) for e in wanted]))
+    assert np.array_equal(_find_band(y[:4]), [y[:4].min(0), y[:4].max(0)])
+
+
+def test_a_curve_begins_with_the_score_before(tmp_path: Path, drawn: list[Any]) -> None:
+    run = {"step": [2, 4], "m": [0.5, 1.0]}
+    plot_comparison({"a": [run, run]}, "m", tmp_path / "c.svg", starts={"a": [(0.0, 0.25), (0.0, 0.75)]})
+    plot_comparison({"a": [run]}, "m", tmp_path / "c.svg", starts={"a": [(2.0, 9.0)]})  # it is there already
+    assert drawn == [([0, 2, 4], [0.5, 0.5, 1.0]), ([2, 4], [0.5, 1.0])]

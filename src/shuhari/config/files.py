@@ -13,7 +13,7 @@ from pathlib import Path as File
 from typing import Any
 
 from shuhari.config.digests import compute_digest, explain_copy
-from shuhari.config.library import find_recipe, list_names, read_table
+from shuhari.config.library import BASELINES, find_recipe, list_names, read_table
 from shuhari.config.older import translate
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
@@ -60,6 +60,19 @@ def find_file(reference: str | File) -> File | None:
     """The file of a recipe; None where it lies in none of its own. RecipeError where there is no such recipe."""
     found = _find(str(reference), None)[1]
     return found if isinstance(found, File) else None
+
+
+def find_as_method(reference: str) -> str:
+    """The method that says what a recipe changes, by the same last name (`rlvr/dapo` of `baselines/dapo`); the
+    reference itself where there is none, or where it is a method."""
+    family, _, name = reference.partition("/")
+    if family != BASELINES or not name:
+        return reference
+    same = [other for other in list_names() if other.rpartition("/")[2] == name and other != reference]
+    for other in same:
+        if any(link == reference for link, _ in list(read_chain(other))[1:]):
+            return other
+    return reference
 
 
 def _find(reference: str, here: File | None) -> tuple[str, Traversable]:

@@ -22,6 +22,7 @@ from shuhari.store.files import read_file
 
 FORMAT = 2
 RECIPE, CLAIM = "recipe.toml", "claim.toml"  # of a method's folder
+BASELINES = "baselines"
 BEDS, CONTROL = "beds", "control"  # beds/<bed>/<variant>, and what must gain there: beds/<bed>/control/<variant>
 TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
     "entropy collapse": "entropy or pass@k falls while accuracy rises",

@@ -10,7 +10,9 @@ laid over a recipe). In it
   change what the base has: of that name, or in the one place that there is; where it has none, it is refused;
 - `wraps = "<field>"` puts what the base has there into that field; `like = "<role>"` copies the architecture of a role;
   `remove` takes out what may be there; a `[[stage]]` stands before the first that samples, or
-  before the one that its `before` names.
+  before the one that its `before` names;
+- `extends` names another method, or a recipe that itself extends the method's usual base: what that changes of it, but
+  for the base's own stages, is what the method changes (`list_tables`).
 
 Left out: which statements of two methods contradict each other (`contradictions`). No torch.
 """
@@ -89,6 +91,19 @@ class Change:
                 raise RecipeError(f"needs.{key}", f"no such need of a method; {nearest(key, NEEDS)}")
         own = {k: v for k, v in table.items() if k in (*SECTIONS, REMOVE)}
         return cls(name, on, own, {**derive_needs(own), **needs}, table.get("stage", {}))
+
+
+def list_tables(chain: Sequence[tuple[str, Tree]]) -> list[Tree]:
+    """The tables of a method and of those that it `extends`, youngest first, of a chain (name, table). Of a recipe that
+    builds on the method's usual base, what it says of components: not its titles, nor what it does in stages of that
+    base that do not sample."""
+    on = chain[0][1].get("on")
+    end = next((i for i, (name, _) in enumerate(chain) if name == on), len(chain))
+    keys, tables = (*SECTIONS, REMOVE), list[Tree]()
+    for _, table in chain[:end]:
+        own = end < len(chain) and "on" not in table
+        tables.append({"on": on, **{k: v for k, v in table.items() if k in keys}} if own else table)
+    return tables
 
 
 @dataclass(frozen=True)

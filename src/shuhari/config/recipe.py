@@ -13,10 +13,11 @@ from pathlib import Path as File
 from typing import Any
 
 from shuhari.config.dumps import find_differences, read_dump, spreads
-from shuhari.config.files import find_file, name_originals, read_chain
+from shuhari.config.files import find_as_method, find_file, name_originals, read_chain
 from shuhari.config.laid import lay_methods, resolve, spread, spread_removal
 from shuhari.config.library import FORMAT, Method, list_names
-from shuhari.config.methods import REMOVED, Change
+from shuhari.config.methods import REMOVED, Change, list_tables
+from shuhari.config.named import find_meant
 from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
@@ -47,7 +48,7 @@ from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
 __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_differences", "find_file", "find_usual_base",
-           "list_names", "load", "read_method", "restore_names", "spreads"]  # fmt: skip
+           "list_names", "load", "read_method", "resolve_name", "restore_names", "spreads"]  # fmt: skip
 
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
 
@@ -141,23 +142,36 @@ def load(
     its usual base, and then `methods` (names or files of such), in order.
 
     `sets` are `a.b.c=value` and `remove` dotted keys (command line), `settings` the same from Python. Raises
-    RecipeError.
+    RecipeError. A short name (`grpo`, `ppo`) is the recipe that `find_meant` says.
     """
     try:
         given = read_settings(sets, remove)
-        base, changes, own = _read_recipe(str(reference))
+        reference, first = find_meant(str(reference), _read_meant(given, settings))
+        methods = [*first, *methods]
+        base, changes, own = _read_recipe(reference)
         if more := [read_method(str(name)) for name in methods]:
             name = "+".join([own.get("name", base.name), *(m.name.rpartition("/")[2] for m in more)])
             recipe = replace(base.with_methods([*changes, *more], {**given, **settings}), name=name)
         else:
             recipe = _add_own(base.with_methods(changes, {**given, **settings}), own) if changes else base
-        recipe = replace(recipe, plain=recipe) if not methods and str(reference) == recipe.name else recipe
+        recipe = replace(recipe, plain=recipe) if not methods and reference == recipe.name else recipe
         recipe = recipe.with_settings(given, "--set") if given else recipe
         recipe = recipe.with_settings(settings) if settings else recipe
         assert recipe.stages  # resolves them: a mistake in an overlay is found here
         return recipe
     except RecursionError:
         raise RecipeError("", f"{reference}: tables lie too deep in each other") from None
+
+
+def resolve_name(reference: str, sets: Sequence[str] = (), remove: Sequence[str] = ()) -> tuple[str, list[str]]:
+    """(recipe, methods to lay over it) that a name on the command line means; see `find_meant`. RecipeError."""
+    return find_meant(reference, _read_meant(read_settings(sets, remove), EMPTY))
+
+
+def _read_meant(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Tree:
+    """Settings as a tree, of which `find_meant` reads the model and the task; those of other keys may be wrong."""
+    known = ("models", "task")
+    return _to_tree({k: v for k, v in {**given, **settings}.items() if split_path(k)[0] in known})
 
 
 def find_usual_base(reference: str | File) -> str:
@@ -198,8 +212,9 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
 
 
 def read_method(reference: str) -> Change:
-    """A method, to be laid over another recipe than its base."""
-    chain = list(read_chain(reference))
+    """A method, to be laid over another recipe than its base; of a recipe that one extends, as `rlvr/dapo` does
+    `baselines/dapo`, that method. RecipeError where there is none."""
+    chain = list(read_chain(find_as_method(reference)))
     if "on" not in chain[0][1]:
         why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, a method's base")
         raise RecipeError("", f"{chain[0][0]} is a recipe of its own, and cannot be laid over another: {why}")
@@ -208,7 +223,7 @@ def read_method(reference: str) -> Change:
 
 def _read_change(chain: Sequence[tuple[str, Tree]]) -> Change:
     name = str(chain[0][1].get("name", chain[0][0]))
-    return Change.of(name, name_all(name, [one for _, one in chain]))
+    return Change.of(name, name_all(name, list_tables(chain)))
 
 
 def _add_own(recipe: Recipe, own: Tree) -> Recipe:

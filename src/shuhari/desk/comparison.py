@@ -1,28 +1,29 @@
 """Sets of runs side by side, each compared with the first: what the terminal and the board say.
 
-Over seeds the interval of claims: Student's, of pairs of a seed, from five seeds on. Beside it what Agarwal et al.
-(2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice) give: the interquartile mean with its
-bootstrap interval, and the performance profile. Nothing is drawn or stored. No torch.
+Over seeds the interval of claims: Student's, of pairs of a seed, from five seeds on (`contrasts`). Beside it what
+Agarwal et al. (2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice) give: the interquartile mean
+with its bootstrap interval, and the performance profile. Nothing is drawn or stored. No torch.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from shuhari.config.dumps import spreads
 from shuhari.config.overlay import format_path, walk_leaves
+from shuhari.desk.contrasts import compare_with_first
 from shuhari.desk.ends import find_unit
-from shuhari.kernel import stats
+from shuhari.lab.claims.curve import Reading
 from shuhari.lab.claims.verdict import LEAST
-from shuhari.lab.plot import find_series
+from shuhari.lab.plot import find_series, find_start
 from shuhari.store import Run
-from shuhari.store.listing import find_tested, name_task
+from shuhari.store.listing import find_tested, name_arm, name_task, read_made
 
 FEWEST = 10  # problems, below which an interval of two runs says next to nothing
 GREEDY = "evaluate/greedy"
@@ -36,19 +37,27 @@ class ComparisonError(ValueError):
 
 
 def compare_seeds(
-    arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str
+    arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str, over: str = "step"
 ) -> dict[str, dict[str, Any]]:
-    """The last value of the metric in each run; differences over seeds, paired where both arms have the same."""
-    return compare_with_first(read_finals(arms, columns, metric), LEAST)
+    """The last value of the metric in each run, or what a reading says (`metric:area`, over the column `over`);
+    differences over seeds, paired where both arms have the same."""
+    return compare_with_first(read_finals(arms, columns, metric, over), LEAST)
 
 
 def read_finals(
-    arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str
+    arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str, over: str = "step"
 ) -> dict[str, tuple[list[float], list[Any]]]:
-    """(the last values, the seeds) of each arm, by seed. ComparisonError where two runs of one have the same."""
+    """(the values, the seeds) of each arm, by seed: the last of the metric, or a reading of its curve up to where all
+    runs have come. ComparisonError where two runs of one have the same seed, and for no such metric or reading."""
     found: dict[str, tuple[list[float], list[Any]]] = {}
+    reading = read_reading(metric) if ":" in metric else None
+    whole = find_whole(columns, over) if reading else 0.0
+
+    def read(table: Columns, path: Path) -> float:
+        return read_curve(reading, table, over, path, whole) if reading else read_last(table, metric, path)
+
     for name, paths in arms.items():
-        rows = [(read_seed(p), read_last(c, metric, p)) for p, c in zip(paths, columns[name], strict=True)]
+        rows = [(read_seed(p), read(c, p)) for p, c in zip(paths, columns[name], strict=True)]
         rows.sort(key=lambda row: row[0])
         twice = next((a for (a, _), (b, _) in pairwise(rows) if a == b), None)
         if twice is not None:
@@ -76,18 +85,38 @@ def read_last(columns: Columns, metric: str, path: Path) -> float:
     return float(values[-1])
 
 
-def compare_with_first(found: Mapping[str, tuple[list[float], list[Any]]], least: int = 2) -> dict[str, dict[str, Any]]:
-    """Values by their ids, of each arm; an interval from `least` values an arm on."""
-    first, names = next(iter(found.values()))
-    out: dict[str, dict[str, Any]] = {}
-    for i, (name, (values, ids)) in enumerate(found.items()):
-        graded = [v for v in values if v == v]
-        out[name] = {"value": fmean(graded) if graded else float("nan"), "n": len(graded)}
-        if i:
-            paired = ids == names and len(set(ids)) == len(ids)
-            e = stats.difference(first, values, paired=paired)
-            low, high = (e.low, e.high) if e.n >= least else (float("nan"), float("nan"))
-            out[name] |= {"difference": e.value, "low": low, "high": high, "paired": paired}
+def read_reading(metric: str) -> Reading:
+    """The reading of a curve that a text names, `evaluate/mean:area`. ComparisonError for what is none."""
+    try:
+        return Reading.of(metric)
+    except ValueError as error:
+        raise ComparisonError(str(error)) from None
+
+
+def find_whole(columns: Mapping[str, Sequence[Columns]], over: str) -> float:
+    """How far every run has come on the axis `over`."""
+    tables = chain.from_iterable(columns.values())
+    return min((float(table[over][-1] or 0.0) for table in tables if table.get(over)), default=math.nan)
+
+
+def read_curve(reading: Reading, columns: Columns, over: str, path: Path, whole: float) -> float:
+    """A reading of a run's curve over the column `over`, up to `whole`, begun with its score before the last stage.
+    ComparisonError where the run has no such metric, or no value of it."""
+    start = (Run(path).summary or {}).get("before") or {}
+    try:
+        return reading(columns, [float(x or 0.0) for x in columns[over]], start, whole, find_start(columns, over))
+    except KeyError as error:
+        raise ComparisonError(f"{path}: {error.args[0]}") from None
+
+
+def find_starts(paths: Sequence[Path], columns: Sequence[Columns], metric: str, over: str) -> list[Any]:
+    """(where its last stage begins on the axis `over`, its score there) of each run; None where it is not known."""
+    out: list[Any] = []
+    for path, table in zip(paths, columns, strict=True):
+        before = (Run(path).summary or {}).get("before") or {}
+        value = before.get(metric.removeprefix("evaluate/"), math.nan) if metric.startswith("evaluate/") else math.nan
+        known = isinstance(value, int | float) and not math.isnan(value)
+        out.append((find_start(table, over), float(value)) if known else None)
     return out
 
 
@@ -103,8 +132,8 @@ def list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bo
         elif equal:
             out.append(f"no interval: the runs differ by the same on each of {least} problems")
         return out
-    out = []
-    if any(entry["low"] != entry["low"] for entry in others):
+    out = [f"no interval of {name}: {entry['why']}" for name, entry in found.items() if entry.get("why")]
+    if any(entry["low"] != entry["low"] and not entry.get("why") for entry in others):
         least = min(entry["n"] for entry in found.values())
         out.append(f"no interval: {least} seed{'s' * (least != 1)} an arm, and below {LEAST} one says next to nothing: "
                    "train more seeds (--seed), the same on each arm")  # fmt: skip
@@ -143,10 +172,10 @@ def find_axis(columns: Mapping[str, Sequence[Columns]], paths: Sequence[Path]) -
 
 
 def name_arms(arms: Mapping[str, Sequence[Path]]) -> dict[str, str]:
-    """A short name of each arm: of its recipe where the others have another; else what the names of its runs begin
-    with; else itself."""
+    """A short name of each arm: of its recipe, or of its arm in a claim, where the others have another; else what the
+    names of its runs begin with; else the recipe's and a number."""
     recipes = {
-        arm: {str(Run(path).recipe.get("name", "")) for path in paths}
+        arm: {_name_recipe(path) for path in paths}
         for arm, paths in arms.items()
     }
     starts = {
@@ -156,7 +185,19 @@ def name_arms(arms: Mapping[str, Sequence[Path]]) -> dict[str, str]:
     for found in ({arm: next(iter(r)) if len(r) == 1 else "" for arm, r in recipes.items()}, starts):
         if all(found.values()) and len({*found.values()}) == len(arms):
             return found
-    return {arm: arm for arm in arms}
+    out: dict[str, str] = {}
+    for arm, names in recipes.items():
+        name = names.copy().pop() if len(names) == 1 else "several recipes"
+        before = sum(told.startswith(f"{name} (") for told in out.values())
+        out[arm] = f"{name} ({before + 1})"
+    return out
+
+
+def _name_recipe(run: Path) -> str:
+    """The name of a run's recipe; of a run that a claim has made that of its arm."""
+    for made in read_made(run)[:1]:
+        return name_arm(str(made["method"]), str(made["arm"]), str(made["bed"]))
+    return str(Run(run).recipe.get("name", ""))
 
 
 def find_differences(recipes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, list[Any]]]:

@@ -19,7 +19,7 @@ from typing import Any
 from shuhari.config.build import build_stages
 from shuhari.config.files import read_chain
 from shuhari.config.overlay import Path, RecipeError
-from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
+from shuhari.config.recipe import Recipe, find_file, find_usual_base, load, resolve_name
 from shuhari.data import EMPTY
 from shuhari.desk.algorithm import Line, Places, describe_loop, find_places
 from shuhari.desk.differing import Change, Differ, keep_evaluation
@@ -76,6 +76,8 @@ def explain(
     reference: str, sets: Sequence[str] = (), methods: Sequence[str] = (), remove: Sequence[str] = ()
 ) -> Explanation:
     """What the recipe that `load` gives of the same changes, and what it does. Raises RecipeError."""
+    reference, more = resolve_name(reference, sets, remove)
+    methods = [*more, *methods]
     recipe, base = load(reference, sets, methods=methods, remove=remove), _find_base(reference, methods)
     method = bool(find_usual_base(reference))
     shown = [*([reference] if method else []), *methods]

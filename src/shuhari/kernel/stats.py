@@ -116,6 +116,35 @@ def difference(
     return Estimate(value, value - half, value + half, n)
 
 
+def p_value(a: Sequence[float] | Array, b: Sequence[float] | Array, *, paired: bool) -> float:
+    """The two-sided p of `difference`: 1 less the highest level at which its interval leaves 0 out. NaN where there is
+    no interval, or where it has no width (differences that are all the same)."""
+    from scipy import stats as tests
+
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if paired:
+        x, y = x[there := ~np.isnan(x - y)], y[there]
+        return float(tests.ttest_rel(y, x).pvalue) if len(x) > 1 and np.ptp(y - x) > 0 else math.nan
+    x, y = x[~np.isnan(x)], y[~np.isnan(y)]
+    some = min(len(x), len(y)) > 1 and (np.ptp(x) > 0 or np.ptp(y) > 0)
+    return float(tests.ttest_ind(y, x, equal_var=False).pvalue) if some else math.nan
+
+
+def find_levels(p: Sequence[float], alphas: Sequence[float]) -> list[float]:
+    """[M] the level of each interval of M comparisons that are read together, by Holm's step-down (1979, A Simple
+    Sequentially Rejective Multiple Test Procedure): the one with the smallest p is read at 1 - alpha / M, the next at
+    1 - alpha / (M - 1), and so on to the first that includes 0, whose divisor holds for all after it. So the chance
+    that any interval leaves 0 out though there is no difference is at most alpha. `alphas`: of each alone; one that is
+    read at another level for another reason is put in order by p / alpha. NaN where p is: such a comparison is none."""
+    known = [i for i in range(len(p)) if not math.isnan(p[i])]
+    out, divisor, ended = [math.nan] * len(p), len(known), False
+    for rank, i in enumerate(sorted(known, key=lambda i: p[i] / alphas[i])):
+        divisor = divisor if ended else len(known) - rank
+        out[i] = 1 - alphas[i] / divisor
+        ended = ended or p[i] > alphas[i] / divisor
+    return out
+
+
 def scores(
     outcomes: Sequence[Sequence[float]] | Array, k: Sequence[int] = (), solved: float = 1.0
 ) -> dict[str, Estimate]:

@@ -1,12 +1,14 @@
-"""Curves of runs as PNG or SVG files, and their numbers as CSV. matplotlib is imported when something is drawn, and no
-display is needed."""
+"""Curves of runs as PNG, SVG or PDF files, and their numbers as CSV. matplotlib is imported when something is drawn,
+and no display is needed."""
 
 from __future__ import annotations
 
 import csv
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from textwrap import wrap
 from typing import IO, Any
 
 import numpy as np
@@ -26,10 +28,17 @@ CURVES = {
     "preferred": ("*/accuracy",),
 }
 
-KINDS = (".png", ".svg")  # of files; else PNG
-PRINT: Any = {"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
-         "ytick.labelsize": 8, "lines.linewidth": 1.5, "svg.fonttype": "none", "svg.hashsalt": "shuhari",
-         "font.family": "sans-serif", "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"]}  # fmt: skip
+KINDS = (".png", ".svg", ".pdf")  # of files; else PNG
+PRINT: Any = {"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
+         "ytick.labelsize": 7, "lines.linewidth": 1.3, "axes.linewidth": 0.6, "svg.fonttype": "none",
+         "svg.hashsalt": "shuhari", "pdf.fonttype": 42, "font.family": "sans-serif",
+         "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"]}  # fmt: skip
+COLUMN, HIGH, DOTS = 3.4, 2.2, 300  # inches of a paper's column and of a panel; of its PNG, a dot an inch
+FEW = 5  # runs, below which an interval says next to nothing
+LETTER, LINE = 0.06, 0.16  # inches of a letter and a line of a legend there
+# of arms, in order: told apart by a colour-blind eye (Okabe and Ito, Color Universal Design), and in grey by the dashes
+STYLES: Any = (("#000000", "-"), ("#0072B2", "--"), ("#D55E00", "-."), ("#009E73", ":"),
+          ("#CC79A7", (0, (5, 1, 1, 1, 1, 1))), ("#E69F00", (0, (8, 2))), ("#56B4E9", (0, (1, 3))))  # fmt: skip
 MARKS = {"before": "--", "chance": ":"}  # held-out numbers beside the curve -> their line
 
 
@@ -107,7 +116,7 @@ def plot_curves(
         steps, y = find_series(columns, metric)
         x = [place[step] for step in steps.tolist()]
         if label == "held-out" and "before" in marks:
-            x, y = [_find_start(columns, over), *x], np.append(marks["before"], y)
+            x, y = [find_start(columns, over), *x], np.append(marks["before"], y)
         ax.plot(x, y, color="tab:blue", marker="o" if len(x) <= 40 else None, markersize=3)
         for step in _borders(columns) if over == "step" else ():
             ax.axvline(step, color="0.8", linewidth=1, zorder=0)
@@ -126,26 +135,82 @@ def plot_comparison(
     title: str = "",
     over: str = "step",
     kind: str = "",
+    starts: Mapping[str, Sequence[tuple[float, float] | None]] = EMPTY,
 ) -> None:
     """Plot one line for each arm over the column `over`: the mean over its runs, as far as all of them go, on straight
-    lines between their values; their range as a band. kind: `png` or `svg`, by default as the file's name ends."""
+    lines between their values, with a band as `plot_arms` has it. starts: a first point of each run of an arm, its
+    score before training. kind: `png`, `svg` or `pdf`, by default as the file's name ends."""
+    curves = {
+        label: [put_before(read_curve(run, metric, over), first)
+                for run, first in zip(runs, starts.get(label) or [None] * len(runs), strict=True)]
+        for label, runs in arms.items()
+    }  # fmt: skip
+    name = metric if title in ("", metric) else f"{title} ({metric})"
+    plot_arms({name: curves}, to, name_axis(over), kind)
+
+
+def put_before(curve: tuple[Array, Array], first: tuple[float, float] | None) -> tuple[Array, Array]:
+    """A curve with a point before its first."""
+    x, y = curve
+    if first is None or not len(x) or first[0] >= x[0]:
+        return curve
+    return np.concatenate([[first[0]], x]), np.concatenate([[first[1]], y])
+
+
+def plot_arms(
+    panels: Mapping[str, Mapping[str, Sequence[tuple[Array, Array]]]],
+    to: str | Path | IO[bytes],
+    axis: str,
+    kind: str = "",
+) -> None:
+    """Plot panels of a paper's column each, side by side: name -> arm -> curves (x, y), one a run. The mean is a line
+    of its own colour and dashes; a band is its 95 % interval point by point (Student's) from FEW runs on, and the range
+    of fewer. Below all panels, outside of the data, is one legend. axis: what x counts. kind: `png`, `svg` or `pdf`, by
+    default as the file's name ends."""
     from matplotlib import rc_context
 
-    kind = kind or find_kind(to)
-    with rc_context(PRINT if kind == "svg" else {}):
-        figure, (ax,) = _figure(1)
-        if kind == "svg":
-            figure.set_size_inches(4.5, 3.0)
-        for i, (label, runs) in enumerate(arms.items()):
-            x, y = average_curves([read_curve(run, metric, over) for run in runs])
-            ax.plot(x, y.mean(0), color=f"C{i}", label=f"{label} (n = {len(y)})" if len(y) > 1 else label)
-            if len(y) > 1:
-                ax.fill_between(x, y.min(0), y.max(0), color=f"C{i}", alpha=0.15, linewidth=0)
-        ax.set_xlabel(name_axis(over))
-        ax.set_ylabel(metric, parse_math=False)
-        for text in ax.legend().get_texts():
+    kind, width = kind or find_kind(to), COLUMN * len(panels)
+    every = chain.from_iterable(map(dict.items, map(dict, panels.values())))
+    n = {arm: len(runs) for arm, runs in every}
+    labels = list(n)
+    words = {label: "\n".join(wrap(f"{label} (n = {n[label]})" if n[label] > 1 else label, int(width / LETTER) - 10))
+             for label in labels}  # fmt: skip
+    across = max(1, min(len(labels), int(width / (LETTER * (7 + max(map(_measure, words.values()), default=1))))))
+    tall = [words[label].count("\n") + 1 for label in labels]
+    high = HIGH + LINE * sum(max(tall[i : i + across]) for i in range(0, len(tall), across))
+    with rc_context(PRINT):
+        figure, axes = _figure(len(panels), (COLUMN, high), len(panels))
+        for ax, (name, arms) in zip(axes, panels.items(), strict=True):
+            for label, runs in arms.items():
+                colour, dashes = STYLES[labels.index(label) % len(STYLES)]
+                x, y = average_curves(runs)
+                ax.plot(x, y.mean(0), color=colour, linestyle=dashes, label=words[label])
+                if len(y) > 1:
+                    ax.fill_between(x, *_find_band(y), color=colour, alpha=0.12, linewidth=0)
+            ax.set_xlabel(axis)
+            ax.set_ylabel(name, parse_math=False)
+        lines = chain.from_iterable(ax.get_lines() for ax in axes)
+        handles = {line.get_label(): line for line in lines}
+        legend = figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=across, frameon=False,
+                               handlelength=2.6)  # fmt: skip
+        for text in legend.get_texts():
             text.set_parse_math(False)
-        _save(figure, to, title, kind)
+        _save(figure, to, "", kind, DOTS)
+
+
+def _find_band(y: Array) -> tuple[Array, Array]:
+    """([points] low, [points] high) of curves [runs, points]."""
+    if len(y) < FEW:
+        return y.min(0), y.max(0)
+    from scipy.stats import t
+
+    half = t.ppf(0.975, len(y) - 1) * y.std(0, ddof=1) / np.sqrt(len(y))
+    return y.mean(0) - half, y.mean(0) + half
+
+
+def _measure(text: str) -> int:
+    """The letters of the longest line of a text."""
+    return max(map(len, text.split("\n")))
 
 
 def average_curves(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -161,8 +226,9 @@ def average_curves(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]
 
 
 def find_kind(to: str | Path | IO[bytes]) -> str:
-    """`svg` of a file that is called so, else `png`."""
-    return "svg" if isinstance(to, str | Path) and Path(to).suffix.lower() == ".svg" else "png"
+    """`svg` or `pdf` of a file that is called so, else `png`."""
+    suffix = Path(to).suffix.lower() if isinstance(to, str | Path) else ""
+    return suffix[1:] if suffix in KINDS else "png"
 
 
 def plot_bands(
@@ -171,20 +237,18 @@ def plot_bands(
     """Plot one panel for each metric of `curves` (metric -> arm -> curves {x, y}, one a seed): the mean of each arm
     over what was spent, with a 95 % percentile bootstrap band over seeds, which says less than an interval of a test.
     One that ended early counts as far as it went."""
-    from matplotlib.ticker import EngFormatter
-
     figure, axes = _figure(len(curves))
     for ax, (metric, arms) in zip(axes, curves.items(), strict=False):
         for i, (name, found) in enumerate(arms.items()):
             if (band := compute_band(found)) is None:
                 continue
             x, mean, low, high, n = band
-            ax.plot(x, mean, color=f"C{i}", label=f"{name} (n = {n})")
+            colour, dashes = STYLES[i % len(STYLES)]
+            ax.plot(x, mean, color=colour, linestyle=dashes, label=f"{name} (n = {n})")
             if n > 1:
-                ax.fill_between(x, low, high, color=f"C{i}", alpha=0.2, linewidth=0)
+                ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         ax.set_title(metric)
         ax.set_xlabel(unit)
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.legend(fontsize="small")
     _save(figure, path, title)
     return Path(path)
@@ -231,7 +295,7 @@ def name_axis(over: str) -> str:
     return over.removeprefix("spent/").replace("_", " ")
 
 
-def _find_start(columns: Mapping[str, Sequence[Any]], over: str) -> float:
+def find_start(columns: Mapping[str, Sequence[Any]], over: str) -> float:
     """Where the last stage began, on the axis `over`: at the step before its first, at 0 where it is the only one."""
     stages = columns.get("stage", ())
     before = [i for i in range(len(stages)) if stages[i] != stages[-1]]
@@ -243,27 +307,30 @@ def _borders(columns: Mapping[str, Sequence[Any]]) -> list[float]:
     return [columns["step"][i] - 0.5 for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
 
 
-def _figure(n: int) -> tuple[Any, list[Any]]:
+def _figure(n: int, size: tuple[float, float] = (4.2, 3.2), across: int = 3) -> tuple[Any, list[Any]]:
+    """(figure, axes) of `n` panels of a `size` in inches, so many of them across."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    width = min(n, 3)
+    width = min(n, across)
     height = -(-n // width)
-    figure = Figure(figsize=(4.2 * width, 3.2 * height), layout="constrained")
+    figure = Figure(figsize=(size[0] * width, size[1] * height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(height, width, i + 1) for i in range(n)]
     for ax in axes:
         ax.grid(alpha=0.25)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))  # it counts steps
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))  # it counts steps
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k: large ones would run into each other
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _save(figure: Any, to: str | Path | IO[bytes], title: str, kind: str = "png") -> None:
+def _save(figure: Any, to: str | Path | IO[bytes], title: str, kind: str = "png", dots: int = 120) -> None:
     """Into a file, whose folder is made, or a stream; the same bytes of the same curves."""
     if title:
         figure.suptitle(title, parse_math=False)  # a name is no formula
     if isinstance(to, str | Path):
         Path(to).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(to, dpi=120, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    figure.savefig(to, dpi=dots, format=kind, metadata=undated.get(kind, {"Software": None}))

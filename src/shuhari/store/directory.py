@@ -17,6 +17,7 @@ from typing import Any, Unpack
 from shuhari.data import nearest
 from shuhari.store import finding, schema
 from shuhari.store.files import CheckpointError, StoreError, is_locked, read_file, translate_errors
+from shuhari.store.layout import is_child
 from shuhari.store.names import join_checkpoint, read_name
 from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
 from shuhari.store.sizes import check_table
@@ -312,13 +313,16 @@ def metrics(run: str | Path) -> dict[str, list[Any]]:
 
 
 def resolve(run: str | Path, root: str | Path = "runs") -> Path:
-    """The directory of RUN: a path, a name under `root`, or `latest`; NoRunError gives the nearest name."""
+    """The directory of RUN: a path, a name under `root`, or `latest`, the last written that no claim and no study has
+    made; NoRunError gives the nearest name."""
     path, root = Path(run), Path(root)
     names = {str(p.relative_to(root)): p for p in find_runs(root)}
     if str(run) == "latest":
-        if not names:
-            raise NoRunError(f"no run is in {root}/ yet: `shuhari train` makes one")
-        return max(names.values(), key=read_change_time)
+        own = [p for p in names.values() if not is_child(p)]
+        if not own:
+            made = f" ({len(names)} were made by claims or studies)" if names else ""
+            raise NoRunError(f"no run is in {root}/ yet{made}: `shuhari train` makes one")
+        return max(own, key=read_change_time)
     for candidate in (path, root / path):
         if (candidate / schema.FILE).exists():
             return candidate

@@ -8,6 +8,7 @@ others have put there is nobody's business here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from shuhari.store.files import DamageError, Lock, describe_kind
 TEXTS = ("recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json", "tags.json")
 FOLDERS = ("checkpoints", "needs", "children")
 TAGS_LOCK = "tags.lock"  # held, and there, while tags are written
-OWN = (*schema.FILES, Lock.NAME, TAGS_LOCK, *TEXTS, *FOLDERS)  # and `damaged-<n>`, of a repair
+MADE = "made_for.json"  # of a run that claims have made: for which, and as what
+OF_CLAIMS = (MADE, "cpu.json", "diverged.txt", "error.txt")
+CLAIMED = re.compile(r"[0-9a-f]{16}-s\d+")  # the folder of such a run: a digest of what it does, and its seed
+OWN = (*schema.FILES, Lock.NAME, TAGS_LOCK, *TEXTS, *OF_CLAIMS, *FOLDERS)  # and `damaged-<n>`, of a repair
 
 
 def find_odd(run: Path) -> dict[str, str]:
@@ -61,3 +65,11 @@ def refuse_odd(run: Path) -> None:
 def hint_at(run: Path) -> str:
     """What to do about a run that is not what was written."""
     return f"`shuhari doctor {run}` says what is whole, and can repair it; nothing was changed"
+
+
+def is_child(run: Path) -> bool:
+    """Whether a run was made by a claim, which names it by a digest and its seed, or by a study, in whose folder it
+    lies."""
+    if CLAIMED.fullmatch(run.name):
+        return True
+    return run.parent.name == "children" and (run.parent.parent / schema.FILE).exists()

@@ -15,7 +15,7 @@ from typing import Any
 from shuhari.store import schema
 from shuhari.store.directory import Run, find_runs, read_change_time
 from shuhari.store.files import Lock, StoreError, read_file, replace_file, translate_errors
-from shuhari.store.layout import OWN, TAGS_LOCK
+from shuhari.store.layout import MADE, OWN, TAGS_LOCK, is_child
 from shuhari.store.names import list_folders
 from shuhari.store.rows import read_rows
 
@@ -26,6 +26,7 @@ SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy
           "rollout/return", "reward/score", "reward", "policy/accuracy", "study/coverage")  # fmt: skip
 TAGS = "tags.json"  # in a run's folder: a list of words, which its user has given it
 PATIENCE = 5.0  # seconds to wait for others who tag a run
+LARGEST = 1 << 16  # bytes of what says for which claims a run was made
 LONGEST, MOST = 40, 20  # characters of a tag, tags of a run
 STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 
@@ -33,8 +34,9 @@ STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 @dataclass(frozen=True)
 class Summary:
     """One line of a list of runs. status: one of `STATUSES`; `note` says why it is unreadable or failed. date: when it
-    was last written to, as ISO 8601 in local time. tags: words that its user has given it. measure: the reward that its
-    evaluations read, "" if it does not say."""
+    was last written to, as ISO 8601 in local time. tags: words that its user has given it. child: whether a claim or a
+    study has made it; `recipe` then says for which, and as what. measure: the reward that its evaluations read, "" if
+    it does not say."""
 
     name: str
     path: Path
@@ -48,14 +50,18 @@ class Summary:
     task: str = ""
     date: str = ""
     tags: tuple[str, ...] = ()
+    child: bool = False
     measure: str = ""
 
 
-def list_runs(root: str | Path = "runs", words: Iterable[str] = (), status: str = "") -> list[Summary]:
+def list_runs(
+    root: str | Path = "runs", words: Iterable[str] = (), status: str = "", children: bool = True
+) -> list[Summary]:
     """Every run under `root`, by name; one that cannot be read is listed as such. words: those alone that have each of
     them in name, recipe, task, status or tags, whatever the case, or, of `tag:x`, the tag x; status: those alone that
-    stand so."""
-    found = (summarise(path, str(path.relative_to(root))) for path in sorted(find_runs(Path(root))))
+    stand so; children: also those that claims and studies have made."""
+    there = sorted(path for path in find_runs(Path(root)) if children or not is_child(path))
+    found = (summarise(path, str(path.relative_to(root))) for path in there)
     wanted = [word.lower() for word in words]
     return [r for r in found if status in ("", r.status) and matches(r, wanted)]
 
@@ -177,14 +183,15 @@ def matches(run: Summary, words: Iterable[str]) -> bool:
 def summarise(path: Path, name: str) -> Summary:
     """The line of one run in a list of runs, whatever state its files are in."""
     date = name_of = task = ""
-    tags = read_tags(path)
+    tags, child = read_tags(path), is_child(path)
+    made = describe_made(path) if child else ""
     try:
         date = datetime.fromtimestamp(read_change_time(path)).isoformat(" ", "minutes")
         run = Run(path)
         total = run.get("total")
         with suppress(StoreError):
             recipe = run.recipe
-            name_of, task = str(recipe.get("name", "")), name_tasks(recipe)
+            name_of, task = made or str(recipe.get("name", "")), name_tasks(recipe)
             total = recipe.get("steps") if total is None else total
         score_name, score, ungraded = _read_last_score(run)
         status = run.status
@@ -192,9 +199,41 @@ def summarise(path: Path, name: str) -> Summary:
         note = f"stopped: {why}" if (why := run.get("stopped")) and status == "complete" else note
         note = str(run.get("failed")) if status == "failed" else note
         measure = str(run.get("measure", ""))
-        return Summary(name, path, status, run.step, total, score, score_name, note, name_of, task, date, tags, measure)
+        return Summary(name, path, status, run.step, total, score, score_name, note, name_of, task, date, tags, child,
+                       measure)  # fmt: skip
     except (StoreError, OSError, ValueError, TypeError, LookupError) as error:
-        return Summary(name, path, "unreadable", note=str(error), recipe=name_of, task=task, date=date, tags=tags)
+        return Summary(name, path, "unreadable", note=str(error), recipe=name_of, task=task, date=date, tags=tags,
+                       child=child)  # fmt: skip
+
+
+def read_made(run: Path) -> list[dict[str, Any]]:
+    """For which claims a run was made: {method, arm, seed, bed} each, as `claim` writes it; none where it is not known.
+    """
+    with suppress(OSError, ValueError, RecursionError):
+        if (run / MADE).stat().st_size <= LARGEST:
+            found = json.loads(read_file(run / MADE))
+            return [e for e in found if isinstance(e, dict) and {"method", "arm", "seed", "bed"} <= e.keys()]
+    return []
+
+
+def describe_made(run: Path) -> str:
+    """What a run is that a claim or a study has made: its method, arm and seed; "" where that is not known."""
+    found = read_made(run)
+    if not found:
+        return ""
+    first = found[0]
+    text = name_arm(str(first["method"]), str(first["arm"]), str(first["bed"]))
+    more = f" and of {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{text}, seed {first['seed']}{more}"
+
+
+def name_arm(method: str, arm: str, bed: str) -> str:
+    """An arm of a claim by what it is: the method's name of `method`, the bed's of `baseline`, where it has one."""
+    if arm == "method":
+        return method
+    if arm == "baseline":
+        return f"{bed} (baseline)" if bed else f"baseline of {method}"
+    return f"{arm} of {method}"
 
 
 def name_tasks(recipe: Mapping[str, Any]) -> str:

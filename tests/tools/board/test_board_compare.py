@@ -58,13 +58,13 @@ def ask(root: Path) -> Iterator[Ask]:
 def test_its_numbers_are_those_of_the_terminal(
     ask: Ask, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shuhari.desk.cli import measuring
+    from shuhari.desk.cli import comparing
 
     monkeypatch.chdir(root.parent)
-    measuring.compare([A, B], metric="m", png=Path("c.png"), n=None, json=True)
+    comparing.compare([A, B], metric="m", png=Path("c.png"), n=None, json=True)
     printed, found = json.loads(capsys.readouterr().out), ask("compare", arm=[A, B], metric="m")
     for arm in found["arms"]:
-        numbers = printed["arms"][arm["arm"]]
+        numbers = printed["arms"][arm["label"]]
         assert {key: arm[key] for key in numbers} == pytest.approx(numbers)
     assert found["caveats"] == printed["caveats"] == []
     wanted = scipy.stats.ttest_rel(Y, X).confidence_interval()

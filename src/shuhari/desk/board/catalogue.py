@@ -16,6 +16,7 @@ from shuhari.data import nearest
 from shuhari.desk.board.numbers import Numbers
 from shuhari.store import NoRunError
 from shuhari.store.directory import find_runs
+from shuhari.store.layout import is_child
 from shuhari.store.listing import STATUSES, TAGS, Summary, matches, summarise
 from shuhari.store.schema import FILES
 
@@ -44,17 +45,21 @@ class Catalogue:
         if (path := self._find_at_once(name)) is not None:
             return path
         there = self._list_places()
-        if name == "latest" and there:
-            return max(there.values(), key=lambda path: max(read_stamp(path), default=(0, 0)))
+        if name == "latest" and (own := [path for path in there.values() if not is_child(path)]):
+            return max(own, key=lambda path: max(read_stamp(path), default=(0, 0)))
         if name not in there:
             raise NoRunError(f"no run {name!r:.200} in {self.root}/; {nearest(name, there)}")
         return there[name]
 
-    def choose(self, words: Iterable[str] = (), status: str = "", *, wait: bool = False) -> list[Summary]:
-        """Summaries of the runs that words and status choose, the last written first. Those that were not read yet are
-        `PENDING`, and are read meanwhile; with `wait` all are read first."""
+    def choose(
+        self, words: Iterable[str] = (), status: str = "", *, wait: bool = False, children: bool = True
+    ) -> list[Summary]:
+        """Summaries of the runs that words and status choose, the last written first; without `children` those alone
+        that no claim and no study has made. Those that were not read yet are `PENDING`, and are read meanwhile; with
+        `wait` all are read first."""
         wanted = [word.lower() for word in words]
-        places = self._list_places()
+        everything = self._list_places()
+        places = {name: path for name, path in everything.items() if children or not is_child(path)}
         stamps = {name: read_stamp(path) for name, path in places.items()}
         order = sorted(places, key=lambda name: (max(stamps[name], default=(0, 0)), name), reverse=True)
         missing = [name for name in order if self._is_stale(name, stamps[name])]
@@ -62,11 +67,15 @@ class Catalogue:
         if left:
             self._read_aside(places, stamps, left)
         with self._lock:
-            for gone in self._known.keys() - places.keys():
+            for gone in self._known.keys() - everything.keys():
                 del self._known[gone]
-            self._made = {key: made for key, made in self._made.items() if key[1] in places}
+            self._made = {key: made for key, made in self._made.items() if key[1] in everything}
             found = [self._known[n][1] if n in self._known else Summary(n, places[n], PENDING) for n in order]
         return [r for r in found if status in ("", r.status) and matches(r, wanted)]
+
+    def count_children(self) -> int:
+        """How many of the runs a claim or a study has made."""
+        return sum(map(is_child, self._list_places().values()))
 
     def make(
         self, what: str, runs: Sequence[Summary], work: Callable[[Summary], Any], seconds: float = AT_ONCE

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUIET = 15.0  # seconds between two lines where the output is no terminal
 READS = {
     "": "RECIPE... --smoke --on --workers --out --runs --json",
-    "--board": "--by --out --json",
+    "--board": "--by --out --runs --json",
     "--matrix": "--out --json",
     "--bed": "RECIPE... --dry-run --metric --margin --seeds --workers --out --runs --json",
     "--card": "RECIPE... --dry-run --workers --out --runs",
@@ -83,17 +83,20 @@ def claim(
     check_bed("--bed", bed)
     check_bed("--on", on)
     if board:
-        verdicts.show_board(board, by, out, json)
+        verdicts.show_board(board, by, out, json, runs)
         return
     if matrix:
         exploring.show_matrix(out, json)
         return
     if bed:
+        made: list[dict[str, Any]] = []
         for name in recipes or [""]:
             with _end_by_sigterm(), _show_progress(f"{name} on {bed}") as tell:
                 asked = (name, bed, metric, margin, seeds)
                 result, path = exploring.run_exploration(*asked, dry, workers, runs, out, tell)
             exploring.show(result, path, json)
+            made += [result] if result is not None else []
+        exploring.show_together(made, json)
         return
     named = list(dict.fromkeys(recipes or []))
     if stale or (prove and not recipes):
@@ -161,6 +164,8 @@ def claim(
         if not json:
             verdicts.show(result)
             say(f"result: {path}" if path else "smoke: that it runs is all it says")
+            if path:
+                verdicts.say_plot(result, out)
     if json:
         print_json(found)
     if failed:

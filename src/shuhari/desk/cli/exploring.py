@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from shuhari.desk.cli import verdicts
-from shuhari.desk.cli.text import print_json, print_table, say
+from shuhari.desk.cli.comparing import show_sides
+from shuhari.desk.cli.text import note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.lab.claims.pool import Progress
@@ -67,6 +68,21 @@ def show(result: dict[str, Any] | None, path: Path | None, json: bool) -> None:
     elif result is not None:
         verdicts.show(result)
         say(f"exploratory; result: {path}")
+        if path is not None:
+            verdicts.say_plot(result, path.parents[len(Path(result["method"]).parts)])
+
+
+def show_together(results: Sequence[Mapping[str, Any]], json: bool) -> None:
+    """Print several methods on one bed beside its baseline, at levels that hold for all of them."""
+    from shuhari.desk.sides import tell_together
+
+    if json or len(results) < 2:
+        return
+    for sides in tell_together(results):
+        say("")
+        show_sides(sides, "seeds")
+        for caveat in sides.caveats:
+            note(caveat)
 
 
 def show_matrix(out: Path, json: bool) -> None:

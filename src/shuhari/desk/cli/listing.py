@@ -13,7 +13,8 @@ from shuhari.desk.cli.text import NOTHING, format_number, note, print_json, prin
 NOTE = 80  # characters of a reason
 
 
-READS = {"": "--json --size", "--rm": "--yes", "--rename": "", "--tag": "--untag --json", "--untag": "--tag --json"}
+READS = {"": "--json --size --all", "--rm": "--yes --all", "--rename": "", "--tag": "--untag --json --all",
+         "--untag": "--tag --json --all"}  # fmt: skip
 
 
 def runs(
@@ -23,6 +24,7 @@ def runs(
     ] = None,
     root: Annotated[Path, typer.Option(help="The folder that holds the runs.")] = Path("runs"),
     status: Annotated[str, typer.Option(help="Only those: running, complete, failed, stopped or unreadable.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also those that claims and studies have made.")] = False,
     rm: Annotated[bool, typer.Option("--rm", help="Remove the runs that the words or the status choose.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them without asking.")] = False,
     rename: Annotated[str, typer.Option(metavar="NAME", help="Give the one run of that name another.")] = "",
@@ -32,6 +34,8 @@ def runs(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the runs under runs/: recipe, task, date, status, steps, last score.
+
+    Those that claims and studies have made are listed with --all, by method, arm and seed.
 
     Example: shuhari runs grpo --status failed
     """
@@ -52,7 +56,7 @@ def runs(
     if rename:
         _rename(words or [], rename, root)
         return
-    found = list_runs(root, words or (), status)
+    found = list_runs(root, words or (), status, everything)
     if tag or untag:
         for r in found:
             tag_run(r.path, tag or (), untag or ())
@@ -71,7 +75,7 @@ def runs(
             for word in words or ()
         ]
         yet = "" if of else " yet: `shuhari train baselines/quickstart` makes one"
-        note("; ".join([f"no run{of} is in {root}/{yet}", *filter(None, near)]))
+        note("; ".join([f"no run{of} is in {root}/{yet}", *filter(None, near), *_tell_hidden(root, everything)]))
         if words:
             raise typer.Exit(NOTHING)
     if json or not found:
@@ -87,8 +91,19 @@ def runs(
         rows = [(row[0], format_size(n), *row[1:]) for row, n in zip(rows, sizes, strict=True)]
         rows.append(("all", format_size(sum(sizes)), *[""] * (len(heads) - 2)))
     print_table(heads, rows)
+    for line in _tell_hidden(root, everything):
+        note(line)
     if rm:
         _remove([r.path for r in found if r.status != "running"], yes)
+
+
+def _tell_hidden(root: Path, everything: bool) -> list[str]:
+    """How many runs are not listed, as a claim or a study has made them; nothing where none is."""
+    from shuhari.store.directory import find_runs
+    from shuhari.store.layout import is_child
+
+    hidden = 0 if everything else sum(map(is_child, find_runs(root)))
+    return [f"{hidden} more {'were' if hidden > 1 else 'was'} made by claims or studies: --all"] if hidden else []
 
 
 def _guess(word: str, names: list[str]) -> str:

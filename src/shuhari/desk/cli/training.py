@@ -30,12 +30,15 @@ HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # a closed term
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="family/method, a .toml file, or the folder of a run.")],
+    recipe: Annotated[
+        str, typer.Argument(help="family/method, a short name (ppo, grpo), a .toml file, or the folder of a run.")
+    ],
     run: Annotated[Path | None, typer.Option(help="Folder of the run (default: under runs/).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     methods: Annotated[list[str] | None, typer.Option("--with", help="Lay a method over it; may be repeated.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be repeated.")] = None,
     remove: Annotated[list[str] | None, typer.Option(help="A key to take out, a.b.c; may be repeated.")] = None,
+    env: Annotated[str, typer.Option(metavar="ID", help="A Gymnasium id, as --set task.name=gym/ID.")] = "",
     init: Annotated[str, typer.Option(help="Start from the weights of RUN or RUN@step.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
@@ -53,12 +56,17 @@ def train(
 
     Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """
-    from shuhari.config.recipe import find_usual_base, load
+    from shuhari.config.recipe import find_usual_base, load, resolve_name
     from shuhari.desk.cli.dry import list_nested
     from shuhari.desk.origins import list_undone
 
-    found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [], remove or [])
-    laid = [*([recipe] if find_usual_base(recipe) else []), *(methods or [])]
+    sets = [*([f"task.name=gym/{env.removeprefix('gym/')}"] if env else []), *(sets or [])]
+    typed, (recipe, more) = recipe, resolve_name(recipe, sets, remove or [])
+    methods = [*more, *(methods or [])]
+    if typed != recipe:
+        note(f"{typed}: {recipe}{''.join(f' --with {name}' for name in more)}")
+    found = load(recipe, sets, {} if seed is None else {"seed": seed}, methods, remove or [])
+    laid = [*([recipe] if find_usual_base(recipe) else []), *methods]
     odd = [*list_nested(found), *list_undone(found, laid)]
     if dry_run:
         from shuhari.config.schedules import list_misfits
@@ -79,7 +87,7 @@ def train(
         return
     for problem in odd:
         note(problem)
-    command = _make_command(recipe, run, seed, methods or [], sets or [], remove or [], init)
+    command = _make_command(recipe, run, seed, methods, sets, remove or [], init)
     command += " --profile" if profile else ""
     command += "".join(f" --log-to {shlex.quote(text)}" for text in log_to or [])
     with _watch(log_to or [], path, found) as watchers:

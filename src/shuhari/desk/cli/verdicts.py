@@ -108,6 +108,7 @@ def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str
 
 def show(result: Mapping[str, Any]) -> None:
     """Print a result."""
+    from shuhari.lab.claims.on_bed import find_saturation
     from shuhari.lab.claims.wording import describe_verdict
 
     say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else describe_verdict(result)}")
@@ -115,9 +116,8 @@ def show(result: Mapping[str, Any]) -> None:
         say(result["says"])
     rows = []
     for check in result["checks"]:
-        interval = (
-            f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check.get("low") is not None else "-"
-        )
+        known = check.get("low") is not None and check["low"] != check["high"]  # one of no width is certain of nothing
+        interval = f"[{format_number(check['low'])}, {format_number(check['high'])}]" if known else "-"
         level = f"{check['level']:.1%}" if "level" in check else "-"
         why = f" ({check['why']})" if check.get("why") else ""
         rows.append((
@@ -130,51 +130,70 @@ def show(result: Mapping[str, Any]) -> None:
         say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in effects.items())}; margin {result['headline']['margin']:g}")
     for why in result["exploratory"]:
         say(f"exploratory: {why}")
+    if saturated := find_saturation(result):
+        note(saturated)
 
 
-def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
+def say_plot(result: Mapping[str, Any], out: Path) -> None:
+    """Print where the picture of a result's curves is, if one was drawn."""
+    from shuhari.lab.claims.result import find_plot
+
+    if (picture := find_plot(result, out)).is_file():
+        say(f"plot: {picture}")
+
+
+def show_board(bed: str, metric: str, out: Path, json: bool, runs: Path = Path("runs/claims")) -> None:
     """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands. By
     `metric`, or where that is "" by the bed's own score. Exit 1 where nothing was measured there."""
-    from shuhari.config.recipe import list_names
-    from shuhari.data import nearest
+    from shuhari.desk.comparison import ComparisonError
+    from shuhari.desk.sides import compare_bed
     from shuhari.lab.claims.board import put_in_order
-    from shuhari.lab.claims.explore import read_results
-    from shuhari.lab.claims.result import read_kept
+    from shuhari.lab.claims.on_bed import find_name, list_results
     from shuhari.lab.claims.wording import describe_verdict
 
-    names = list_names()
-    results = {found["method"]: found for found in read_results(bed, out)}
-    claimed = {
-        name: found
-        for name in names
-        if (found := read_kept(name, out / "claims") or read_kept(name)) is not None
-    }
-    results |= {name: found for name, found in claimed.items() if found.get("bed") == bed}
-    beds = {*(str(found["bed"]) for found in claimed.values() if found.get("bed"))}
-    if not results and bed not in names:
-        near = nearest(bed, beds | {n for n in names if n.startswith("beds/")})
-        raise typer.BadParameter(f"no bed {bed!r}; {near}", param_hint="--board")
+    bed = find_name(bed)
+    try:
+        results = list_results(bed, out)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--board") from None
     try:
         ranking = put_in_order(results, bed, metric)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--by") from None
     metric, there, ranked, name = ranking.by, ranking.metrics, ranking.methods, ranking.by.partition(":")[0]
     judged = {n: describe_verdict(results[n], now=True) for n in ranked}
-    if json:
-        rows = [{"method": n, "less_baseline": e.value, "low": e.low, "high": e.high, "seeds": e.n,
-                 "verdict": judged[n]} for n, e in ranked.items()]  # fmt: skip
-        print_json({"bed": bed, "by": metric, "metrics": there, "methods": rows})
-    elif ranked:
-        print_table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict of its own claim"), [
-            (n, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n, judged[n])
-            for n, e in ranked.items()
-        ])  # fmt: skip
-        if len(there) > 1:
-            say(f"--by has also {', '.join(one for one in there if one != name)}, each with :area, :final, ...")
     if not ranked:
+        if json:
+            print_json({"bed": bed, "by": metric, "metrics": there, "methods": []})
         why = f"results there have {', '.join(there)}" if there else f"`shuhari claim METHOD --bed {bed}` measures one"
         note(f"nothing was measured on {bed!r}; {why}")
         raise typer.Exit(1)
+    try:
+        sides = compare_bed(bed, out, runs, metric, results=results)
+    except ComparisonError as error:
+        raise typer.BadParameter(str(error), param_hint="--by") from None
+    first, arms = sides.first, sides.arms
+    if json:
+        rows = [{"method": n, "value": arms[n]["value"], "less_baseline": e.value, "low": e.low, "high": e.high,
+                 "level": arms[n]["level"], "corrected_low": arms[n]["low"], "corrected_high": arms[n]["high"],
+                 "seeds": e.n, "verdict": judged[n]} for n, e in ranked.items()]  # fmt: skip
+        base = {"arm": first, "value": arms[first]["value"], "seeds": arms[first]["n"]}
+        print_json({"bed": bed, "by": metric, "metrics": there, "baseline": base, "methods": rows,
+                    "caveats": sides.caveats})  # fmt: skip
+        return
+    table = []
+    for n in (first, *ranked):
+        entry = arms[n]
+        level, low, high = (entry.get(key, math.nan) for key in ("level", "low", "high"))
+        ends = "-" if math.isnan(low) else f"[{format_number(low)}, {format_number(high)}]"
+        told = "-" if math.isnan(level) else f"{100 * level:.4g} %"
+        table.append((n, entry["value"], entry.get("difference"), ends, told, entry["n"], judged.get(n, "-")))
+    heads = ("method", metric, "less the baseline's", "interval", "level", "seeds", "verdict of its own claim")
+    print_table(heads, table)
+    if len(there) > 1:
+        say(f"--by has also {', '.join(one for one in there if one != name)}, each with :area, :final, ...")
+    for caveat in sides.caveats:
+        note(caveat)
 
 
 def _describe_check(check: Mapping[str, Any]) -> str:

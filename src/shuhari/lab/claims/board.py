@@ -13,11 +13,10 @@ from shuhari.config.recipe import load
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel.stats import Estimate, t_interval
 from shuhari.lab.claims.arms import METHOD
-from shuhari.lab.claims.cards import restore
 from shuhari.lab.claims.checks import BASELINE, name_quantity
 from shuhari.lab.claims.explore import choose_metric
 from shuhari.lab.claims.looks import LEVEL, LOOKS, simulate_power
-from shuhari.lab.claims.quantities import Metric, read_value
+from shuhari.lab.claims.on_bed import read_by_seed
 from shuhari.lab.claims.result import format_factor
 from shuhari.lab.claims.verdict import Headline
 
@@ -139,19 +138,6 @@ def put_in_order(results: Mapping[str, Mapping[str, Any]], bed: str, metric: str
     ranked = rank(results.values(), bed, metric)
     order = [*reversed(ranked)] if falls(results.values(), name) else [*ranked]
     return Ranking(bed, metric, there, {name: ranked[name] for name in order})
-
-
-def read_by_seed(result: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
-    """Seed -> a reading of a curve of an arm; none where the result does not have the curve."""
-    quantity, curves = Metric(metric), result["arms"].get(arm, EMPTY).get("curves", EMPTY)
-    if any(name not in curves for name in quantity.names):
-        return {}
-    (amount,) = result["budget"].values()
-    runs = (
-        restore(s, {m: curves[m][i] for m in quantity.names}, amount)
-        for i, s in enumerate(result["seeds"])
-    )
-    return {run.seed: read_value(quantity, run, arm, 0) for run in runs}
 
 
 def subtract(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate:

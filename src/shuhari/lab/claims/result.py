@@ -292,9 +292,10 @@ def round_to(value: float, digits: int = 5) -> float | None:
 
 
 def write(result: Mapping[str, Any], at: Path) -> Path:
-    """Write `at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png; the tries that had
-    begun end with it."""
+    """Write `at`/claims/<family>/<method>.json, and the curves as `find_plot` says; the tries that had begun end with
+    it."""
     from shuhari.lab.plot import plot_bands
+    from shuhari.store.listing import name_arm
 
     path = save(result, at)
     metrics = list(
@@ -306,15 +307,21 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
     )
     if metrics:
         unit = next(iter(result["budget"] or {"steps": 0}))
+        names = {name: name_arm(result["method"], name, result.get("bed") or "") for name in result["arms"]}
         curves = {
-            m: {name: arm["curves"].get(m, []) for name, arm in result["arms"].items()}
+            m: {names[name]: arm["curves"].get(m, []) for name, arm in result["arms"].items()}
             for m in metrics
         }
-        picture = at / "plots" / f"{result['method']}.png"
+        picture = find_plot(result, at)
         with translate_errors(f"write {picture}"):
             plot_bands(curves, unit, picture, f"{result['method']}: {result['verdict']}")
     file_of(result["method"], at).unlink(missing_ok=True)  # last: until all of it is there, the tries count as begun
     return path
+
+
+def find_plot(result: Mapping[str, Any], at: Path) -> Path:
+    """Where the picture of a result's curves is."""
+    return at / "plots" / f"{result['method']}.png"
 
 
 def save(result: Mapping[str, Any], at: Path) -> Path:

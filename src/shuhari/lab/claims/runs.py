@@ -35,12 +35,15 @@ from shuhari.loop.progress import counts
 from shuhari.ports.hooks import ability
 from shuhari.store.directory import Run
 from shuhari.store.files import LockedError, StoreError, count_cores, is_locked, replace_file
+from shuhari.store.layout import MADE
+from shuhari.store.listing import read_made
 from shuhari.store.schema import FILE
 
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
 SCORES = "scores.json"  # in the folder of CHANCE: what was measured
 CPU = "cpu.json"  # in the folder of a run: seconds of processor time, one number each time that it was gone on with
 DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN, or whose filters kept nothing: why
+SHARED = 200  # claims that are named as those that a run was made for
 VALUELESS = (FloatingPointError, StalledError)  # such an end is what the run has to say, and no mistake
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "python", "machine",
             "processor")  # fmt: skip
@@ -175,6 +178,7 @@ def make(
     warm: dict[str, float] = {}
 
     def look(job: Job) -> None:
+        _note_made(job, claim)
         if job.arm == CHANCE:
             chance.update(json.loads((job.path / SCORES).read_text()))
         if job.arm == WARM:
@@ -255,6 +259,15 @@ def _note_time(path: Path, seconds: float) -> None:
         before = json.loads(file.read_text()) if file.is_file() else []
         if path.is_dir():
             replace_file(file, [json.dumps([*before, round(seconds, 3)]).encode()])
+
+
+def _note_made(job: Job, claim: Claim) -> None:
+    """Write down in a run's folder for which claim it was made, and as which arm, beside others that share it."""
+    entry = {"method": claim.name, "arm": job.arm, "seed": job.seed, "bed": claim.bed}
+    with suppress(OSError):  # a full disk: then it is not known
+        before = read_made(job.path)
+        if entry not in before and len(before) < SHARED and job.path.is_dir():
+            replace_file(job.path / MADE, [json.dumps([*before, entry]).encode()])
 
 
 def _score_untrained(job: Job) -> None:

@@ -16,6 +16,7 @@ from shuhari.desk import comparison
 from shuhari.desk.board.catalogue import Catalogue, Stamp, read_stamp
 from shuhari.desk.board.views.picture import Picture
 from shuhari.desk.comparison import GREEDY, Columns
+from shuhari.desk.contrasts import compare_with_first, explain_levels, find_stuck
 from shuhari.desk.serving.refusals import Refused
 from shuhari.kernel import stats
 from shuhari.lab.claims.verdict import LEAST
@@ -46,7 +47,7 @@ def compare_runs(runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str =
         finals = comparison.read_finals(arms, columns, metric)
     except comparison.ComparisonError as error:
         raise Refused(str(error)) from None
-    found = comparison.compare_with_first(finals, LEAST)
+    found = compare_with_first(finals, LEAST)
     labels = comparison.name_arms(arms)
     every = [
         v
@@ -55,7 +56,9 @@ def compare_runs(runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str =
         if v == v
     ]
     at = _spread_thresholds(every)
-    caveats = comparison.list_caveats(found, single=False)
+    named = {labels[name]: entry for name, entry in found.items()}
+    caveats = comparison.list_caveats(named, single=False)
+    caveats += filter(None, (explain_levels(named, next(iter(named))), find_stuck(named, metric)))
     if all(len(paths) == 1 for paths in arms.values()) and metric.startswith(GREEDY) and len(arms) > 1:
         caveats.append("of single runs `shuhari compare` evaluates both anew, on the same problems, with an interval "
                        "over these")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from shuhari.desk.board.catalogue import AT_ONCE, PENDING, Catalogue, name_doctor
-from shuhari.desk.board.sketches import list_changes, sketch
+from shuhari.desk.board.sketches import list_changes, name_findings, sketch
 from shuhari.lab.plot import name_metric
 from shuhari.store.listing import STATUSES, Summary
 
@@ -25,22 +25,29 @@ def list_runs(
     limit: Annotated[int, Field(ge=1, le=1000)] = 100,
     offset: Annotated[int, Field(ge=0)] = 0,
     wait: bool = False,
+    all: bool = False,
 ) -> dict[str, Any]:
-    """{root, total, pending, left_out, runs}: `limit` runs from `offset` on of those that have all `words` in name,
-    recipe, task, status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait`
-    none); `left_out`: why some are not listed, in words. `curve`: some values of the score; `score_of`:
-    what that is, in words; `changes`: [setting=value] that differ from the recipe of its name in the library, or why they could not be compared; null
-    where they were not read yet."""
-    found = runs.choose(words.split(), status, wait=wait)
+    """{root, total, hidden, pending, left_out, runs}: `limit` runs from `offset` on of those that have all `words` in
+    name, recipe, task, status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with
+    `wait` none); `left_out`: why some are not listed, in words. `curve`: some values of the score; `score_of`: what
+    that is, in words; `changes`: [setting=value] that differ from the recipe of its name in the library, or why they
+    could not be compared; `findings`: the rules of `diagnose` that find something, [rule, stage, whether it is an
+    alarm]; null if they were not read yet. `all`: also runs that claims and studies have made, of which `hidden` are
+    left out."""
+    found = runs.choose(words.split(), status, wait=wait, children=all)
     if (order, down) != ("date", True):
         found.sort(key=lambda r: _get_key(r, order), reverse=down)
     shown = found[offset : offset + limit]
     pending = sum(r.status == PENDING for r in found)
     seconds = float("inf") if wait else AT_ONCE / 4 if pending else AT_ONCE  # summaries first
     made = runs.make("list", shown, lambda r: {"curve": sketch(r), "changes": list_changes(r)}, seconds)
-    rows = [{**_tell(r), **made.get(r.name, {"curve": None, "changes": None})} for r in shown]
-    told = {"root": runs.root, "total": len(found), "pending": pending, "left_out": runs.explain_left_out()}
-    return {**told, "runs": rows}
+    judged = runs.make("findings", shown, name_findings, seconds)
+    rows = [
+        {**_tell(r), **made.get(r.name, {"curve": None, "changes": None}), "findings": judged.get(r.name)}
+        for r in shown
+    ]
+    counts = {"total": len(found), "hidden": 0 if all else runs.count_children(), "pending": pending}
+    return {"root": runs.root, **counts, "left_out": runs.explain_left_out(), "runs": rows}
 
 
 def _get_key(run: Summary, order: str) -> tuple[bool, Any]:

@@ -109,13 +109,13 @@ function render(result, found, state, change, guard) {
   };
   const rows = found.arms.map((arm, i) => h("tr", {}, h("td", {}, sign(i), ` ${arm.label}`), h("td", { class: "n" }, arm.n), h("td", { class: "n" }, number(arm.value)),
     h("td", { class: "n" }, number(arm.iqm.value)), h("td", { class: "n" }, interval(arm.iqm)), h("td", { class: "n" }, i ? number(arm.difference) : "–"),
-    h("td", { class: "n" }, i ? interval(arm) : "–"), h("td", {}, i ? (arm.paired ? "by seed" : "no") : "–")));
+    h("td", { class: "n" }, i ? interval(arm) : "–"), h("td", { class: "n" }, arm.level ? `${number(100 * arm.level)} %` : "–"), h("td", {}, i ? (arm.paired ? "by seed" : "no") : "–")));
   fill(result,
     h("div", { class: "tools" }, field("Metric", choice(metrics, found.metric, (v) => change({ metric: v }))), field("Over", choice(found.axes, found.x, (v) => change({ x: v }))),
       button("CSV", () => download("compare.csv", writeTable(found), "text/csv")), button("SVG", () => guard(() => save("svg"))), button("PNG", () => guard(() => save("png")))),
     curves, h("p", { class: "quiet" }, "Means over the runs of an arm, as far as all of them go, with their range."),
     h("h2", {}, "Last values"),
-    table(["Arm", "Runs", "Mean", "Interquartile mean", "Its 95 % bootstrap interval", "Difference from the first", "95 % interval", "Paired"], rows),
+    table(["Arm", "Runs", "Mean", "Interquartile mean", "Its 95 % bootstrap interval", "Difference from the first", "Its interval", "Level", "Paired"], rows),
     found.caveats.map((text) => h("p", { class: "warn" }, `Note: ${text}.`)),
     h("div", { class: "charts" }, finals, found.arms.some((s) => s.profile) ? profile : null),
     h("details", {}, h("summary", {}, "The last value of each run"), table(["Arm", "Run", "Seed", "Value"],

@@ -8,11 +8,11 @@ import { ask } from "../parts/dialog.js";
 export const title = "Runs";
 const PAGE = 50;
 const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe, what differs"], ["task", "Task"], ["step", "Step"],
-  ["score", "Score"], ["", "Curve"], ["date", "Last written"], ["", "Tags"], ["", "Note"]];
+  ["score", "Score"], ["", "Curve"], ["", "Findings"], ["date", "Last written"], ["", "Tags"], ["", "Note"]];
 const STATUSES = [["", "any"], "running", "complete", "failed", "stopped", "unreadable"];
 
 export async function show(main, query, { signal }) {
-  const state = { words: query.words || "", status: query.status || "", order: query.order || "date",
+  const state = { words: query.words || "", status: query.status || "", order: query.order || "date", all: query.all === "true",
     down: query.down !== "false", offset: Number(query.offset) || 0 };
   const chosen = new Map(), rows = new Map(); // name -> its run; name -> {text, tr}
   const body = h("tbody"), foot = h("p", { class: "foot" }), acts = h("div", { class: "acts", role: "toolbar", "aria-label": "Selected runs" });
@@ -25,7 +25,8 @@ export async function show(main, query, { signal }) {
   } });
   main.append(h("h1", {}, title),
     h("form", { class: "tools", onsubmit: (e) => e.preventDefault() },
-      field("Search", search), field("Status", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 })))), acts,
+      field("Search", search), field("Status", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 }))),
+      h("label", { class: "check" }, h("input", { type: "checkbox", checked: state.all, onchange: (e) => change({ all: e.target.checked, offset: 0 }) }), " of claims and studies too")), acts,
     h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, all), heads)), body)), foot);
 
   let asked = 0;
@@ -51,18 +52,19 @@ export async function show(main, query, { signal }) {
     }
     if (changed) showActs();
     HEADS.forEach(([key], i) => key && heads[i].setAttribute("aria-sort", key !== state.order ? "none" : state.down ? "descending" : "ascending"));
-    const told = JSON.stringify([found.total, found.pending, found.left_out, state]);
+    const told = JSON.stringify([found.total, found.hidden, found.pending, found.left_out, state]);
     if (foot.dataset.told !== told) { foot.dataset.told = told; fill(foot, summary(found), found.left_out && h("span", {}, found.left_out), pager(found)); }
   }
   const again = () => refresh().catch((error) => { if (!signal.aborted) tell(error.message, true); });
   function change(some) {
     Object.assign(state, some);
-    remember({ ...state, down: state.down ? null : "false", offset: state.offset || null });
+    remember({ ...state, down: state.down ? null : "false", offset: state.offset || null, all: state.all || null });
     again();
   }
   const summary = (found) => h("span", {}, found.total
-    ? `${found.total} run${found.total > 1 ? "s" : ""} in ${found.root}/${found.pending ? `, ${found.pending} not read yet` : ""}`
-    : `no run${state.words || state.status ? " like this" : ""} in ${found.root}/: shuhari train makes one`);
+    ? `${found.total} run${found.total > 1 ? "s" : ""} in ${found.root}/${found.pending ? `, ${found.pending} not read yet` : ""}${more(found)}`
+    : `no run${state.words || state.status ? " like this" : ""} in ${found.root}/: shuhari train makes one${more(found)}`);
+  const more = (found) => (found.hidden ? `; ${found.hidden} more were made by claims or studies` : "");
   const pager = (found) => found.total > PAGE && h("span", { class: "pager" },
     h("button", { type: "button", disabled: !state.offset, onclick: () => change({ offset: Math.max(0, state.offset - PAGE) }) }, "Newer"),
     `${state.offset + 1} to ${Math.min(state.offset + PAGE, found.total)}`,
@@ -81,10 +83,20 @@ export async function show(main, query, { signal }) {
       h("td", { class: "n" }, run.step < 0 ? "–" : run.total ? `${run.step}/${run.total}` : run.step),
       h("td", { class: "n", title: run.score_name || null }, number(run.score), run.score_of && h("span", { class: "quiet" }, ` ${run.score_of}`)),
       h("td", {}, run.curve && sparkline(run.curve, `${run.score_name}: ${number(run.curve[0])} to ${number(run.curve.at(-1))}`)),
+      h("td", {}, tellFindings(run)),
       h("td", { class: "date" }, run.date),
       h("td", {}, run.tags.map((tag) => [h("button", { type: "button", class: "tag", title: `Only runs with the tag ${tag}`,
         onclick: () => { search.value = `tag:${tag}`; change({ words: search.value, offset: 0 }); } }, tag), " "])),
       h("td", { class: bad ? "note bad" : "note quiet", title: run.note || null }, run.note.trim().split("\n")[0]));
+  }
+
+  // What `diagnose` finds: alarms first, by name; a dash if it finds nothing, nothing if it was not asked yet.
+  function tellFindings(run) {
+    if (!run.findings) return null;
+    if (!run.findings.length) return h("span", { class: "quiet" }, "–");
+    const names = [...run.findings].sort((a, b) => b[2] - a[2]).map(([rule]) => rule), alarm = run.findings.some(([, , a]) => a);
+    return h("a", { href: link("run", { run: run.name }), class: alarm ? "bad" : null, title: run.findings.map(([rule, stage]) => `${rule} (stage ${stage})`).join("\n") },
+      names.length > 1 ? `${names[0]} +${names.length - 1}` : names[0]);
   }
 
   function showActs() {
