@@ -11,7 +11,7 @@ from shuhari.data import Sampling
 from shuhari.kernel import registry
 from shuhari.kernel.field_docs import read_field_docs
 
-UNWRITTEN = 0  # settings without a sentence at most: lower it as they are written
+UNWRITTEN = 0
 
 
 def own_classes() -> Iterator[Any]:

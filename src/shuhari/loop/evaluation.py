@@ -110,6 +110,10 @@ class LastScores:
     problems: dict[str, int] = field(default_factory=dict)
     reads: str = ""
 
+    def name_measure(self, *, scored: bool) -> dict[str, str]:
+        """What a report adds that has held-out scores: `measure`, the reward that they are of."""
+        return {"measure": self.reads} if scored and self.reads else {}
+
     @property
     def values(self) -> dict[str, float]:
         """All of them, by name."""

@@ -208,8 +208,9 @@ class Run:
         reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
         commit_report(self, over=over, evaluated=bool(evaluated))
-        told = {"measure": self.scores.reads} if (evaluated or between) and self.scores.reads else {}
-        return {**self.info, "seconds": self.progress.seconds(), **stage.notes, **told, "problems": tuple(ctx.problems)}
+        return {**self.info, "seconds": self.progress.seconds(), **stage.notes,
+                **self.scores.name_measure(scored=bool(evaluated or between)),
+                "problems": tuple(ctx.problems)}  # fmt: skip
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout

@@ -282,8 +282,8 @@ def _choose_measure(every: Sequence[Measured]) -> str:
     """The reward that all evaluations read; if they read different ones, the task's own if all have it."""
     read = list(dict.fromkeys(measured.measure for measured in every))
     own = ("score", "task") if len(read) > 1 else ()
-    shared = (name for name in own if all(name == m.measure or name in m.outcomes.rewards for m in every))
-    return next(shared, read[0])
+    known = [{measured.measure, *measured.outcomes.rewards} for measured in every]
+    return next((name for name in own if name in set.intersection(*known)), read[0])
 
 
 @contextmanager

@@ -46,55 +46,62 @@ _SURE = set[str]()  # loaded models whose quick forward was compared with transf
 @register("model", "causal_value", value_head=True)
 @dataclass
 class Causal:
-    """A causal language model. Its log-probability is exact.
+    """A causal language model, loaded or made from scratch: a policy, a critic, or both. Its log-probability is exact.
 
-    `path`: a directory with weights and tokenizer, or with LoRA adapters, which are merged into their base, a run that
-    began with one of these (its last weights, its adapters merged), a .gguf file, or a hub id where the hub can be
-    reached; a text ends at any of its end tokens. Without it, `architecture`
-    (a `model_type` of transformers) is made from scratch with the sizes given, and `config` sets other keys of its
-    configuration; `tokenizer` is `char` (of `alphabet`, else of the task's `alphabet`, else printable ASCII) or `bpe`
-    (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
-    configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
-    trunk serves policy and critic (`same_as`); of `outputs` numbers (several critics, [B, K, n]). `after`: the value of
-    a decision is that of the state behind it, which has seen the decision (a reward of tokens, a Q-function), and not
-    of the state before (a critic); `last`: that of the last decision of a row alone, 0 elsewhere, so that their sum is
-    the score of the whole text (a reward model: with the objective `preference`, `score = "value"` and
-    `reference_free`, that of Bradley and Terry). The model `causal_value` has a value head by default.
-    `chat`: whether a prompt of text is read as one turn of a user, by the model's chat template (not set: as the
-    task's `chat` says, else yes if there is a template); `system`: the system message of conversations that have none
-    (else the task's). `lora`: train low-rank adapters (and the value head) and nothing else;
-    the extra `lm` has what it needs. What is still as it lies at `path`, a directory or a .gguf file, a checkpoint has
-    by reference, with digests: of adapters it holds these alone.
-
-    `gradient_checkpointing`: for the gradient keep only what goes into each layer, and run the layer again: less
-    memory, a third more work. `dtype` = `bfloat16`: linear layers score and train in it, over float32 parameters; head,
-    norms and the stream between layers stay float32. Both need a layout that `layouts` knows.
-
-    A model made from scratch never says its padding token: it has probability 0 at every decision, sampled and scored.
-    `save` writes that down where transformers reads it (`suppress_tokens`); a loaded one is restricted by that alone.
+    A loaded one ends a text at any of its end tokens. One from scratch never samples its padding token: that has
+    probability 0 at every decision, sampled and scored. `save` writes that where transformers reads it
+    (`suppress_tokens`); a loaded model is restricted by that alone. Checkpoints hold what differs from the files at
+    `path`, and the rest by reference, with digests.
     """
 
     path: str = ""
+    """Model to load: a directory with weights and tokenizer or with LoRA adapters (merged into their base), a run (its
+    last weights, adapters merged), a .gguf file, or a hub id; empty makes a model from scratch."""
     architecture: str = "llama"
+    """`model_type` of transformers that a model from scratch has."""
     hidden: Width = 96
+    """Width of the hidden states, from scratch; a multiple of `heads`."""
     layers: Depth = 3
+    """Number of layers, from scratch."""
     heads: Width = 3
+    """Number of attention heads, from scratch."""
     intermediate: Width = 256
+    """Width of the feed-forward layers, from scratch."""
     context: Count = 0
+    """Longest row in tokens, prompt and answer; 0 is what the configuration of the model allows."""
     tied: bool = True
+    """Use the input embeddings as output head, from scratch."""
     config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    """Further keys of the configuration of transformers, from scratch."""
     tokenizer: Literal["char", "bpe"] = "char"
+    """Tokenizer from scratch: `char` has a token for each character, `bpe` learns `vocabulary` tokens from the training
+    problems."""
     alphabet: str = ""
+    """Characters of the `char` tokenizer; empty takes those of the task, or printable ASCII."""
     vocabulary: Length = 512
+    """Number of tokens of the `bpe` tokenizer."""
     value_head: bool = False
+    """Add a linear value of the hidden state before each decision, 0 at first, so that one trunk is policy and critic
+    (`same_as`); the model `causal_value` has one."""
     outputs: Width = 1
+    """Number of values of the head (several critics, [B, K, n])."""
     after: bool | Literal["last"] = False
+    """Value the state behind a decision, which has seen it (a Q-function, a reward of tokens), and not the state
+    before; `last` gives that of the last decision alone and 0 elsewhere, the score of a whole text (a reward model)."""
     chat: bool | None = None
+    """Write a prompt of text as one turn of a user, by the model's chat template; None does as `task.chat` sets, or if
+    there is a template."""
     system: str = ""
+    """System message of conversations that have none; empty takes the task's."""
     lora: Lora | None = None
+    """Train low-rank adapters, and the value head, in place of all weights; needs the extra `lm`."""
     device: str = "cpu"
+    """Torch device of the weights, as `cpu` or `cuda`."""
     gradient_checkpointing: bool = False
+    """Keep only the inputs of each layer for the gradient and run the layers again: less memory, a third more work."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which linear layers score and train, over float32 parameters; head, norms and the stream between layers
+    stay float32."""
     kind: Literal["exact"] = field(init=False, default="exact")
 
     def __post_init__(self) -> None:
