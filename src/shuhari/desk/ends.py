@@ -13,10 +13,13 @@ from typing import Any
 from shuhari.config.overlay import BUDGETS, RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.config.staged import name_stages
+from shuhari.kernel.printable import make_printable
 from shuhari.lab.diagnosis.evidence import list_trained as list_named
 from shuhari.lab.plot import plot_curves
 
 ENDS = ("chance", "before", "after")
+ANSWERS = ("held-out prompt", "answer before", "answer after")
+SHORT = 50  # characters of a prompt or an answer in a table
 # a score of episodes -> the reward that its name says it is of, if it says so
 _SCORE = re.compile(r"(?:greedy|mean|pass@\d+|(?:quantile|cvar)@[\d.e-]*\d)(?:\.([^@]+))?(?:@.*)?")
 
@@ -48,6 +51,33 @@ def tabulate_ends(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tup
         of = (name_reward(name, measure) or None,) if measure else ()
         rows.append((name, *of, *(ends[end].get(name) for end in shown), *([change] if both else ())))
     return ("held-out", *(["reward"] if measure else ()), *shown, *(["change"] if both else ())), rows
+
+
+def tabulate_answers(
+    events: Iterable[Mapping[str, Any]], columns: Mapping[str, Sequence[Any]], most: int = 4
+) -> list[tuple[str, str, str]]:
+    """(prompt, greedy answer before the last stage, and after it) of the first held-out problems, each on one line, as
+    the `answers` events of a run have them. Nothing for a run that was not evaluated at both."""
+    found = [event["data"] for event in events]
+    stages = columns.get("stage", ())
+    begin = min((s for s, stage in zip(columns["step"], stages, strict=True) if stage == stages[-1]), default=1) - 1
+    first = [one["answers"] for one in found if one["step"] <= begin]
+    if not first or found[-1]["step"] <= begin:
+        return []
+    before = {one["problem"]: one for one in first[-1]}
+    return [
+        (_cut(one["prompt"], before=True), _cut(before[one["problem"]]["text"]), _cut(one["text"]))
+        for one in found[-1]["answers"][:most]
+        if one["problem"] in before
+    ]
+
+
+def _cut(text: str, *, before: bool = False) -> str:
+    """On one line, as far as a table holds it; `before`: what is left out stands before the rest."""
+    line = make_printable(" ".join(text.split()), 400)
+    if len(line) <= SHORT:
+        return line or "(nothing)"
+    return f"…{line[-SHORT:]}" if before else f"{line[:SHORT]}…"
 
 
 def name_reward(score: str, measure: str) -> str:

@@ -70,6 +70,7 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         sampled_rewards=sampled_rewards,
         tokens=(_tokens_drawn(ctx) - spent) / count or mean(length),
         measure=once_graded.measure,
+        answers=once_graded.answers,
     )
 
 
@@ -101,7 +102,7 @@ def _tokens_drawn(ctx: Context) -> float:
 class LastScores:
     """The last held-out scores of a run: `played`, of its models, with the step they were measured at and their
     `basis`; `recorded`, of its learners; `problems`: of how many problems one is the mean, of those in [0, 1]; `reads`:
-    the reward that `greedy` is of, "" where nothing was played."""
+    the reward that `greedy` is of, "" where nothing was played; `answers`: greedy ones that are to be stored."""
 
     played: dict[str, float] = field(default_factory=dict)
     step: int = -1
@@ -109,6 +110,12 @@ class LastScores:
     recorded: dict[str, float] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
     reads: str = ""
+    answers: list[dict[str, Any]] = field(default_factory=list)
+
+    def take_answers(self) -> list[tuple[str, Any]]:
+        """The greedy answers that were not stored yet, an event for each evaluation: {step, answers}."""
+        found, self.answers = self.answers, []
+        return [("answers", one) for one in found]
 
     def name_measure(self, *, scored: bool) -> dict[str, str]:
         """What a report adds that has held-out scores: `measure`, the reward that they are of."""
@@ -130,6 +137,8 @@ class LastScores:
             self.played, self.step, self.basis = found.scores, ctx.step, on
             self.problems = found.outcomes.count_shares() if found.outcomes else {}
             self.reads = found.outcomes.measure if found.outcomes else ""
+            if found.outcomes and found.outcomes.answers:
+                self.answers.append({"step": ctx.step, "answers": list(found.outcomes.answers)})
         self.recorded = score_recorded(ctx, evaluation, learners)
         pairs = [name for name in self.recorded if name.endswith("accuracy")]
         self.problems |= dict.fromkeys(pairs, count_held_out(ctx, evaluation) if pairs else 0)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shuhari.loop.context import Context
 
 Named = Mapping[str, Array]
+SHOWN, LONG = 8, 400  # greedy answers that are kept to be read; characters of a text
 OWN = ("score", "task")  # what tasks grade by themselves: of text, of environments
 
 
@@ -42,7 +43,7 @@ class Outcomes:
     `tasks`: of each problem; `rewards`, `sampled_rewards`: every graded name, as `greedy` and `sampled`, where there
     are several; `tokens`: how many one sampled episode drew (a greedy one, where none was sampled), with those of
     answers that its rollout did not keep; its decisions, where no engine counts tokens. `measure`: the reward that
-    `greedy` and `sampled` are of."""
+    `greedy` and `sampled` are of; `answers`: the first greedy texts, see `Graded`."""
 
     ids: list[str]
     greedy: Array
@@ -53,6 +54,7 @@ class Outcomes:
     sampled_rewards: Named = EMPTY
     tokens: float = float("nan")
     measure: str = ""
+    answers: Sequence[Mapping[str, Any]] = ()
 
     def scores(self, settings: Scoring) -> dict[str, float]:
         """The numbers of an evaluation by name; what is ungraded counts nowhere but in `ungraded`.
@@ -133,12 +135,14 @@ class Outcomes:
 @dataclass(frozen=True, eq=False)
 class Graded:
     """Grades of one way to ask: `outcome` [problems, n] of the reward `measure`, in order, the same of every graded
-    name where there are several, and facts [problems]; a group that failed is NaN."""
+    name where there are several, and facts [problems]; a group that failed is NaN. `answers`: of texts, where each
+    problem was asked once, the first SHOWN: {problem, prompt, text, grade}."""
 
     measure: str
     outcome: Array
     rewards: Named
     facts: Named
+    answers: Sequence[Mapping[str, Any]] = ()
 
 
 def grade(requests: list[Request], ctx: Context, measure: str, solved: float) -> Graded:
@@ -164,13 +168,24 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     totals = {name: np.bincount(rows, count, len(requests)) for name, count in counts.items()}
     with np.errstate(invalid="ignore"):
         facts: dict[str, Array] = {name: total / np.array(filled) for name, total in totals.items()}
-    texts = [batch.arena[i].info.get("text") for i in batch["step"][leaf].tolist()] if n > 1 and "step" in batch else []
-    if any(text is not None for text in texts):
-        answers = zip(batch["problem"][leaf].tolist(), texts, outcome[leaf].tolist(), strict=True)
-        right = {(place[p], text) for p, text, value in answers if value >= solved}
+    texts = [batch.arena[i].info.get("text") for i in batch["step"][leaf].tolist()] if "step" in batch else []
+    said = list(zip(batch["problem"][leaf].tolist(), texts, outcome[leaf].tolist(), strict=True)) if texts else []
+    if n > 1 and any(text is not None for text in texts):
+        right = {(place[p], text) for p, text, value in said if value >= solved}
         count = np.bincount([i for i, _ in right], minlength=len(requests))
         facts["distinct"] = np.where(np.isnan(out).all(1), np.nan, count)
-    return Graded(measure, out, rewards, facts)
+    shown = {place[p]: (text, value) for p, text, value in reversed(said) if isinstance(text, str)} if n == 1 else {}
+    kept = [_keep_answer(requests[i], *shown[i]) for i in sorted(shown) if i < SHOWN]
+    return Graded(measure, out, rewards, facts, kept)
+
+
+def _keep_answer(request: Request, text: str, value: float) -> dict[str, Any]:
+    """An answer to be read: of a conversation its last message, long texts cut."""
+    problem = request.problem
+    turn = problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1] if problem.prompt else ""
+    prompt = str(turn.get("content") or "") if isinstance(turn, Mapping) else str(turn)
+    grade = value if np.isfinite(value) else None
+    return {"problem": problem.id, "prompt": prompt[:LONG], "text": text[:LONG], "grade": grade}
 
 
 def name_measure(measure: str, graded: Container[str], weights: Mapping[str, Number] = EMPTY) -> str:

@@ -139,7 +139,7 @@ def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None
         tree=tree_of(run) if checkpoint else None,
         problems=(counts := count_problems(run.ctx, run.stage.evaluate)),
         rollouts=choose_rollouts(run.ctx, run.stage.store, run.store, counts),
-        events=() if again else [("problem", text) for text in ctx.problems],
+        events=() if again else [*(("problem", text) for text in ctx.problems), *run.scores.take_answers()],
         pin=ends and is_left(run.recipe.tree.get("stage", EMPTY), run.progress.index),
     )
     if checkpoint:

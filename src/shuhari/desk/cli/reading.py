@@ -95,7 +95,7 @@ def show_profile(path: Path, json: bool = False) -> bool:
 
 
 def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    from shuhari.desk.ends import tabulate_ends
+    from shuhari.desk.ends import ANSWERS, tabulate_answers, tabulate_ends
     from shuhari.lab.plot import choose_curves, name_metric
     from shuhari.store.listing import name_tasks
 
@@ -108,6 +108,8 @@ def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -
     heads, ends = tabulate_ends(summary)
     if ends:
         print_table(heads, ends)
+    if answers := tabulate_answers(run.events("answers"), columns, 8):
+        print_table(ANSWERS, answers)
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
     read = str(run.get("measure", ""))

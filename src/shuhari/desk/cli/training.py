@@ -299,7 +299,15 @@ def _stop() -> Iterator[_Stop]:
 
 def show_closing(path: Path) -> None:
     """Print the scores by chance, before and after training, and where the numbers and curves are."""
-    from shuhari.desk.ends import draw, find_last_stage, read_ends, tabulate_ends, tell_rewards
+    from shuhari.desk.ends import (
+        ANSWERS,
+        draw,
+        find_last_stage,
+        read_ends,
+        tabulate_answers,
+        tabulate_ends,
+        tell_rewards,
+    )
     from shuhari.store import Run
 
     run = Run(path)
@@ -309,6 +317,8 @@ def show_closing(path: Path) -> None:
         say(f"stopped: {make_printable(str(why), 300)}")
     if rows:
         print_table(heads, rows)
+    if answers := tabulate_answers(run.events("answers"), columns):
+        print_table(ANSWERS, answers)
     for line in tell_rewards(find_last_stage(run.recipe), after, str(summary.get("measure") or "")):
         say(line)
     for place, card in run.get("data", {}).items():
