@@ -8,6 +8,7 @@ each evaluation noise of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ def _tokens_drawn(ctx: Context) -> float:
 class LastScores:
     """The last held-out scores of a run: `played`, of its models, with the step they were measured at and their
     `basis`; `recorded`, of its learners; `problems`: of how many problems one is the mean, of those in [0, 1]; `reads`:
-    the reward that `greedy` is of, "" where nothing was played."""
+    the reward that `greedy` is of, "" where nothing was graded."""
 
     played: dict[str, float] = field(default_factory=dict)
     step: int = -1
@@ -120,7 +121,8 @@ class LastScores:
             found = play_models(ctx, evaluation, rollout)
             self.played, self.step, self.basis = found.scores, ctx.step, on
             self.problems = found.outcomes.count_shares() if found.outcomes else {}
-            self.reads = found.outcomes.measure if found.outcomes else ""
+            known = found.outcomes is not None and not math.isnan(mean(found.outcomes.greedy))
+            self.reads = found.outcomes.measure if found.outcomes and known else ""
         self.recorded = score_recorded(ctx, evaluation, learners)
         pairs = [name for name in self.recorded if name.endswith("accuracy")]
         self.problems |= dict.fromkeys(pairs, count_held_out(ctx, evaluation) if pairs else 0)
