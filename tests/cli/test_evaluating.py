@@ -43,6 +43,8 @@ def test_a_model_and_the_run_that_it_is_of_answer_alike_and_others_do_not(shuhar
     differences = found["differences"]["greedy"]
     assert differences["s0"]["difference"] == 0.0
     assert differences["s1"]["difference"] == pytest.approx(fmean(changed)) and differences["s1"]["paired"]
+    alone = told(shuhari("eval", "s1", *ASKED, "--show", 6, "--json"))
+    assert alone["answers"] == other["answers"], "asked in another run's context, it answers as in its own"
     assert Run("runs/s0").step == 4 and {p.name for p in Path("runs").iterdir()} == {"s0", "s1"}
 
 

@@ -8,6 +8,7 @@ each evaluation noise of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,7 @@ def _tokens_drawn(ctx: Context) -> float:
 class LastScores:
     """The last held-out scores of a run: `played`, of its models, with the step they were measured at and their
     `basis`; `recorded`, of its learners; `problems`: of how many problems one is the mean, of those in [0, 1]; `reads`:
-    the reward that `greedy` is of, "" where nothing was played; `answers`: greedy ones that are to be stored."""
+    the reward that `greedy` is of, "" if nothing was graded; `answers`: greedy ones that are to be stored."""
 
     played: dict[str, float] = field(default_factory=dict)
     step: int = -1
