@@ -74,6 +74,12 @@ def test_a_held_out_number_that_is_not_measured_in_time_or_not_at_all(tmp_path: 
         list(loop_of(made, tmp_path / "run"))
 
 
+def test_a_held_out_number_where_nothing_is_measured(tmp_path: Path) -> None:
+    made = bandit(tmp_path, stop_when="evaluate/greedy >= 1", evaluate={"every": 2, "n": 0})
+    with pytest.raises(RecipeError, match=r"nothing is measured in stage 'main': set evaluate\.n"):
+        list(loop_of(made, tmp_path / "run"))
+
+
 def test_another_metric_that_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
     reports = list(loop_of(bandit(tmp_path, 2, stop_when="spent/stepz >= 1"), tmp_path / "run"))
     assert len(reports) == 2 and "did you mean 'spent/steps'" in reports[0]["problems"][-1]

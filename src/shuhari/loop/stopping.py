@@ -52,10 +52,12 @@ def look(progress: Progress, report: Mapping[str, Any]) -> str:
 
 
 def check_measured(stage: Components, scores: Mapping[str, float]) -> None:
-    """RecipeError where `stop_when` is of a held-out number that the first evaluation of the stage has not found."""
+    """RecipeError if `stop_when` is of a held-out number that the first evaluation of the stage has not found."""
     stop, known = stage.stop, [f"evaluate/{name}" for name in scores]
-    if stop is not None and stop.metric.startswith("evaluate/") and known and stop.metric not in known:
-        raise RecipeError("stop_when", stop.explain_missing(known))
+    if stop is None or not stop.metric.startswith("evaluate/") or stop.metric in known:
+        return
+    nothing = f"nothing is measured in stage {stage.name!r}: set evaluate.n to a number of problems"
+    raise RecipeError("stop_when", stop.explain_missing(known) if known else f"{stop.metric}: {nothing}")
 
 
 def name_condition(stage: Components) -> str:
