@@ -96,9 +96,10 @@ def ours(case: dict[str, Any], gate: Gate) -> None:
 def theirs(case: dict[str, Any], gate: Gate) -> None:
     from transformers import TrainerCallback
 
-    def reward(completions: list[str], answer: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+    def reward(completions: list[Any], answer: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
         gate.count(samples=len(completions), tokens=sum(map(len, completion_ids)))
-        return [overlap(c, a) for c, a in zip(completions, answer, strict=True)]
+        texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
+        return [overlap(c, a) for c, a in zip(texts, answer, strict=True)]
 
     class Gated(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -146,13 +147,17 @@ def trainer(case: dict[str, Any], reward: Any, callback: Any, schedule: Any = No
         **case.get("trl", {}),
     })  # fmt: skip
     rows = [json.loads(line) for line in Path(case["folder"], "problems.jsonl").read_text().splitlines()]
-    rows = [{"prompt": r["prompt"], "answer": r["answer"]} for r in rows if r["split"] == "train"]
+    rows = [r for r in rows if r["split"] == "train"]
+    tokenizer = AutoTokenizer.from_pretrained(case["folder"])
+    if tokenizer.chat_template:  # a user's turn, as ours reads it
+        rows = [{**r, "prompt": [{"role": "user", "content": r["prompt"]}]} for r in rows]
+    rows = [{"prompt": r["prompt"], "answer": r["answer"]} for r in rows]
     made = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(case["folder"]),
         reward_funcs=reward,
         args=args,
         train_dataset=Dataset.from_list(rows),
-        processing_class=AutoTokenizer.from_pretrained(case["folder"]),
+        processing_class=tokenizer,
         callbacks=[callback],
         peft_config=case.get("peft"),
     )

@@ -137,7 +137,8 @@ class LastScores:
             found = play_models(ctx, evaluation, rollout)
             self.played, self.step, self.basis = found.scores, ctx.step, on
             self.problems = found.outcomes.count_shares() if found.outcomes else {}
-            self.reads = found.outcomes.measure if found.outcomes else ""
+            known = found.outcomes is not None and not math.isnan(mean(found.outcomes.greedy))
+            self.reads = found.outcomes.measure if found.outcomes and known else ""
             if found.outcomes and found.outcomes.answers:
                 self.answers.append({"step": ctx.step, "answers": list(found.outcomes.answers)})
         self.recorded = score_recorded(ctx, evaluation, learners)
