@@ -182,8 +182,8 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
 def _keep_answer(request: Request, text: str, value: float) -> dict[str, Any]:
     """An answer to be read: of a conversation its last message, long texts cut."""
     problem = request.problem
-    turn = problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1] if problem.prompt else ""
-    prompt = str(turn.get("content") or "") if isinstance(turn, Mapping) else str(turn)
+    turn = problem.prompt[-1] if isinstance(problem.prompt, Sequence) and problem.prompt else problem.prompt
+    prompt = str(turn.get("content") or "") if isinstance(turn, Mapping) else str(problem.prompt)
     grade = value if np.isfinite(value) else None
     return {"problem": problem.id, "prompt": prompt[:LONG], "text": text[:LONG], "grade": grade}
 
