@@ -35,8 +35,7 @@ def _read(cls: Any) -> dict[str, str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except (OSError, TypeError, SyntaxError):  # typed in at a prompt, or made by code
         return {}
-    (top,) = [node for node in tree.body if isinstance(node, ast.ClassDef)][:1] or [None]
-    body = [] if top is None else top.body
+    body = next((node.body for node in tree.body if isinstance(node, ast.ClassDef)), [])
     out = {}
     for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text(text):

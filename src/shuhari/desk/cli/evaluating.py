@@ -284,7 +284,8 @@ def _spell(value: Any) -> str:
 
 def _compare(found: Mapping[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
     """score -> name -> {difference, low, high, ...} of each but the first, of what all have, problem by problem."""
-    from shuhari.desk.comparison import FEWEST, compare_with_first
+    from shuhari.desk.comparison import FEWEST
+    from shuhari.desk.contrasts import compare_with_first
 
     arms = {name: (_list_values(measured.outcomes), measured.outcomes.ids) for name, (_, measured, _) in found.items()}
     (first, _), *others = arms.values()
