@@ -76,7 +76,7 @@ def runs(
             raise typer.Exit(NOTHING)
     if json or not found:
         return
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for r in found:
         steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
         score = "-" if r.score is None else f"{format_number(r.score)} ({name_metric(r.score_name)})"
