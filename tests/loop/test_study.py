@@ -68,6 +68,22 @@ def test_a_study_is_a_run_with_a_step_a_row(whole: tuple[Path, list[Any]]) -> No
     assert {s.status for s in list_runs(path.parent)} == {"complete"}
 
 
+def test_a_study_that_a_callback_stops_goes_on_by_the_same_call(
+    whole: tuple[Path, list[Any]], tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+
+    def look(report: Any) -> bool:
+        seen.append(report)
+        return len(seen) < 9  # within the second run
+
+    more: dict[str, Any] = {"progress": False, "rehearsal": False}
+    shuhari.train(made(tmp_path), tmp_path / "run", observe=look, **more)
+    assert len(seen) == 9 and Run(tmp_path / "run").status == "stopped"
+    shuhari.train(made(tmp_path), tmp_path / "run", **more)
+    assert not differences(left(whole[0]), left(tmp_path / "run"))
+
+
 def test_what_is_spent_is_what_its_runs_have_spent(whole: tuple[Path, list[Any]]) -> None:
     path, reports = whole
     children = [Run(p) for p in sorted((path / "children").iterdir())]
