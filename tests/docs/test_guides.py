@@ -96,3 +96,24 @@ def test_from_verifiers(follow: Follow) -> None:
 def test_an_environment_of_yours(follow: Follow) -> None:
     made = follow("tutorial-environment")
     assert made["total"] > 60 and made["run"].summary["after"]["greedy"] > made["run"].summary["before"]["greedy"]
+
+
+def test_a_comparison_for_a_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of the page, with two seeds and a small budget."""
+    from shuhari.desk.cli import app
+
+    page = (DOCS / "tutorial-comparison.md").read_text(encoding="utf-8")
+    tank = FILE.search((DOCS / "tutorial-environment.md").read_text(encoding="utf-8"))
+    assert tank is not None and tank["name"] == "tank.py"
+    (tmp_path / "tank.py").write_text(tank["text"], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    trained = re.findall(r"^  shuhari (train .*)$", page, re.MULTILINE)
+    (compared,) = re.findall(r"^shuhari (compare PPO.*?)\n```", page, re.MULTILINE | re.DOTALL)
+    for seed in "01":
+        for command in trained:
+            words = command.replace("$seed", seed).replace("env_steps=20000", "env_steps=2000").split()
+            assert CliRunner().invoke(app, words).exit_code == 0
+    words = [re.sub(r",runs/\w+-[234]", "", word) for word in compared.replace("\\\n", " ").split()]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0 and "A2C" in told.output
+    assert "booktabs" in Path("tank.tex").read_text(encoding="utf-8") and Path("tank.pdf").stat().st_size > 1000
