@@ -154,3 +154,14 @@ def test_the_plot_is_a_picture(ask: Ask) -> None:
     assert drawn.headers["content-type"].startswith("image/svg+xml") and "grpo (n = 5)" in drawn.text
     assert "default-src 'none'" in drawn.headers["content-security-policy"]
     assert ask("plot", arm=[A], metric="m", kind="png").content.startswith(b"\x89PNG")
+
+
+def test_what_is_compared_by_default_is_what_all_runs_have(tmp_path: Path) -> None:
+    for name, metrics in {"a": {"evaluate/greedy": 1.0, "reward/mean": 0.5}, "b": {"reward/mean": 0.25}}.items():
+        with Store.open(tmp_path / name) as store:
+            store.write_text("recipe.toml", f"name = '{name}'\nsteps = 1\n[task]\nname = 't'\n")
+            store.commit(1, stage="main", metrics=metrics)
+    with TestClient(make_app(tmp_path, TOKEN), base_url="http://127.0.0.1:6060") as client:
+        found = [client.get("/api/compare", params={"arm": arms}).json() for arms in (["a", "b"], ["a"])]
+    assert [f["metric"] for f in found] == ["reward/mean", "evaluate/greedy"]
+    assert [arm["value"] for arm in found[0]["arms"]] == [0.5, 0.25]

@@ -32,11 +32,12 @@ _kept: dict[tuple[Path, str], tuple[Stamp, tuple[Columns, list[str]]]] = {}
 _lock = threading.Lock()
 
 
-def compare_runs(runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str = "") -> dict[str, Any]:
+def compare_runs(runs: Catalogue, arm: list[str], metric: str = "", x: str = "") -> dict[str, Any]:
     """{metric, x, axes, metrics, arms, caveats, differs}: arms of runs joined by commas, each compared with the first
     as `shuhari compare` does: last values, their mean, difference and interval over seeds; beside it the interquartile
-    mean, the performance profile, and a curve with the range of its runs. x: step, wall or spent/* (default: the
-    budget's unit)."""
+    mean, the performance profile, and a curve with the range of its runs. metric: what is compared (default: the
+    held-out score, or the first curve that all runs have). x: step, wall or spent/* (default: the budget's unit)."""
+    metric = metric or _choose_metric(runs, arm)
     arms, columns, names, over, axes = _read_arms(runs, arm, metric, x)
     try:
         comparison.check_same_task([
@@ -86,9 +87,10 @@ def compare_runs(runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str =
 
 
 def plot_sides(
-    runs: Catalogue, arm: list[str], metric: str = GREEDY, x: str = "", kind: Literal["png", "svg"] = "svg"
+    runs: Catalogue, arm: list[str], metric: str = "", x: str = "", kind: Literal["png", "svg"] = "svg"
 ) -> Picture:
     """The curves of the arms as `shuhari compare --plot` draws them."""
+    metric = metric or _choose_metric(runs, arm)
     arms, columns, _, over, _ = _read_arms(runs, arm, metric, x)
     labels, out = comparison.name_arms(arms), io.BytesIO()
     try:
@@ -164,6 +166,14 @@ def _read_arms(
         over,
         axes,
     )
+
+
+def _choose_metric(runs: Catalogue, arm: Sequence[str]) -> str:
+    """The held-out score, or if a run lacks it the first curve that all runs of the arms have."""
+    names = [name for name in ",".join(arm).split(",") if name][:RUNS]
+    known = [Run(path).list_metrics() for path in _find(runs, names)]
+    shared = [n for n in (known or [[]])[0] if all(n in other for other in known)]
+    return GREEDY if GREEDY in shared else next(iter(choose_curves(shared).values()), GREEDY)
 
 
 def _find(runs: Catalogue, names: Sequence[str]) -> list[Path]:
