@@ -98,7 +98,9 @@ def test_a_whole_recipe_trains_on_problems_and_a_model_of_ones_own(name: str, ow
     mine = load(own).tree
     settings = {"remove": ["task", "evaluate", "models.policy"], "task": mine["task"], "evaluate": mine["evaluate"]}
     settings |= {"models.policy": mine["models"]["policy"], "rollout.n": 4}
-    settings |= {f"stage.{stage}.steps": 1 for stage in load(name).tree["stage"]}
+    stages = load(name).tree["stage"]
+    settings |= {f"stage.{stage}.steps": 1 for stage in stages}
+    settings |= {f"stage.{stage}.part.policy.optimiser.lr": 1e-5 for stage in stages}  # or it is refused
     recipe = load(name, settings=settings)
     assert train(recipe, tmp_path / "run").metrics["step"][-1] == recipe.total == len(recipe.stages)
 
