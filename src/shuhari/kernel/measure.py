@@ -45,8 +45,8 @@ class Meter:
 
 
 def summarise_batch(batch: Batch, tasks: Iterable[str] = ()) -> Info:
-    """Return reward/<name>: the mean outcome of the graded episodes (not of one that ended in an error); rollout/*:
-    shares of episodes, decisions and turns an episode.
+    """Return the metrics of a batch. reward/<name>: the mean outcome of the graded episodes (not of one that ended in
+    an error); rollout/*: shares of episodes, decisions and turns an episode.
 
     Over the groups with several graded episodes: reward/std, the mean standard deviation of the trained reward within
     one, and rollout/alike, the share of those with none, which teach nothing. If the batch has problems of several

@@ -75,7 +75,7 @@ class Evaluate(Protocol):
 
 
 class Optimiser(Protocol):
-    """A rule of updating weights. Optional: `Shares`, and the members of `OptimiserAttributes`."""
+    """A rule for updating weights. Optional: `Shares`, and the members of `OptimiserAttributes`."""
 
     def bind(self, params: Sequence[nn.Parameter]) -> None: ...
     def step(self, evaluate: Evaluate, at: float) -> Info: ...  # at: the count that schedules stand at

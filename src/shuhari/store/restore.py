@@ -14,7 +14,8 @@ from shuhari.store.rows import read_cursor, read_rows
 
 
 def load_tree(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | None = None) -> Any:
-    """Return the tree of the checkpoint that the cursor names, or of the one at `step`."""
+    """Return the tree of the checkpoint that the cursor names, or of the one at `step`. StoreError if there is none,
+    CheckpointError if it cannot be read."""
     rows = [(name, at) for at, name, *_ in sorted(read_rows(db, "checkpoints"), key=lambda row: read_name(row[1]))]
     cursor = read_cursor(db)
     if step is None:
