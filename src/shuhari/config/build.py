@@ -1,6 +1,6 @@
 """From a stage's table to its components: tasks, models by role, and everything that learns.
 
-The sections of a recipe are named here, and what stands where a section is missing; `settings` makes each component.
+This module names the sections of a recipe and the default of a missing section; `settings` makes each component.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # se
 
 
 def make_component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
-    """One component out of a table, as a recipe would make it. Raises RecipeError."""
+    """Make one component from a table, as a recipe would. Raises RecipeError."""
     return Settings().make_component(kind, table, where or kind, default)
 
 
 def build_stages(tables: Iterable[Mapping[str, Any]]) -> list[Components]:
-    """Those of a run (`Recipe.stages`): what says the same in several of them is the same object."""
+    """Build the stages of a run (`Recipe.stages`); sections with equal settings become one shared object."""
     shared: dict[str, Any] = {}
     return [build_stage(table, shared) for table in tables]
 
 
 def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | None = None) -> Components:
-    """The components of one stage (an entry of `Recipe.stages`); `Components` made by hand are returned as they are.
-    Pass the same `shared` dict for every stage of a run: what says the same is the same object. Raises RecipeError with
-    the dotted key of the mistake."""
+    """Build the components of one stage (an entry of `Recipe.stages`); `Components` made by hand are returned as they
+    are. Pass the same `shared` dict for every stage of a run: sections with equal settings become one object. Raises
+    RecipeError with the dotted key of the mistake."""
     if isinstance(table, Components):
         return table
     spend, name = read_budgets(table), str(table.get("name", "main"))
@@ -116,7 +116,8 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
 
 
 def build_models(tables: Iterable[Mapping[str, Any]]) -> list[tuple[Task, dict[str, Role]]]:
-    """(task, models by role) of each stage, and nothing else of a recipe: no grader is loaded, no tool, no learner."""
+    """Build (task, models by role) of each stage, and nothing else of a recipe: no grader is loaded, no tool, no
+    learner."""
     shared: dict[str, Any] = {}
     found = []
     for table in tables:
@@ -128,7 +129,7 @@ def build_models(tables: Iterable[Mapping[str, Any]]) -> list[tuple[Task, dict[s
 def _make_task(
     table: Mapping[str, Any], shared: dict[str, Any] | None, in_steps: bool = True
 ) -> tuple[Settings, Task]:
-    """(what makes the components of a stage, its task)."""
+    """Return (the maker of a stage's components, its task)."""
     seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
     made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps=in_steps, whole=True)
     if "task" not in table:
@@ -137,8 +138,8 @@ def _make_task(
 
 
 def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[str, Transform]) -> None:
-    """RecipeError where rollouts of a task that grades nothing go through transforms, which is what reads rewards;
-    what needs none (distillation) may do without."""
+    """Raise RecipeError if rollouts of a task that grades nothing go through transforms, which read rewards; learning
+    without transforms (distillation) needs no grades."""
     if any(x.buffer.wanted() > 0 and {**collect, **x.transforms} for x in learners.values()):
         message = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from"
         raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {message} the data (buffer.use = 'demos' or "
@@ -146,7 +147,7 @@ def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[
 
 
 def _check_measuring(stage: str, learners: Mapping[str, Learner], evaluation: Evaluation | None) -> None:
-    """RecipeError where a stage of 0 steps, which only measures, has a learner, or nothing to measure."""
+    """Raise RecipeError if a stage of 0 steps, which only measures, has a learner, or nothing to measure."""
     if learners:
         message = "expected 1 or more; or nothing that learns (--remove part), and the stage only measures"
         raise RecipeError("steps", f"0 in stage {stage!r}, which has parts that learn: {message}")
@@ -156,7 +157,7 @@ def _check_measuring(stage: str, learners: Mapping[str, Learner], evaluation: Ev
 
 
 def order_transforms(table: Mapping[str, Any], section: str) -> dict[str, Mapping[str, Any]]:
-    """The entries of `collect` or `transform` in their order; `before = "name"` moves one to before another."""
+    """Return the entries of `collect` or `transform` in their order; `before = "name"` moves one to before another."""
     entries = table.get(section, EMPTY)
     places = {name: entry[PLACE] for name, entry in entries.items() if entry.get(PLACE) is not None}
     ordered = order_entries(entries, places, section)
@@ -206,7 +207,7 @@ def _make_roles(made: Settings, table: Mapping[str, Any], stage: str) -> dict[st
 
 
 def _replace_max_new(value: Any, max_new: int) -> Any:
-    """Settings in which "max_new" stands for the longest answer that sampling allows, and "constant:max_new" too."""
+    """Replace "max_new" in settings by the longest answer that sampling allows, and "constant:max_new" accordingly."""
     if isinstance(value, Mapping):
         return {k: _replace_max_new(v, max_new) for k, v in value.items()}
     known = {"max_new": max_new, "constant:max_new": f"constant:{max_new}"}
@@ -227,8 +228,8 @@ def _make_rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, S
 def _read_weights(
     made: Settings, graders: Mapping[str, Any], task: Any, rewards: Mapping[str, Reward]
 ) -> dict[str, Number]:
-    """[reward.weights], or those that stand by default; and, of graders that are there, those of [reward.beside], which
-    take no other's place."""
+    """Return [reward.weights], or the default weights; and, for graders that exist, the weights of [reward.beside],
+    which replace none of the others."""
     given = {key: graders.get(key) for key in ("weights", "beside")}
     for key, table in given.items():
         if key in graders and (not isinstance(table, Mapping) or not table):
@@ -247,8 +248,8 @@ def _read_weights(
 def _make_evaluation(
     made: Settings, stage: Mapping[str, Any], rollout: Any, vector: bool, task: Task
 ) -> tuple[Evaluation | None, Any]:
-    """[evaluate], and its `rollout`: the stage's own, or an episode at a time where that one has lanes. The sampling of
-    a further way lies over that of evaluation, or of the stage."""
+    """Make [evaluate] and its `rollout`: the stage's own, or one episode at a time if that one has lanes. The sampling
+    of a further way is laid over that of evaluation, or of the stage."""
     table = stage.get("evaluate")
     rest = {} if table is None else {k: v for k, v in table.items() if k != "rollout"}
     other = (table or EMPTY).get("rollout")

@@ -1,4 +1,4 @@
-"""Which statements of two methods contradict each other, and what is left once `--set` has decided."""
+"""Contradictions between the statements of two methods, and what remains once `--set` has decided."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from shuhari.config.overlay import Path, RecipeError, Tree, format_path, look_up
 
 
 def decide(statements: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, Any]]) -> list[Statement | Wrap]:
-    """What is left to be laid: without what `sets` (key of the stage, value) contradicts. RecipeError where two methods
-    contradict each other still, of all such; of two that wrap alike one is left."""
+    """Return the statements to lay, without those that `sets` (key of the stage, value) contradicts.
+
+    RecipeError, listing all of them, if two methods still contradict each other; of two equal wraps one is kept."""
     left = [s for s in statements if isinstance(s, Statement)]
     torn = {
         (s.by, s.slot or s.path)
@@ -38,14 +39,14 @@ def decide(statements: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, An
 
 
 def refuse_twice(changes: Sequence[Change]) -> None:
-    """RecipeError where a method is named twice: laid again, it would change nothing."""
+    """Raise RecipeError if a method is named twice: the second time would change nothing."""
     names = [c.name for c in changes]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise RecipeError("", f"{twice[0]} is to be laid twice: expected each method once")
 
 
 def _explain(a: Statement, b: Statement) -> tuple[str, str]:
-    """(key, what is wrong) of two statements that contradict each other."""
+    """Return (key, what is wrong) of two statements that contradict each other."""
     one = a if len(a.path) <= len(b.path) else b
     key = format_path((*one.key, "use") if one.whole or isinstance(one.value, Mapping) else one.key)
     both = f"{a.by} sets {_describe(a)} and {b.by} {_describe(b)}"
@@ -53,7 +54,7 @@ def _explain(a: Statement, b: Statement) -> tuple[str, str]:
 
 
 def _find_conflicts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:
-    """Two statements of two methods that contradict each other, the earlier first."""
+    """Yield pairs of statements of two methods that contradict each other, the earlier first."""
     for i, b in enumerate(statements):
         for a in statements[:i]:
             if a.by != b.by and _is_conflict(*sorted((a, b), key=lambda s: len(s.path))):
@@ -61,13 +62,13 @@ def _find_conflicts(statements: Sequence[Statement]) -> Iterator[tuple[Statement
 
 
 def _differs(s: Statement, path: Path, value: Any) -> bool:
-    """Whether a setting puts another component where a statement has, or needs, one."""
+    """Whether a setting puts another component in the place where a statement has, or needs, one."""
     there = s.value.get("use") if s.whole else s.value if s.held else None
     return path == (*s.slot, "use") and there is not None and there != value
 
 
 def _apply_setting(s: Statement, path: Path, value: Any) -> Statement | None:
-    """A statement as a setting leaves it; None where nothing of it is left."""
+    """Return a statement after a setting; None if nothing of it is left."""
     n = min(len(path), len(s.path))
     if path[:n] != s.path[:n]:
         return s
@@ -83,7 +84,7 @@ def _put(table: Mapping[str, Any], path: Path, value: Any) -> Tree:
 
 
 def _is_conflict(a: Statement, b: Statement) -> bool:
-    """Whether two statements, the first about the same place or above, cannot both stand."""
+    """Whether two statements, the first about the same place or above, cannot both hold."""
     if a.path != b.path[: len(a.path)]:
         return False
     if a.path == b.path:

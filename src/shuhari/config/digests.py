@@ -13,7 +13,8 @@ WHOLE = 256 * 2**20  # bytes of a file, above which its digest is of its size, i
 
 
 def compute_digest(path: Path) -> str:
-    """Of Python what it does, of any other file its bytes, of a directory all of its files."""
+    """Return a digest: of Python its syntax tree, of any other file its bytes (above WHOLE, its size and both ends), of
+    a directory all of its files."""
     code = hashlib.blake2b(digest_size=12)
     for file in list_files(path):
         code.update(f"{file.relative_to(path) if path.is_dir() else ''}\n".encode())
@@ -33,8 +34,9 @@ def compute_digest(path: Path) -> str:
 
 
 def explain_copy(place: Path) -> str:
-    """Why what stands at an absolute path without links is no copy that a run keeps; "" where it may be one. Before it
-    is read: a link may lead to a whole disk, and a program of few bytes takes hundreds of times as many to parse."""
+    """Return why what is at an absolute path without links cannot be a copy that a run keeps; "" if it may be one.
+    Checked before it is read: a link may lead to a whole disk, and parsing a small program takes hundreds of times its
+    size."""
     if place.resolve() != place or any(p.is_symlink() for p in place.rglob("*")):
         return "there is a link"
     sizes = {file: file.stat().st_size for file in list_files(place)}
@@ -45,5 +47,5 @@ def explain_copy(place: Path) -> str:
 
 
 def list_files(path: Path) -> Iterator[Path]:
-    """The plain files of a directory, in order; a file alone; nothing of what is neither."""
+    """Yield the plain files of a directory, in order; a file alone; nothing for anything else."""
     yield from (p for p in (sorted(path.rglob("*")) if path.is_dir() else [path]) if p.is_file())

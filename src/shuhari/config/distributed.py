@@ -1,6 +1,6 @@
-"""`[distributed]` of a recipe: how the work of a run is spread over processes and machines, and nothing else.
+"""`[distributed]` of a recipe: how the work of a run is distributed over processes and machines, and nothing else.
 
-So its settings may differ from one start of a run to the next, and are no part of what a recipe is compared by."""
+So its settings may differ from one start of a run to the next, and are ignored when recipes are compared."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ KINDS = ("llama", "mistral", "qwen2", "qwen3")  # layouts that can be in shards
 
 @dataclass(frozen=True)
 class Distributed:
-    """How the work of a run is spread over processes and machines.
+    """How the work of a run is distributed over processes and machines.
 
-    With `shard` the run's own process keeps a copy of the weights, to sample and score with. ValueError for settings
+    With `shard`, the run's own process keeps a copy of the weights, to sample and score with. ValueError for settings
     that do not fit together."""
 
     workers: Processes = 0

@@ -1,4 +1,4 @@
-"""Recipes as runs have written them down (`recipe.dump`): read, and compared setting by setting. No torch."""
+"""Recipes as runs have stored them (`recipe.dump`): read, and compared setting by setting. No torch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SOLE = ("engine", "rollout", "curriculum")  # sections of one component, which i
 
 
 def find_differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (value there, value here) of the settings in which two dumps differ; None: not set."""
+    """Return dotted key -> (value there, value here) of the settings in which two dumps differ; None: not set."""
     theirs, ours = (_flatten(text) for text in (there, here))
     keys = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k)]
     return {format_path(k): (theirs.get(k), ours.get(k)) for k in keys}
 
 
 def spreads(key: str) -> bool:
-    """Whether a dotted key only says how the work is spread and not what is done, for the run or for a stage of it: a
-    run may go on with another value, after which bits may differ by rounding. Components declare theirs."""
+    """Whether a dotted key only affects how the work is distributed, not what is done, for the run or for a stage of
+    it. A run may continue with another value; bits may then differ by rounding. Components declare theirs."""
     path = split_path(key)
     path = path[2:] if path[0] == "stage" else path
     if len(path) == 1 or path[0] == "distributed":
@@ -36,7 +36,7 @@ def _flatten(text: str) -> dict[Path, Any]:
 
 
 def read_dump(text: str) -> Tree:
-    """The tree of a dump, `stage` as name -> overlay. RecipeError for stages that are no tables with names."""
+    """Return the tree of a dump, `stage` as name -> overlay. RecipeError for stages that are no tables with names."""
     stages = (tree := tomllib.loads(text)).get("stage", [])
     if not isinstance(stages, list) or not all(isinstance(s, dict) and isinstance(s.get("name"), str) for s in stages):
         raise RecipeError("stage", f"{stages!r:.80}: expected tables [[stage]], each with a name")

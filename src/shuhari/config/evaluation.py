@@ -1,4 +1,4 @@
-"""`[evaluate]` of a recipe: when and how a run is measured. How it is done: `loop.evaluation`."""
+"""`[evaluate]` of a recipe: when and how a run is measured. The measuring itself is in `loop.evaluation`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Further:
         check(self)
 
     def of(self, evaluation: Evaluation) -> Evaluation:
-        """The evaluation as this way does it."""
+        """Return the evaluation with this way's settings."""
         settings = self.settings if self.rollout else {**evaluation.settings, **self.settings}
         n, samples = self.n or evaluation.n, self.samples or evaluation.samples
         return replace(evaluation, n=n, samples=samples, sampling=self.sampling or evaluation.sampling,

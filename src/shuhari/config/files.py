@@ -1,6 +1,6 @@
 """The files of recipes: found by name or path, read, and followed to what they extend. No torch.
 
-Left out: how one table lies over another (`overlay`, `recipe`).
+Left out: how one table is laid over another (`overlay`, `recipe`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES = "modules"  # in that folder: copies of modules under their own names, 
 
 
 def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
-    """(name, table) of a recipe and of what it extends, youngest first."""
+    """Yield (name, table) of a recipe and of what it extends, youngest first."""
     seen: dict[str, str] = {}
     placed = set[str]()
     here: File | None = None
@@ -57,14 +57,14 @@ def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
 
 
 def find_file(reference: str | File) -> File | None:
-    """The file of a recipe; None where it lies in none of its own. RecipeError where there is no such recipe."""
+    """Return the file of a recipe; None if it has no file of its own. RecipeError if there is no such recipe."""
     found = _find(str(reference), None)[1]
     return found if isinstance(found, File) else None
 
 
 def find_as_method(reference: str) -> str:
-    """The method that says what a recipe changes, by the same last name (`rlvr/dapo` of `baselines/dapo`); the
-    reference itself where there is none, or where it is a method."""
+    """Return the method of the same last name that extends a baseline (`rlvr/dapo` for `baselines/dapo`); the reference
+    itself if there is none, or if it is not a baseline."""
     family, _, name = reference.partition("/")
     if family != BASELINES or not name:
         return reference
@@ -101,14 +101,14 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
 
 
 def _list_beside(path: File) -> list[str]:
-    """The recipe files of a folder, for an error to name."""
+    """Return the recipe files of a folder, for an error to name."""
     return [f.name for f in path.parent.glob("*.toml")] if path.parent.is_dir() else []
 
 
 def _anchor(table: Tree, folder: File) -> None:
-    """Make what a recipe names, code (`file.py:Class`), data (`file/<path>`, `path`) or a model's directory (`path`),
-    absolute where it lies beside the recipe, so that it is found from any folder. What is not there is looked for where
-    one stands. A run's own recipe names its data as it did: it may have been moved."""
+    """Make paths that a recipe names, to code (`file.py:Class`), data (`file/<path>`, `path`) or a model's directory
+    (`path`), absolute if they exist beside the recipe, so that they are found from any folder. Others are searched in
+    the current folder. A run's own recipe keeps its names of data: the run may have been moved."""
     run = (folder / "run.sqlite").exists()
     for holder, key, text in list(_walk_texts(table)):
         code = key in ("use", "name") and ".py:" in text
@@ -119,7 +119,7 @@ def _anchor(table: Tree, folder: File) -> None:
 
 
 def _find_beside(file: str, folder: File) -> File | None:
-    """What a relative path names in a folder, absolute; None where that is nothing."""
+    """Return the absolute path of a relative one in a folder; None if it does not exist."""
     try:
         there = bool(file) and not File(file).is_absolute() and (folder / file).exists()
     except (OSError, ValueError):  # too long for a name, or no text for one
@@ -128,8 +128,8 @@ def _find_beside(file: str, folder: File) -> File | None:
 
 
 def _split_world(text: str) -> tuple[str, str]:
-    """(what stands before, `file.py:Class`) of a setting that names an environment of a file, as `gym/envs.py:Maze`;
-    ("", the text) of any other."""
+    """Return (prefix, `file.py:Class`) of a setting that names an environment of a file, as `gym/envs.py:Maze`; ("",
+    the text) for any other."""
     for prefix in ("gym/world/", "world/", "gym/") if ".py:" in text else ():
         if text.startswith(prefix) and not File(text.rpartition(":")[0]).is_file():
             return prefix, text.removeprefix(prefix)
@@ -137,7 +137,8 @@ def _split_world(text: str) -> tuple[str, str]:
 
 
 def find_named(text: str) -> File | None:
-    """The file of data, the file of code or the directory of a model that a setting names; None where it names none."""
+    """Return the file of data, the file of code or the directory of a model that a setting names; None if it names
+    none."""
     path = File(_find_path(text))
     if ".py:" not in text:
         named = "/" in text or path.suffix
@@ -151,8 +152,8 @@ def find_named(text: str) -> File | None:
 
 
 def _use_copies(table: Tree, run: File) -> set[str]:
-    """In the recipe of a run, name the copies that it keeps of files that are not there (any more, or on this
-    machine). A module is named as before: returned are those that are to be found among the copies, as they are not
+    """Replace, in the recipe of a run, files that do not exist (any more, or on this machine) by the copies that the
+    run keeps. A module keeps its name: returned are the modules to be found among the copies, as they are not
     elsewhere."""
     kept, modules = _read_kept(run), set[str]()
     for holder, key, text in list(_walk_texts(table)):
@@ -176,7 +177,7 @@ def _use_copies(table: Tree, run: File) -> set[str]:
 
 
 def _read_kept(run: File) -> dict[str, tuple[str, str]]:
-    """What a run is made of, as its recipe names it -> (file name of the copy in `needs/`, digest)."""
+    """Return what a run is made of, as its recipe names it -> (file name of the copy in `needs/`, digest)."""
     try:
         kept = json.loads(read_file(run / NEEDS / f"{NEEDS}.json"))
     except (OSError, ValueError, RecursionError):
@@ -187,8 +188,8 @@ def _read_kept(run: File) -> dict[str, tuple[str, str]]:
 
 
 def find_copy(run: File, name: str) -> File | None:
-    """The copy that a run keeps of a file or directory, by the text that names it in its recipe; None where it keeps
-    none, or what is there is no copy that may be read."""
+    """Return the copy that a run keeps of a file or directory, by the text that names it in its recipe; None if it
+    keeps none, or if what is there may not be read as a copy."""
     copy, _ = _read_kept(run).get(name, ("", ""))
     if not copy and File(name).parent.name == NEEDS:  # of a run that was gone on with from its copy, and then moved
         copy = File(name).name
@@ -197,19 +198,19 @@ def find_copy(run: File, name: str) -> File | None:
 
 
 def _find_path(text: str) -> str:
-    """The path of the file that a setting names."""
+    """Return the path of the file that a setting names."""
     return _split_world(text)[1].rpartition(":")[0] if ".py:" in text else text.removeprefix("file/")
 
 
 def _put_path(text: str, place: File) -> str:
-    """A setting that names a file, with `place` in the file's place."""
+    """Return a setting that names a file, with `place` in the file's place."""
     attribute = f":{text.rpartition(':')[2]}" if ".py:" in text else ""
     return f"{'file/' if text.startswith('file/') else _split_world(text)[0]}{place}{attribute}"
 
 
 def name_originals(here: Any, there: Any, run: File) -> tuple[Any, dict[str, str]]:
-    """(the tree `here`, in which what names a copy of a file names that file as the tree `there` of the run has it,
-    copy -> original). So that a recipe that was read from a run's folder compares with the run's own."""
+    """Return (the tree `here`, with copies of files renamed to the originals as in the tree `there` of the run, copy ->
+    original), so that a recipe read from a run's folder can be compared with the run's own."""
     kept, originals = _read_kept(run), dict[str, str]()
 
     def name(new: Any, old: Any) -> Any:
@@ -228,7 +229,7 @@ def name_originals(here: Any, there: Any, run: File) -> tuple[Any, dict[str, str
 
 
 def split_module(text: str) -> str:
-    """The module in `gym/module:id` and `world/module.Class`; "" of what names none, as a file."""
+    """Return the module in `gym/module:id` and `world/module.Class`; "" if the text names none, as a file."""
     if ".py:" in text or not text.startswith(("gym/", "world/")):
         return ""
     inner = text.removeprefix("gym/").removeprefix("world/")
@@ -238,7 +239,7 @@ def split_module(text: str) -> str:
 
 
 def _is_there(module: str) -> bool:
-    """Whether a module will be found, in the current folder too, which is searched once it is loaded."""
+    """Whether a module will be found, also in the current folder, which is searched once it is loaded."""
     return find_module(module, [str(File.cwd())]) is not None
 
 
@@ -247,8 +248,8 @@ def _let_import(table: Tree, folder: File, placed: set[str], copies: Collection[
     loaded: nothing is imported here. `placed`: the modules that a younger recipe has named already.
 
     Gymnasium imports it by that name whenever an environment is made: later, by whoever needs one, and in workers. So
-    where it lies is noted by its name (`registry.search_in`); a name with the folder in it would be another task, with
-    other draws, on each machine."""
+    its folder is recorded by its name (`registry.search_in`); a name that contains the folder would be another task,
+    with other draws, on each machine."""
     for _, key, text in _walk_texts(table):
         module = split_module(text) if key == "name" else ""
         if module and module not in placed:
@@ -268,7 +269,7 @@ def _let_read(table: Tree, folder: File) -> None:
 
 
 def _walk_texts(table: Tree) -> Iterator[tuple[Tree, str, str]]:
-    """(the table that holds it, key, text) of every text of a table and of the tables in it."""
+    """Yield (the table that holds it, key, text) of every text of a table and of the tables in it."""
     for key, value in table.items():
         if isinstance(value, str):
             yield table, key, value

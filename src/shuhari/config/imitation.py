@@ -1,4 +1,4 @@
-"""What a stage imitates of its task's problems, and whether they have it: found before a run starts."""
+"""What a stage imitates of its task's problems, and whether they have it: checked before a run starts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shuhari.ports.hooks import ability
 
 
 def describe_imitation(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: bool = False) -> str:
-    """What the buffers of a stage show as demonstrations, in words; "" where none of them shows any. RecipeError, with
-    the ways on, where a problem lacks it. `alone`: the recipe has no other stage."""
+    """Describe what the buffers of a stage show as demonstrations; "" if none shows any. RecipeError, with the ways to
+    fix it, if a problem lacks it. `alone`: the recipe has no other stage."""
     names: dict[str, None] = {}
     at = "" if alone else f"{format_path(('stage', stage))}."
     for above, learner in walk_learners(learners):

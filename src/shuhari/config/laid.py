@@ -1,9 +1,9 @@
 """Methods laid over a recipe: over each stage that samples, in order; other stages stay as they are.
 
-What comes out is a recipe as any other: a stage that was changed says in its overlay what differs now, and `laid` names
-the methods and what they need. The order is: the base's stage as it is resolved, all that the methods set, what they
-wrap; then `--set`, which decides where two contradict each other. Evaluation stays the base's: where a method changes
-how training rolls out or samples, [evaluate] keeps what stood there before.
+The result is a recipe as any other: the overlay of a changed stage holds the differences, and `laid` names the methods
+and their needs. The order is: the base's resolved stage, all settings of the methods, their wraps; then `--set`, which
+decides if two contradict each other. Evaluation stays the base's: if a method changes how training rolls out or
+samples, [evaluate] keeps the base's rollout and sampling.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def lay_methods(
     tree: Tree, sources: Sources, base: str, changes: Sequence[Change], sets: Sequence[tuple[Path, Any]],
     resolved: Mapping[str, Tree],
 ) -> tuple[Tree, Sources]:  # fmt: skip
-    """The tree of `base` with methods laid over it, and where each value came from. `sets`: settings that will be laid
-    over that, as (key, value); `resolved`: the whole table of each stage. RecipeError where the base has not what a
-    method is about, or two contradict."""
+    """Return the tree of `base` with methods laid over it, and where each value came from.
+
+    `sets`: settings that will be laid over that, as (key, value); `resolved`: the whole table of each stage.
+    RecipeError if the base lacks what a method changes, or if two contradict each other."""
     if there := tree.get("laid"):
         raise RecipeError("", f"{base} has {' and '.join(there)} laid over it already: give all methods together")
     refuse_twice(changes)
@@ -87,7 +88,7 @@ def lay_methods(
 
 
 def resolve(tree: Tree, stage: str) -> Tree:
-    """The whole table of a stage; of a recipe without stages, that of the recipe."""
+    """Return the whole table of a stage; for a recipe without stages, that of the recipe."""
     table = copy_tree({k: v for k, v in tree.items() if k != "stage"})
     if stage:
         lay(table, {k: v for k, v in tree["stage"][stage].items() if k not in REPEAT}, stage, {})
@@ -95,8 +96,9 @@ def resolve(tree: Tree, stage: str) -> Tree:
 
 
 def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
-    """Settings over a tree of laid methods, so that they reach the stages that were changed: what these say themselves
-    is set there too, and what they alone have (a component that the base has not, or another there) there alone."""
+    """Return settings extended so that, on a tree of laid methods, they reach the changed stages too: a setting that a
+    stage's overlay has is set there too, and one of a component that only the stage has (the base lacks it, or has
+    another) only there."""
     out: Tree = copy_tree(dict(over))
     for name, stated in (tree.get("stage") or {}).items():
         stage = resolve(tree, name)
@@ -118,7 +120,7 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
 
 
 def spread_removal(tree: Tree, over: Mapping[str, Any]) -> Tree:
-    """What is to be removed from a tree of laid methods, so that it is gone from the stages that these changed too."""
+    """Return removals extended so that, on a tree of laid methods, they reach the changed stages too."""
     base, stages = list[str](), Tree()
     for path in list_removed(over):
         stating = [n for n, stated in (tree.get("stage") or {}).items()
@@ -131,7 +133,8 @@ def spread_removal(tree: Tree, over: Mapping[str, Any]) -> Tree:
 
 
 def _list_slots(over: Mapping[str, Any], stage: Tree, base: Tree, path: Path = ()) -> list[tuple[Path, Any]]:
-    """(place, setting) of the components that settings are about, and of the roles and parts that the base has not."""
+    """Return (place, setting) of the components that settings concern, and of the roles and parts that the base
+    lacks."""
     out: list[tuple[Path, Any]] = []
     for key, value in over.items():
         at = (*path, key)
@@ -144,7 +147,7 @@ def _list_slots(over: Mapping[str, Any], stage: Tree, base: Tree, path: Path = (
 
 
 def _find_component(tree: Mapping[str, Any], slot: Path) -> Any:
-    """Which component stands at a place; None where none does."""
+    """Return the name of the component at a place; None if there is none."""
     there = look_up(tree, slot)
     if there is None and len(slot) > 1:
         return None
@@ -152,7 +155,7 @@ def _find_component(tree: Mapping[str, Any], slot: Path) -> Any:
 
 
 def _cut(tree: Tree, path: Path, kept: Sequence[str]) -> None:
-    """Take out what stands at a path, but for the keys that are kept, and what is empty then."""
+    """Remove what is at a path, except the kept keys, and tables that are then empty."""
     first, *rest = path
     if first not in tree:
         return
@@ -167,7 +170,7 @@ def _cut(tree: Tree, path: Path, kept: Sequence[str]) -> None:
 
 
 def _select_stated(stated: Mapping[str, Any], over: Mapping[str, Any], gone: set[Path], path: Path = ()) -> Tree:
-    """Of `over` what a stage says something about itself, or removes (`gone`)."""
+    """Return the part of `over` that a stage sets itself, or removes (`gone`)."""
     out: Tree = {}
     for key, value in over.items():
         here: Any = stated.get(key)
@@ -189,7 +192,7 @@ def _select_stated(stated: Mapping[str, Any], over: Mapping[str, Any], gone: set
 def _change_stage(
     stage: Tree, base: str, changes: Sequence[Change], sets: Sequence[tuple[Path, Any]]
 ) -> tuple[Tree, Sources]:
-    """A resolved stage as methods leave it, and where what they bring came from."""
+    """Return a resolved stage after the methods, and where their values came from."""
     places = Places(base, stage)
     statements = [
         one
@@ -211,7 +214,7 @@ def _change_stage(
 
 
 def _put(table: Tree, one: Statement, sources: Sources) -> None:
-    """Lay a statement; one that removes what is not there is done."""
+    """Lay a statement; removing something that is missing has no effect."""
     path, value, origin = one.path, one.value, f"with {one.by}"
     if value is REMOVED:
         if look_up(table, path) is not None:
@@ -232,7 +235,7 @@ def _take_place(table: Tree, path: Path, new: Tree, origin: str, sources: Source
 
 
 def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
-    """Put the component at a place into a field of another; what is asked of any rollout stays outside."""
+    """Put the component at a place into a field of another; settings that any rollout has stay outside."""
     old = dict(look_up(table, one.slot) or EMPTY)
     kept = {k: old.pop(k) for k in list_kept(one.slot) if k in old}
     inner = {"use": find_default(one.slot) or USE[one.slot[-1]], **old}
@@ -246,7 +249,7 @@ def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
 
 
 def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement | Wrap], sources: Sources) -> None:
-    """Fill in how [evaluate] rolled out and sampled, where a method changes that for training."""
+    """Fill in how [evaluate] rolled out and sampled, if a method changes that for training."""
     rollout = before.get("rollout") or {}
     lanes = declared("rollout", rollout.get("use", USE["rollout"]), "unit") == "decision"
     if not before.get("evaluate") or lanes:  # which evaluation replays one by one as it is
@@ -267,7 +270,8 @@ def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement |
 
 
 def _set_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Sources) -> None:
-    """Have the overlay of a stage say what makes it `table`; `own`: where that came from, if a method brought it."""
+    """Set the overlay of a stage so that it resolves to `table`; `own`: where that came from, if a method brought
+    it."""
     old = tree["stage"][name]
     base, there = (
         {k: v for k, v in x.items() if k not in (*ASIDE, *BUDGETS)}
@@ -284,13 +288,13 @@ def _set_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Source
 
 
 def find_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Tree:
-    """What is to be laid over one table of a stage so that it becomes another, in the order of that."""
+    """Return what must be laid over one table of a stage so that it becomes another, in the order of that."""
     gone, over = _differ(old, new, ())
     return {**({REMOVE: [format_path(path) for path in gone]} if gone else {}), **over}
 
 
 def _differ(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> tuple[list[Path], Tree]:
-    """(what is to be removed, what is to be laid over that) so that `old`, at a path of a stage, becomes `new`."""
+    """Return (what to remove, what to lay over that) so that `old`, at a path of a stage, becomes `new`."""
     gone: list[Path] = [(*path, key) for key in old if key not in new]
     over: Tree = {}
     for key, value in new.items():
@@ -310,13 +314,13 @@ def _differ(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> tuple
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether two values are one, their entries in one order."""
+    """Whether two values are equal, with their entries in the same order."""
     both = isinstance(a, Mapping) and isinstance(b, Mapping)
     return list(walk_leaves(a)) == list(walk_leaves(b)) if both else bool(a == b and type(a) is type(b))
 
 
 def _bring_stages(tree: Tree, sources: Sources, change: Change, first: str) -> Tree:
-    """Put the stages that a method brings before the first that samples, or where they say."""
+    """Put the stages that a method brings before the first that samples, or before the one that they name."""
     if not change.stages:
         return tree
     stages, places = dict(tree.get("stage") or {"main": {}}), dict[str, str]()

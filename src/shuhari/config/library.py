@@ -1,9 +1,9 @@
-"""The recipes that are there: those of this package, and those that installed packages offer (`plugins`). No torch.
+"""The available recipes: those of this package, and those that installed packages offer (`plugins`). No torch.
 
 `recipes/<family>/<name>.toml` are baselines and test beds; `methods/<family>/<name>/` is the folder of a paper's
 method: its `recipe.toml` is what it changes, its `claim.toml` how that is tested.
 
-Left out: what a recipe means, and how one extends another (`recipe`).
+Left out: the meaning of a recipe, and how one extends another (`recipe`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe that is there. `family`: where its name begins; those of `beds` are what methods are measured on.
-    `paper`: its number in the catalogue, several, or None; `verdict`: of its claim, and why that is `stale`, where that
-    was asked for (`lab.claims.kept_results`); `helps`: against which TROUBLES; `problem`: why it, or the whole family
-    of another package, cannot be read."""
+    """An available recipe. `family`: the first part of its name; methods are measured on the recipes of `beds`.
+    `paper`: its number in the catalogue, several, or None; `verdict` of its claim, and why it is `stale`, if filled in
+    (`lab.claims.kept_results`); `helps`: the TROUBLES it is against; `problem`: why it, or the whole family of another
+    package, cannot be read."""
 
     name: str
     family: str
@@ -61,12 +61,13 @@ class Method:
 
 
 def list_names() -> list[str]:
-    """The recipes of this package and of installed ones, as `family/method`."""
+    """Return the recipes of this package and of installed ones, as `family/method`."""
     return [m.name for m in list_recipes() if m.problem is None]
 
 
 def list_recipes() -> list[Method]:
-    """Every recipe of this package, then of installed ones, by name. What is wrong with those breaks nothing here."""
+    """Return every recipe of this package, then of installed ones, by name. A broken one of theirs is listed with its
+    problem."""
     out = [_read_method(name, source) for name, source in _walk_own()]
     ours = {m.name for m in out}
     for family in sorted(plugins.find_offered(plugins.RECIPES)):
@@ -78,8 +79,8 @@ def list_recipes() -> list[Method]:
 
 
 def find_recipe(name: str) -> Traversable | None:
-    """The file of the recipe `family/method`, None where there is none. PluginError where its family is of a package
-    that cannot be read; no other package is looked into."""
+    """Return the file of the recipe `family/method`, None if there is none. PluginError if its family is of a package
+    that cannot be read; no other package is searched."""
     own, family = _find_own(name), name.partition("/")[0]
     if own is not None or family not in plugins.find_offered(plugins.RECIPES):
         return own
@@ -87,8 +88,7 @@ def find_recipe(name: str) -> Traversable | None:
 
 
 def read_table(name: str, source: Traversable) -> Tree:
-    """The table in a file, with the claim that stands beside it. RecipeError if it is no TOML, or of a format to come.
-    """
+    """Return the table of a file, with the claim beside it. RecipeError if it is no TOML, or of a newer format."""
     table = _read_toml(name, source)
     version = table.setdefault("format", FORMAT)
     if isinstance(version, int) and version > FORMAT:
@@ -114,19 +114,19 @@ def _read_toml(name: str, source: Traversable) -> Tree:
 
 @lru_cache(maxsize=512)
 def _parse(text: str) -> Tree:
-    """The table of a text. One recipe is read again and again (it is listed, extended, laid over others, compared), and
-    to parse it takes most of the time: whoever changes the table takes a copy."""
+    """Return the table of a text. Cached, as one recipe is read again and again (listed, extended, laid over others,
+    compared) and parsing takes most of the time: copy the table before changing it."""
     return tomllib.loads(text)
 
 
 def _find_own(name: str) -> Traversable | None:
-    """What `_walk_own` gives by that name; only the folders that it names are read."""
+    """Return the file that `_walk_own` lists by that name; only the folders in the name are read."""
     *folders, stem = name.split("/")
     return _descend("recipes", folders, f"{stem}.toml") or _descend("methods", [*folders, stem], RECIPE)
 
 
 def _descend(room: str, folders: Iterable[str], file: str) -> Traversable | None:
-    """A file below folders of the package; None if one of them is not there."""
+    """Return a file below folders of the package; None if one of them does not exist."""
     here: Traversable | None = resources.files("shuhari") / room
     for part in folders:
         here = here and next((e for e in here.iterdir() if e.name == part and e.is_dir()), None)
@@ -134,7 +134,7 @@ def _descend(room: str, folders: Iterable[str], file: str) -> Traversable | None
 
 
 def _walk_own() -> list[tuple[str, Traversable]]:
-    """(name, file) of our own recipes, by name."""
+    """Return (name, file) of our own recipes, by name."""
     root = resources.files("shuhari")
     methods = ((name.removesuffix("/recipe"), file) for name, file in _walk(root / "methods") if file.name == RECIPE)
     return sorted([*_walk(root / "recipes"), *methods], key=lambda found: found[0])
@@ -149,7 +149,7 @@ def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversa
 
 
 def find_claim(source: Traversable) -> Traversable | None:
-    """The `claim.toml` beside the `recipe.toml` of a method's folder; None if there is none."""
+    """Return the `claim.toml` beside the `recipe.toml` of a method's folder; None if there is none."""
     beside = source.parent / CLAIM if isinstance(source, File) and source.name == RECIPE else None
     return beside if beside is not None and beside.is_file() else None
 

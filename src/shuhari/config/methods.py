@@ -1,20 +1,20 @@
 """What a method changes, as statements about a stage of any recipe.
 
-A recipe with `on`, its usual base, is a method: it says what the paper changes and nothing else (`laid` has how it is
-laid over a recipe). In it
+A recipe with `on`, its usual base, is a method: it has only the changes of the paper (`laid` lays it over a recipe). In
+it
 
-- `part.policy` is the part that trains the role `policy`, whatever the base calls it, and its term `loss` the loss of
-  the policy gradient, which the base must have;
-- settings of a component come with its `use`: where the base has another the whole table takes its place, but `reduce`,
-  `stream` and `weight` of a term, `n` and `sampling` of a rollout and the place of a transform stay. Without `use` they
-  change what the base has: of that name, or in the one place that there is; where it has none, it is refused;
-- `wraps = "<field>"` puts what the base has there into that field; `like = "<role>"` copies the architecture of a role;
-  `remove` takes out what may be there; a `[[stage]]` stands before the first that samples, or
-  before the one that its `before` names;
-- `extends` names another method, or a recipe that itself extends the method's usual base: what that changes of it, but
-  for the base's own stages, is what the method changes (`list_tables`).
+- `part.policy` is the part that trains the role `policy`, whatever its name in the base, and its term `loss` the loss
+  of the policy gradient, which the base must have;
+- settings of a component come with its `use`: if the base has another component, the whole table replaces it, but
+  `reduce`, `stream` and `weight` of a term, `n` and `sampling` of a rollout and the place of a transform stay. Without
+  `use` they change the component of the base: by that name, or in the only place; if it has none, they are refused;
+- `wraps = "<field>"` puts the component of the base into that field; `like = "<role>"` copies the architecture of a
+  role; `remove` removes an entry, if it exists; a `[[stage]]` is put before the first that samples, or before the one
+  that its `before` names;
+- `extends` names another method, or a recipe that itself extends the method's usual base: the changes of that recipe,
+  except for the base's own stages, then belong to the method (`list_tables`).
 
-Left out: which statements of two methods contradict each other (`contradictions`). No torch.
+Left out: contradictions between the statements of two methods (`contradictions`). No torch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BEDS = "it is the base's to say; numbers of a test-bed stand in the claim's `set
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a method changes: its `table`, what it `needs` of a base, name -> `stages` that it brings; `on`: its usual
+    """The changes of a method: its `table`, what it `needs` of a base, name -> `stages` that it brings; `on`: its usual
     base."""
 
     name: str
@@ -67,8 +67,8 @@ class Change:
 
     @classmethod
     def of(cls, name: str, chain: Sequence[Mapping[str, Any]]) -> Change:
-        """Of a method's table and of those that it extends, youngest first, with the stages that they bring by name.
-        RecipeError for what no method may say."""
+        """Make the changes from the tables of a method and of those that it extends, youngest first, with their stages
+        by name. RecipeError for a key that no method may have."""
         if not all("on" in one for one in chain):
             raise RecipeError("extends", f"a recipe without `on`, extended by the method {name}: expected a method")
         table = merge_overlays(
@@ -94,9 +94,9 @@ class Change:
 
 
 def list_tables(chain: Sequence[tuple[str, Tree]]) -> list[Tree]:
-    """The tables of a method and of those that it `extends`, youngest first, of a chain (name, table). Of a recipe that
-    builds on the method's usual base, what it says of components: not its titles, nor what it does in stages of that
-    base that do not sample."""
+    """Return the tables of a method and of those that it `extends`, youngest first, from a chain of (name, table). From
+    a recipe that builds on the method's usual base, only its components: not its titles, nor its changes to stages of
+    that base that do not sample."""
     on = chain[0][1].get("on")
     end = next((i for i, (name, _) in enumerate(chain) if name == on), len(chain))
     keys, tables = (*SECTIONS, REMOVE), list[Tree]()
@@ -108,9 +108,10 @@ def list_tables(chain: Sequence[tuple[str, Tree]]) -> list[Tree]:
 
 @dataclass(frozen=True)
 class Statement:
-    """That `by` has `value` stand at `path` of a stage: a leaf (a list and a schedule are one), REMOVED, or, `whole`,
-    all settings of a component. `key`: the place as the method writes it; `slot`: the component that it is about.
-    `kept`: what is asked of any component there. `held`: the base has it already, and another may not change it."""
+    """A statement of the method `by`: `value` belongs at `path` of a stage. The value is a leaf (as are lists and
+    schedules), REMOVED, or, if `whole`, all settings of a component. `key`: the place as written in the method; `slot`:
+    the component concerned. `kept`: a setting that any component in that place has. `held`: the base has it already,
+    and no other method may change it."""
 
     by: str
     path: Path
@@ -124,7 +125,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Wrap:
-    """That `by` puts the component at `slot` into the field `into` of another, `table`."""
+    """A statement of the method `by`: it puts the component at `slot` into the field `into` of another, `table`."""
 
     by: str
     slot: Path
@@ -134,13 +135,14 @@ class Wrap:
 
 @dataclass
 class Places:
-    """Where things that a method speaks of stand in a resolved `stage` of the recipe `base`."""
+    """The places in a resolved `stage` of the recipe `base` that a method refers to."""
 
     base: str
     stage: Mapping[str, Any]
 
     def find(self, path: Path) -> Path:
-        """A key of a method, or of a setting, as one of the stage. RecipeError where the base has no such place."""
+        """Translate a key of a method, or of a setting, into one of the stage. RecipeError if the base has no such
+        place."""
         if path[:2] == ("part", POLICY):
             part = self.part
             if path[2:4] == ("terms", LOSS):
@@ -154,7 +156,7 @@ class Places:
 
     @cached_property
     def part(self) -> Path:
-        """The part that trains the policy. RecipeError unless there is one."""
+        """The part that trains the policy. RecipeError unless there is exactly one."""
         learners = self.stage.get("learner") or EMPTY
         tables: dict[Path, Any] = {(): self.stage, **{("learner", name): one for name, one in learners.items()}}
         names = [(*at, "part", p)
@@ -175,15 +177,15 @@ class Places:
 
 
 def derive_needs(table: Mapping[str, Any]) -> Tree:
-    """The needs of a method that its components declare: `groups`, the most samples of a problem that one of them
-    compares (`least_n`). One that depends on settings is no constant of its class, and is not known here."""
+    """Return the needs of a method that its components declare: `groups`, the most samples of a problem that one of
+    them compares (`least_n`). One that depends on settings is no constant of its class, and is unknown here."""
     said = [declared(kind, name, "least_n") for kind, name in _list_components(table)]
     most = max((n for n in said if isinstance(n, int)), default=1)
     return {"groups": most} if most > 1 else {}
 
 
 def _list_components(table: Mapping[str, Any], at: Path = ()) -> Iterator[tuple[str, str]]:
-    """(kind, name) of what stands in a table and may compare samples: transforms, objectives, the rollout."""
+    """Yield (kind, name) of the components in a table that may compare samples: transforms, objectives, the rollout."""
     default = find_default(at) if at else None
     if default is not None and _find_section(at) in KIND_IN:
         yield KIND_IN[_find_section(at)], table.get("use", default)
@@ -194,8 +196,8 @@ def _list_components(table: Mapping[str, Any], at: Path = ()) -> Iterator[tuple[
 
 
 def drop_places(table: Tree, places: Places) -> list[Path]:
-    """Take out each `before` of a changed stage that names an entry which this base has not, in place; their paths. A
-    place of none of its own is the end. RecipeError for one that no base could have."""
+    """Remove, in place, each `before` of a changed stage that names an entry missing in this base; return their paths.
+    An entry without a place goes to the end. RecipeError for a name that no base could have."""
     dropped = []
     for at in [(), *(("learner", name) for name in table.get("learner") or EMPTY)]:
         for section in ("collect", "transform"):
@@ -210,7 +212,7 @@ def drop_places(table: Tree, places: Places) -> list[Path]:
 
 
 def check_removal(one: Statement, places: Places) -> None:
-    """RecipeError where a method removes a transform or a term of a name that no base could have."""
+    """Raise RecipeError if a method removes a transform or a term by a name that no base could have."""
     section = _find_section(one.path)
     if one.value is REMOVED and section in KIND_IN and one.path == one.slot and len(one.path) > 1:
         there = look_up(places.stage, one.path[:-1]) or EMPTY
@@ -218,8 +220,8 @@ def check_removal(one: Statement, places: Places) -> None:
 
 
 def _check_known(kind: str, name: Any, where: Path, there: Collection[str], base: str) -> None:
-    """RecipeError for the name of an entry that is neither `there` nor a component: by which entries go that have no
-    other name."""
+    """Raise RecipeError for the name of an entry that is neither `there` nor a component: an entry without another name
+    has that of its component."""
     from shuhari.kernel import registry
 
     if name not in there and name not in (components := registry.names(kind)):
@@ -233,7 +235,7 @@ def is_sampling(stage: Mapping[str, Any]) -> bool:
 
 
 def is_asking(stage: Mapping[str, Any]) -> bool:
-    """Whether somebody in a stage asks its rollout: the loop, or a buffer by itself."""
+    """Whether the rollout of a stage is used: by the loop, or by a buffer."""
     return is_sampling(stage) or any(declared("buffer", use, "asks") for use in _list_buffers(stage))
 
 
@@ -248,7 +250,8 @@ def _list_buffers(stage: Mapping[str, Any]) -> list[str]:
 
 
 def list_statements(change: Change, places: Places) -> list[Statement | Wrap]:
-    """What a method says about a stage, in order. RecipeError, which names it, where the base has not what it is of."""
+    """Return the statements of a method about a stage, in order. RecipeError, naming the method, if the base lacks what
+    it changes."""
     try:
         removed = [Statement(change.name, at := places.find(key), REMOVED, key, at if find_default(at) else ())
                    for key in list_removed(change.table)]  # fmt: skip
@@ -284,7 +287,7 @@ def _read_stage(key: Path, value: Any, by: str, places: Places) -> Iterator[Stat
 
 
 def find_default(at: Path) -> str | None:
-    """What stands at a place of a component where nothing names another; None where no component stands."""
+    """Return the default component at a place; None if no component belongs there."""
     at = leave_learner(at)
     if len(at) == 1:
         return USE.get(at[0])
@@ -319,7 +322,7 @@ def _read_component(
 
 
 def _find_entry(at: Path, default: str, table: Tree, key: Path, by: str, places: Places) -> Path:
-    """Where the base has the component that a method changes: of what has one place, whatever stands there."""
+    """Return where the base has the component that a method changes; in a section with a single place, that place."""
     if at[-2:] == ("terms", LOSS):  # whichever loss the base has there
         return at
     if len(at) == 1:
@@ -335,7 +338,7 @@ def _find_entry(at: Path, default: str, table: Tree, key: Path, by: str, places:
 
 
 def _fill_role(table: Mapping[str, Any], key: Path, places: Places) -> Tree:
-    """The model of a role, its architecture that of another where it is `like` it."""
+    """Return the model of a role, with the architecture of another if it is `like` it."""
     if (like := table.get("like")) is None:
         return dict(table)
     of = look_up(places.stage, ("models", like))

@@ -1,7 +1,7 @@
-"""The short names of algorithms, as a user of TRL or Stable-Baselines3 types them: `grpo`, `ppo`, `sac`. No torch.
+"""Short names of algorithms, as a user of TRL or Stable-Baselines3 types them: `grpo`, `ppo`, `sac`. No torch.
 
-One name may mean several recipes: which one is told by what else is set, a trained model (`models.policy.path`) or an
-environment. Where that does not tell, all of them are named, and none is chosen.
+One name may mean several recipes: the other settings decide, a trained model (`models.policy.path`) or an environment.
+If they do not, an error lists all of them, and none is chosen.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ ALSO = {"reinforce_pp": "reinforce++", "qrdqn": "qr_dqn", "drgrpo": "dr_grpo", "
 
 
 def find_meant(reference: str, settings: Mapping[str, Any] = EMPTY) -> tuple[str, list[str]]:
-    """(recipe, methods to lay over it) of a short name, by what `settings` (a tree) set of the model and the task; the
-    reference itself, and no method, where it is no short name. RecipeError, with the recipes that it may mean, where
-    they do not tell which."""
+    """Return (recipe, methods to lay over it) of a short name, depending on the model and the task in `settings` (a
+    tree); the reference itself, and no method, if it is no short name. RecipeError, with the possible recipes, if the
+    settings do not decide."""
     if (name := find_name(reference)) is None or (Path(reference) / "recipe.toml").is_file():
         return reference, []
     meant = NAMES[name]
@@ -76,21 +76,21 @@ def find_meant(reference: str, settings: Mapping[str, Any] = EMPTY) -> tuple[str
 
 
 def find_name(reference: str) -> str | None:
-    """The short name that a text is, whatever its case, with `-` for `_`; None where it is none."""
+    """Return the short name that a text is, in any case, with `-` for `_`; None if it is none."""
     name = reference.lower().replace("-", "_")
     name = ALSO.get(name, name)
     return name if name in NAMES else None
 
 
 def describe(name: str) -> str:
-    """What a short name may mean."""
+    """Describe what a short name may mean."""
     told = "; ".join(f"`{recipe}` {WORDS[at]}" for at, recipe in NAMES[name].items())
     return f"{name!r} names {'several recipes' if len(NAMES[name]) > 1 else 'a recipe'}: {told}"
 
 
 def _find_kind(settings: Mapping[str, Any]) -> str:
-    """What is at hand: a trained model, an environment by its spaces, or `scratch` where a model or a task of text is
-    set; "" where nothing tells."""
+    """Return what the settings have: a trained model, an environment by its spaces, or `scratch` if a model or a task
+    of text is set; "" if they decide nothing."""
     path = look_up(settings, ("models", "policy", "path"))
     if path is not None:
         return TRAINED if path else SCRATCH
@@ -105,8 +105,8 @@ def _find_kind(settings: Mapping[str, Any]) -> str:
 
 
 def _find_spaces(task: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """(what is seen, what is done) of an environment; None of any other task. RecipeError for an environment that is
-    not there."""
+    """Return (observation space, action space) of an environment; None for any other task. RecipeError for an
+    environment that does not exist."""
     if not str(task["name"]).startswith(("gym", "world")):
         return None
     from shuhari.config.settings import Settings  # of environments alone

@@ -1,6 +1,6 @@
-"""A run's own recipe of format 1, as the language of today says it: what `name = false` and `replace = true` removed is
-in `remove`, and components go by their names of now. Runs made before go on with it; recipes of one's own are not read
-so. No torch."""
+"""A run's own recipe of format 1, translated to the present language: removals by `name = false` and `replace = true`
+go to `remove`, and components get their present names. Runs made before continue with it; recipes of one's own are not
+translated. No torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shuhari.kernel.formerly import FORMERLY
 
 
 def translate(table: Tree) -> Tree:
-    """The table of a run's recipe.toml; one of a later format as it is."""
+    """Return the table of a run's recipe.toml in the present language; one of a later format as it is."""
     if table.get("format", 1) != 1:
         return table
     base = {key: _rename(value, key) for key, value in table.items() if key not in ("stage", "format", "claim")}
@@ -29,7 +29,7 @@ def _translate_stage(stage: Mapping[str, Any], base: Mapping[str, Any]) -> Tree:
 
 
 def _clean(over: Mapping[str, Any], base: Any, path: Path, gone: list[Path]) -> Tree:
-    """A stage's table without what removes: that goes to `gone`."""
+    """Return a stage's table without its removals, which go to `gone`."""
     out: Tree = {}
     for key, value in over.items():
         at, old = (*path, key), base.get(key) if isinstance(base, Mapping) else None
@@ -47,8 +47,8 @@ def _clean(over: Mapping[str, Any], base: Any, path: Path, gone: list[Path]) -> 
 
 
 def _rename(value: Any, key: str, kind: str = "") -> Any:
-    """With the components in it named as now; an entry that is named after its component keeps its own name, by which
-    the run has stored its memory."""
+    """Return a value with the present names of its components; an entry that is named after its component keeps its own
+    name, by which the run has stored its memory."""
     kind = KIND_IN.get(key, kind)
     if isinstance(value, list):
         return [_rename(x, "", kind) for x in value]

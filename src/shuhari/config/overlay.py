@@ -1,9 +1,10 @@
 """One recipe table laid over another, with where each value came from. Plain dicts in, plain dicts out; no torch.
 
-Rules: `remove` lists dotted keys of the table below, which are taken out first; then tables merge key by key. A table
-whose `use` (of a task: `name`) changes, a schedule and a list replace what stood there, but what is asked of any
-component in that place stays (`KEPT`); a budget replaces the budget below it. Inside `stage`, overlays are kept as
-data, to be laid over the rest when the stages are resolved: so are the keys that they remove.
+Rules: `remove` lists dotted keys of the table below, which are removed first; then tables merge key by key. A table is
+replaced as a whole if its `use` (for a task: `name`) changes, if the new one is a schedule, or if a role gets
+`same_as`, or loses it by `use` or `init`; a list is always replaced. Settings that any component in that place has stay
+(`KEPT`). A budget replaces the budget below it. Inside `stage`, overlays and their removals are kept as data, to be
+laid over the rest when the stages are resolved.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ _PIECE = re.compile(r"""\s*("[^"]*"|'[^']*'|[^."'=\s]+)\s*(\.|$)""")
 
 
 def copy_tree(value: Any) -> Any:
-    """A copy of a table or of what stands in one, in depth. Of plain tables `deepcopy` makes the same, several times
-    slower, and recipes are copied at each thing that is laid over them."""
+    """Return a deep copy of a table or of a value in one. For plain tables `deepcopy` makes the same, several times
+    slower, and recipes are copied each time something is laid over them."""
     if type(value) is dict:
         return {key: copy_tree(x) for key, x in value.items()}
     if type(value) is list:
@@ -67,7 +68,7 @@ def copy_tree(value: Any) -> Any:
 
 
 def read_budgets(stage: Mapping[str, Any]) -> Tree:
-    """What a stage may spend, by unit."""
+    """Return what a stage may spend, by unit."""
     return {unit: stage[unit] for unit in BUDGETS if unit in stage}
 
 
@@ -80,14 +81,15 @@ class RecipeError(ValueError):
 
 
 def format_path(path: Path) -> str:
-    """A path as TOML writes it."""
+    """Return a path as TOML writes it."""
     return ".".join(k if _BARE.fullmatch(k) else f'"{k}"' for k in path)
 
 
 def walk_leaves(
     tree: Mapping[str, Any], path: Path = (), *, whole: Callable[[object], bool] = lambda value: False
 ) -> Iterator[tuple[Path, Any]]:
-    """(path, value) of everything that is no table, and of empty tables, in order. `whole`: which tables are values."""
+    """Yield (path, value) of everything that is no table, and of empty tables, in order. `whole`: which tables are
+    values."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value and not whole(value):
             yield from walk_leaves(value, (*path, key), whole=whole)
@@ -96,7 +98,7 @@ def walk_leaves(
 
 
 def look_up(tree: Any, path: Path) -> Any:
-    """What stands at a path; None where nothing does."""
+    """Return what is at a path; None if nothing is."""
     there = tree
     for key in path:
         if not isinstance(there, Mapping) or key not in there:
@@ -111,8 +113,8 @@ def is_schedule(value: object) -> bool:
 
 
 def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path: Path = ()) -> None:
-    """Lay `over` on `tree`, in place, noting `origin` for what it brings. RecipeError for a key to remove that is not
-    there."""
+    """Lay `over` on `tree`, in place, recording `origin` for its values. RecipeError for a key to remove that does not
+    exist."""
     whole = not path or _is_stage(path)  # a recipe's table, or a stage's
     if whole and any(b in over for b in BUDGETS):
         for b in BUDGETS:
@@ -146,7 +148,7 @@ def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path
 
 
 def list_removed(over: Mapping[str, Any], path: Path = ()) -> list[Path]:
-    """The places that a table removes. RecipeError if `remove`, at `path`, is no list of dotted keys."""
+    """Return the places that a table removes. RecipeError if `remove`, at `path`, is no list of dotted keys."""
     keys = over.get(REMOVE, [])
     if not isinstance(keys, list | tuple) or not all(isinstance(key, str) for key in keys):
         where = format_path((*path, REMOVE))
@@ -155,7 +157,7 @@ def list_removed(over: Mapping[str, Any], path: Path = ()) -> list[Path]:
 
 
 def merge_overlays(tables: Iterable[Mapping[str, Any]]) -> Tree:
-    """Overlays of one thing as one, the later over the earlier, as the data that a stage's are."""
+    """Merge overlays of one stage into one, the later over the earlier; their removals are kept as data."""
     merged: Tree = {"stage": {"": {}}}
     for table in tables:
         lay(merged, {"stage": {"": table}}, "", {})
@@ -163,7 +165,7 @@ def merge_overlays(tables: Iterable[Mapping[str, Any]]) -> Tree:
 
 
 def list_kept(at: Path) -> Path:
-    """The keys of a component's table that are asked of any component at that place of a stage."""
+    """Return the keys of a component's table that any component in that place has."""
     at = leave_learner(at)
     terms, sole = at[:1] == ("part",) and at[-2:-1] == ("terms",), len(at) == 1 and at[0] == "rollout"
     named = len(at) == 2 and at[0] in ("collect", "transform")
@@ -171,7 +173,7 @@ def list_kept(at: Path) -> Path:
 
 
 def leave_learner(at: Path) -> Path:
-    """A place of a stage, or of one of its named learners, as that of the only learner."""
+    """Return a place of a stage, or of one of its named learners, as that of the only learner."""
     return at[2:] if at[:1] == ("learner",) else at
 
 
@@ -186,7 +188,8 @@ def _is_stage(path: Path) -> bool:
 
 
 def _refuse_markers(new: object, old: object, at: Path) -> None:
-    """RecipeError for what removed an entry, or all of a table, in an earlier version of the language."""
+    """Raise RecipeError for the syntax by which an earlier version of the language removed an entry, or all of a
+    table."""
     place = _find_place(at) or at
     false = new is False and (isinstance(old, dict) or is_entry(place))
     if (false or (isinstance(new, Mapping) and new.get("replace") is True)) and at[0] != "claim":
@@ -197,7 +200,7 @@ def _refuse_markers(new: object, old: object, at: Path) -> None:
 
 
 def _remove(tree: Tree, gone: Path, origin: str, sources: Sources, path: Path = ()) -> None:
-    """Take out what stands at `gone`. A stage lists it too: it is taken out of the recipe once stages are resolved."""
+    """Remove what is at `gone`. A stage also lists it: it is removed from the recipe once stages are resolved."""
     if not path and gone[0] == "stage" and len(gone) > 2 and look_up(tree, gone[:2]) is not None:
         _remove(tree["stage"][gone[1]], gone[2:], origin, sources, gone[:2])
         return
@@ -229,7 +232,7 @@ def _forget(tree: Tree, sources: Sources, at: Path) -> None:
 
 
 def _fill(tree: Tree, below: Mapping[str, Any], sources: Sources, origins: Sources, path: Path) -> None:
-    """Put what stood there before where nothing stands now, with its `origins`; a schedule is one value."""
+    """Fill in old values that are missing now, with their `origins`; a schedule is one value."""
     for key, value in below.items():
         at, there = (*path, key), tree.get(key)
         if key not in tree:
@@ -240,7 +243,7 @@ def _fill(tree: Tree, below: Mapping[str, Any], sources: Sources, origins: Sourc
 
 
 def _find_place(at: Path) -> Path:
-    """The place that a key of a stage's overlay lies over."""
+    """Return the place of the recipe that a key of a stage's overlay changes."""
     return at[2:] if at[0] == "stage" else at
 
 
@@ -258,7 +261,7 @@ def _replaces(old: Mapping[str, Any], new: Mapping[str, Any], at: Path) -> bool:
 
 
 def parse_setting(text: str) -> tuple[Path, Any]:
-    """`a.b.c=value` as (path, value). The value is TOML; a bare word is a string; names with dots are quoted."""
+    """Return `a.b.c=value` as (path, value). The value is TOML; a bare word is a string; names with dots are quoted."""
     key, eq, value = text.partition("=")
     if not eq:
         raise RecipeError("", f"--set {text!r}: expected key=value, such as part.policy.optimiser.lr=1e-3")
@@ -266,7 +269,8 @@ def parse_setting(text: str) -> tuple[Path, Any]:
 
 
 def read_settings(sets: Iterable[str], remove: Iterable[str] = ()) -> Tree:
-    """Dotted key -> value of settings `a.b.c=value`; of `remove`, given as such or by itself, the keys together."""
+    """Return dotted key -> value of settings `a.b.c=value`; the keys of `remove`, given as a setting or by itself,
+    together."""
     given: Tree = {}
     gone: list[str] = []
     for path, value in map(parse_setting, sets):
@@ -279,7 +283,7 @@ def read_settings(sets: Iterable[str], remove: Iterable[str] = ()) -> Tree:
 
 
 def split_path(key: str) -> Path:
-    """A dotted key as a path."""
+    """Return a dotted key as a path."""
     at, out = 0, []
     while piece := _PIECE.match(key, at):
         out.append(piece[1].strip("\"'"))
@@ -294,7 +298,7 @@ def split_path(key: str) -> Path:
 
 
 def parse_value(text: str) -> Any:
-    """TOML where it is TOML, else the text itself."""
+    """Return the value of a text if it is TOML, else the text itself."""
     try:
         table = tomllib.loads(f"value = {text}")
     except RecursionError:
@@ -309,8 +313,8 @@ def parse_value(text: str) -> Any:
 
 
 def order_entries(entries: Mapping[str, Any], places: Mapping[str, Any], where: str, what: str = "entry") -> Tree:
-    """The entries of the table at `where` in their order, those of `places` (name -> before which other) moved there.
-    RecipeError for a place that is none."""
+    """Return the entries of the table at `where` in their order, with the entries of `places` (name -> before which
+    other) moved. RecipeError for an unknown place."""
     order = list(entries)
     for name, before in places.items():
         others = [other for other in order if other != name]
@@ -323,14 +327,14 @@ def order_entries(entries: Mapping[str, Any], places: Mapping[str, Any], where: 
 
 
 def nest(path: Path, value: Any) -> Tree:
-    """{a: {b: value}} of the path (a, b)."""
+    """Return {a: {b: value}} for the path (a, b)."""
     for key in reversed(path):
         value = {key: value}
     return value
 
 
 def join(tree: Tree, more: Mapping[str, Any]) -> None:
-    """Merge tables into `tree`, in place, key by key; none of the rules by which one recipe lies over another."""
+    """Merge tables into `tree`, in place, key by key; none of the rules by which one recipe is laid over another."""
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(tree.get(key), dict):
             join(tree[key], value)

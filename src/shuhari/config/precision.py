@@ -1,8 +1,9 @@
-"""Numbers of 16 bits: what samples or scores in them, and the correction that a policy's loss then has by default.
+"""Sampling and scoring in 16 bits, and the default correction of a policy's loss in that case.
 
 The log-probabilities of sampling and of training then differ by rounding for the same weights, by 0.05 nats a token or
-so. A ratio over those of sampling takes that for a step of the policy; one over those of the policy before the update
-does not, and the difference is a weight of its own, cut at TRUNCATE (truncated importance sampling, see `clip`).
+so. A ratio over those of sampling mistakes that for a step of the policy; one over those of the policy before the
+update does not, and the difference becomes a weight of its own, cut at TRUNCATE (truncated importance sampling, see
+`clip`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def lacks_correction(table: Mapping[str, Any]) -> bool:
 
 
 def correct_losses(table: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """(a stage's table, with the correction in each loss whose ratio the recipe leaves as it is; the settings that are
-    so set, by dotted key)."""
+    """Return (a stage's table, with the correction in each loss whose ratio the recipe does not set; the settings
+    added, by dotted key)."""
     places = [path for path, term in _walk_losses(table) if is_half(table) and _is_default(term)]
     added: dict[str, Any] = {}
     for path in places:
@@ -48,7 +49,7 @@ def _is_default(term: Mapping[str, Any]) -> bool:
 
 
 def _walk_losses(table: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """(place, term) of each loss of a stage that is `clip`."""
+    """Yield (place, term) of each loss of a stage that is `clip`."""
     owners: list[tuple[Path, Any]] = [((), table)]
     owners += [(("learner", name), x) for name, x in (table.get("learner") or EMPTY).items()]
     for at, owner in owners:
@@ -64,7 +65,7 @@ def _tables(owner: Any, key: str) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _lay(table: Mapping[str, Any], path: Path) -> Tree:
-    """A copy of a table with the correction in the table at a path."""
+    """Return a copy of a table with the correction in the table at a path."""
     if not path:
         return {**table, **CORRECTED}
     return {**table, path[0]: _lay(table[path[0]], path[1:])}

@@ -1,7 +1,7 @@
 """Recipes: a method as a short TOML file, what it builds on, what each stage changes, and where each value came from.
 
-No torch here: listing and resolving recipes is quick. What a table means is for `build` to say; this module knows the
-sections and how one table lies over another (`overlay`). Stages are kept by name: `stage` maps a name to its overlay.
+No torch here: listing and resolving recipes is quick. This module knows the sections and how one table is laid over
+another (`overlay`); `build` interprets the tables. Stages are kept by name: `stage` maps a name to its overlay.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a chi
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """A resolved recipe. `tree`: its sections, `stage` as name -> overlay; `sources`: where each value came from;
-    `plain`: of one that was found by its name, what it was before any settings. Nothing changes a tree: what is
-    resolved of it is kept."""
+    `plain`: for a recipe found by its name, the recipe before any settings. Trees are never changed, as results derived
+    from them are cached."""
 
     name: str
     tree: Tree
@@ -70,7 +70,8 @@ class Recipe:
 
     @property
     def total(self) -> int | None:
-        """Steps of all stages, 1 of one that measures behind others; None of a study, and where a budget is none."""
+        """Steps of all stages, with 1 for a stage after others that only measures; None for a study, or if a stage has
+        no budget in steps."""
         if "study" in self.tree:
             return None
         steps = [stage["steps"] for stage in self.stages if "steps" in stage]
@@ -78,12 +79,12 @@ class Recipe:
 
     @property
     def threads(self) -> int:
-        """Threads of torch; 0 leaves them as they are. The bits of a run depend on their number."""
+        """Number of threads of torch; 0 leaves it unchanged. The bits of a run depend on it."""
         return int(self.tree.get("threads", 0))
 
     @cached_property
     def resolved(self) -> dict[str, Tree]:
-        """name -> the whole table of each stage; of a recipe without stages "" -> its own."""
+        """name -> the whole table of each stage; for a recipe without stages "" -> its own."""
         out = {}
         for name in self.tree.get("stage") or {"": {}}:
             try:
@@ -95,7 +96,7 @@ class Recipe:
 
     @cached_property
     def stages(self) -> list[Tree]:
-        """One whole table a stage, in order, without `stage`, with the stage's `name` (`main` where there are none)."""
+        """One whole table a stage, in order, without `stage`, with the stage's `name` (`main` if there are none)."""
         out = []
         for name, of in expand_repeats(self.tree.get("stage") or {"": {}}):
             table = self.resolved[of] if name == of else copy_tree(self.resolved[of])
@@ -106,8 +107,8 @@ class Recipe:
         return out
 
     def with_methods(self, changes: Sequence[Change], settings: Mapping[str, Any] = EMPTY) -> Recipe:
-        """With methods laid over each stage that samples, in order. RecipeError where it lacks what one is about, or
-        where two contradict each other and `settings`, which are not laid here, do not decide."""
+        """Return the recipe with methods laid over each stage that samples, in order. RecipeError if it lacks what one
+        changes, or if two contradict each other and `settings`, which are not laid here, do not decide."""
         asked = _to_tree(settings)
         sets = [(path, REMOVED) for path in list_removed(asked)]
         sets += [(path, value) for path, value in walk_leaves(asked) if path != (REMOVE,)]
@@ -117,8 +118,8 @@ class Recipe:
         return Recipe(self.name, tree, sources)
 
     def with_settings(self, settings: Mapping[str, Any], origin: str = "set") -> Recipe:
-        """With `settings` (dotted keys or nested mappings) laid over; where methods are laid, also over the stages that
-        these changed. RecipeError for one that no stage reads."""
+        """Return the recipe with `settings` (dotted keys or nested mappings) laid over it; if methods are laid, also
+        over the stages that these changed. RecipeError for a setting that no stage reads."""
         tree, sources = copy_tree(self.tree), dict(self.sources)
         asked, there = _to_tree(settings), tree.get("stage", {})
         for path in [*list_removed(asked), *(path for path, _ in walk_leaves(asked))]:
@@ -138,11 +139,11 @@ def load(
     methods: Sequence[str | File] = (),
     remove: Sequence[str] = (),
 ) -> Recipe:
-    """The recipe of a name `family/method`, of a `.toml` file, or of a run's folder, resolved; a method is laid over
-    its usual base, and then `methods` (names or files of such), in order.
+    """Load and resolve the recipe of a name `family/method`, of a `.toml` file, or of a run's folder; a method is laid
+    over its usual base, and then `methods` (names or files of such), in order.
 
     `sets` are `a.b.c=value` and `remove` dotted keys (command line), `settings` the same from Python. Raises
-    RecipeError. A short name (`grpo`, `ppo`) is the recipe that `find_meant` says.
+    RecipeError. A short name (`grpo`, `ppo`) is resolved by `find_meant`.
     """
     try:
         given = read_settings(sets, remove)
@@ -164,24 +165,25 @@ def load(
 
 
 def resolve_name(reference: str, sets: Sequence[str] = (), remove: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """(recipe, methods to lay over it) that a name on the command line means; see `find_meant`. RecipeError."""
+    """Return (recipe, methods to lay over it) of a name on the command line; see `find_meant`. RecipeError."""
     return find_meant(reference, _read_meant(read_settings(sets, remove), EMPTY))
 
 
 def _read_meant(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Tree:
-    """Settings as a tree, of which `find_meant` reads the model and the task; those of other keys may be wrong."""
+    """Return settings as a tree with the model and the task, which `find_meant` reads; other keys may still be
+    wrong."""
     known = ("models", "task")
     return _to_tree({k: v for k, v in {**given, **settings}.items() if split_path(k)[0] in known})
 
 
 def find_usual_base(reference: str | File) -> str:
-    """The `on` of a method; "" of a recipe that is none."""
+    """Return the `on` of a method; "" for a recipe that is none."""
     changes = _read_recipe(str(reference))[1]
     return changes[0].on if changes else ""
 
 
 def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
-    """A recipe; or the base of a method, that method, and what its file says of itself."""
+    """Return a recipe; or the base of a method, that method, and the titles in its file."""
     chain = list(read_chain(reference))
     if not chain:
         raise RecipeError("", "'' names no recipe: expected family/method, a .toml file, or a run's folder")
@@ -212,8 +214,8 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
 
 
 def read_method(reference: str) -> Change:
-    """A method, to be laid over another recipe than its base; of a recipe that one extends, as `rlvr/dapo` does
-    `baselines/dapo`, that method. RecipeError where there is none."""
+    """Return a method, to be laid over another recipe than its base; for a recipe that a method extends, as `rlvr/dapo`
+    does `baselines/dapo`, that method. RecipeError if there is none."""
     chain = list(read_chain(find_as_method(reference)))
     if "on" not in chain[0][1]:
         why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, a method's base")
@@ -227,7 +229,7 @@ def _read_change(chain: Sequence[tuple[str, Tree]]) -> Change:
 
 
 def _add_own(recipe: Recipe, own: Tree) -> Recipe:
-    """With what the file of a method says of itself."""
+    """Return the recipe with the titles in a method's file."""
     tree, sources = _leave_own(recipe)
     stated = {k: v for k, v in own.items() if k != "name"}
     sources |= {p: str(own["name"]) for p, _ in walk_leaves(stated)}
@@ -235,13 +237,13 @@ def _add_own(recipe: Recipe, own: Tree) -> Recipe:
 
 
 def _leave_own(recipe: Recipe) -> tuple[Tree, Sources]:
-    """Its tree and sources without what its file says of itself."""
+    """Return its tree and sources without the titles of its file."""
     tree = {k: v for k, v in recipe.tree.items() if k not in OWN}
     return tree, {p: by for p, by in recipe.sources.items() if p[0] not in OWN}
 
 
 def dump(recipe: Recipe) -> str:
-    """TOML that loads to the same recipe, with nothing left to extend."""
+    """Return TOML that loads to the same recipe, with nothing left to extend."""
     import tomli_w
 
     tree = {"format": FORMAT, "name": recipe.name, **{k: v for k, v in recipe.tree.items() if k != "stage"}}
@@ -251,7 +253,8 @@ def dump(recipe: Recipe) -> str:
 
 
 def restore_names(recipe: Recipe, there: str, run: File) -> tuple[Recipe, dict[str, str]]:
-    """A recipe that names files as the dump of `run` does, where it names its copies of them; copy -> original."""
+    """Return a recipe with the file names of the dump of `run`, if it names its copies of them; and copy ->
+    original."""
     tree, originals = name_originals(recipe.tree, read_dump(there), run)
     return (replace(recipe, tree=tree) if originals else recipe), originals
 
@@ -260,7 +263,7 @@ def restore_names(recipe: Recipe, there: str, run: File) -> tuple[Recipe, dict[s
 
 
 def _to_plain(value: Any, key: str) -> Any:
-    """A setting from Python as TOML could say it."""
+    """Return a setting from Python as TOML could express it."""
     if isinstance(value, Mapping):
         return {str(k): _to_plain(v, f"{key}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -272,7 +275,7 @@ def _to_plain(value: Any, key: str) -> Any:
 
 
 def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> None:
-    """Lay a file, or settings, over what lies below; over laid methods so that they reach the stages these changed."""
+    """Lay a file, or settings, over what is below; over laid methods so that they reach the stages these changed."""
     laid, before = "laid" in tree, copy_tree(tree)
     if over.get(REMOVE):
         gone = {REMOVE: over[REMOVE]}
@@ -287,7 +290,7 @@ def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> 
 
 
 def _settle(tree: Tree, before: Tree, sources: Sources) -> None:
-    """What is gone from a recipe its stages need remove no longer, be it the recipe's or a stage's own. In place."""
+    """Delete, in place, the removals of a stage whose key is now gone from the recipe, or from the stage itself."""
     for name, stage in (tree.get("stage") or EMPTY).items():
         below = (before, look_up(before, ("stage", name)))
         for path in list_removed(stage, ("stage", name)):
@@ -298,7 +301,7 @@ def _settle(tree: Tree, before: Tree, sources: Sources) -> None:
 
 
 def _to_tree(settings: Mapping[str, Any]) -> Tree:
-    """Settings by dotted key, or nested, as one tree."""
+    """Return settings by dotted key, or nested, as one tree."""
     over: Tree = {}
     for key, value in settings.items():
         path = split_path(key)
@@ -315,8 +318,8 @@ def _to_tree(settings: Mapping[str, Any]) -> Tree:
 
 
 def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, Any]) -> None:
-    """RecipeError for a setting that no stage has in the end: each has its own (`before` are their overlays, without
-    the settings), or another component there."""
+    """Raise RecipeError for a setting that no stage has in the end: each sets its own (`before` are their overlays,
+    without the settings), or has another component there."""
     own = recipe.tree.get("stage") or {}
     for path, value in walk_leaves(asked) if own else ():
         if path[0] in ("stage", "name", REMOVE) or isinstance(value, Mapping):
@@ -341,8 +344,8 @@ def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, A
 
 
 def _check(tree: Tree, where: str = "") -> None:
-    """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range; in
-    place, as 1e6 becomes a whole number where one is asked for."""
+    """Check the sections of a recipe, or of a stage's overlay: known keys, tables in the right places, numbers in
+    range. In place: 1e6 becomes a whole number if one is expected."""
     known = [*OF_STAGE, REMOVE] if where else [*SCALARS, *SINGLE, *NAMED]
     for key, value in tree.items():
         at = f"{where}{key}"

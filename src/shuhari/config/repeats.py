@@ -8,9 +8,9 @@ from shuhari.config.overlay import RecipeError, Tree, format_path
 
 
 def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
-    """(name, the name of its overlay) of the stages as they run: one with `repeat = n` n times; those in a row that
-    have one `block` in turn, n times. From the second time on a stage is called `<name> 2` and so on. RecipeError
-    where the stages of a block do not agree on `repeat`, or where two stages would have one name."""
+    """Yield (name, the name of its overlay) of the stages as they run: one with `repeat = n` n times; consecutive ones
+    with the same `block` in turn, n times. From the second time on a stage is called `<name> 2` and so on. RecipeError
+    if the stages of a block do not agree on `repeat`, or if two stages would have one name."""
     blocks: list[list[tuple[str, Tree]]] = []
     for name, over in stages.items():
         follows = blocks and over.get("block") and blocks[-1][0][1].get("block") == over["block"]
@@ -31,6 +31,6 @@ def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
 
 
 def is_left(stages: Mapping[str, Tree], index: int) -> bool:
-    """Whether another stage follows that at `index`, of those that run, and no repetition of it is among them."""
+    """Whether other stages run after the one at `index`, and no repetition of it is among them."""
     own, *later = [of for _, of in expand_repeats(stages or {"": {}})][index:]
     return bool(later) and own not in later

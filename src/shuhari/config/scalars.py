@@ -1,4 +1,4 @@
-"""The keys of a recipe and of a stage that are no tables, and what each asks for. No torch."""
+"""The keys of a recipe and of a stage that are no tables, and their types. No torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ KINDS: dict[str, Any] = {
 
 
 def read_scalar(key: str, value: Any, at: str) -> Any:
-    """A value as its key asks for it, 1e6 as a whole number where one is. RecipeError at the place `at`."""
+    """Return a value in the type of its key; a float such as 1e6 becomes a whole number if one is expected. RecipeError
+    at the place `at`."""
     hint = KINDS[key]
     kinds, expected = {str: (str, "a text"), int: (int, "a whole number"), float: (int | float, "a number")}[bare(hint)]
     value = int(value) if kinds is int and isinstance(value, float) and value.is_integer() else value

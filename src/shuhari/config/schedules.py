@@ -1,6 +1,7 @@
-"""Schedules in steps that do not fit the budget of their stage: what a shorter or a longer run makes of them.
+"""Schedules in steps that do not fit the budget of their stage: the effect of making a run shorter or longer.
 
-Left out: those over shares of a stage, which follow its budget, and those of sampling, which count decisions. No torch.
+Left out: schedules over shares of a stage, which follow its budget, and those of sampling, which count decisions. No
+torch.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from shuhari.config.recipe import Recipe
 
 
 def list_misfits(recipe: Recipe) -> list[str]:
-    """A line for each schedule of a stage with a budget of steps that is still climbing (`warm`) at half of it, that
-    begins or ends behind it, or that leaves a learning rate of 0 for the rest of it."""
+    """Return a line for each schedule, in a stage with a budget of steps, that still climbs (`warm`) at half of the
+    budget, begins or ends after it, or leaves a learning rate of 0 for the rest."""
     out: dict[str, None] = {}
     for stage in recipe.stages:
         for path, table in walk_schedules(stage) if "steps" in stage else ():
@@ -25,7 +26,7 @@ def list_misfits(recipe: Recipe) -> list[str]:
 
 
 def walk_schedules(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """(place, table) of the schedules that count steps."""
+    """Yield (place, table) of the schedules that count steps."""
     for key, value in tree.items() if isinstance(tree, Mapping) else ():
         if key in ("sampling", "claim"):
             continue

@@ -2,7 +2,7 @@
 
 A field may be a plain value, a schedule (`Ramp`), a `Sampling`, another plain dataclass, a component of a port
 (`Buffer`, `Objective`, ...), or a tuple or mapping of those. A plain dataclass whose only required field is a
-component (`Term`, `Member`) is written flat: the component's settings stand beside its own. What a recipe says is never
+component (`Term`, `Member`) is written flat: the component's settings are beside its own. The text of a recipe is never
 evaluated; `use` may name user code by dotted path or `file.py:Class`, which is imported.
 """
 
@@ -58,11 +58,12 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
 
 
 class Settings:
-    """Makes components and remembers, by dotted key, the defaults that a recipe left standing.
+    """A maker of components, which records, by dotted key, the defaults that a recipe did not set.
 
-    `shared` keeps what was made, by place and settings: a later stage that says the same gets the same object.
-    `given`: kind -> plain values that fill fields of all its components, where the class has them and the table not.
-    `in_steps`: whether the stage's budget is, which schedules may lean on. `whole`: for a run, with all of their port.
+    `shared` keeps the components made, by place and settings: a later stage with the same settings gets the same
+    object. `given`: kind -> plain values for fields of all its components that the class has and the table does not
+    set. `in_steps`: whether the stage's budget is in steps, which schedules may need. `whole`: for a run, so that each
+    component must have all of its port.
     """
 
     def __init__(
@@ -88,8 +89,8 @@ class Settings:
         given: Table = EMPTY,
         places: Names = EMPTY,
     ) -> Any:
-        """The component of a table; `use` picks the class (`default` where it is missing). `given` plain values fill
-        fields that the class has and the table has not; `places`: field -> the dotted key that errors name for it.
+        """Make the component of a table; `use` picks the class (`default` if it is missing). `given`: plain values for
+        fields that the class has and the table does not set; `places`: field -> the dotted key that errors name for it.
         A task is chosen by `name` instead. Raises RecipeError."""
         chosen = "name" if kind == "task" else "use"
         table = {chosen: table} if isinstance(table, str) else table
@@ -109,7 +110,7 @@ class Settings:
         return self._make_once(kind, cls, rest, where, f"{kind} {name!r}", given, places)
 
     def make_task(self, table: Mapping[str, Any], where: str = "task") -> Any:
-        """The task of a table; what follows the first slash of `name` is the task's `path`."""
+        """Make the task of a table; what follows the first slash of `name` is the task's `path`."""
         name = table.get("name")
         if not isinstance(name, str):
             raise RecipeError(f"{where}.name", f"{name!r}: expected a task's name; {_list_names('task')}")
@@ -163,7 +164,7 @@ class Settings:
     # ---------------------------------------------------------------- dataclasses
 
     def make(self, cls: Any, table: Table, where: str, what: str, given: Table = EMPTY, places: Names = EMPTY) -> Any:
-        """`cls` with the settings of a table; RecipeError with the key of what is unknown, wrong or missing."""
+        """Make `cls` with the settings of a table; RecipeError with the key of what is unknown, wrong or missing."""
         if not is_dataclass(cls) or not isinstance(cls, type):
             raise RecipeError(where, f"{what} {_PLAIN_CLASS}")
         if not isinstance(table, Mapping):
@@ -193,14 +194,14 @@ class Settings:
             raise RecipeError(where, str(why)) from error
 
     def check(self, hint: Any, raw: Any, where: str) -> Any:
-        """What a setting is as `hint` has it; RecipeError where it is not within the bounds of that."""
+        """Convert a setting to the type of `hint`; RecipeError if it is not within its bounds."""
         value = self.convert(bounds.bare(hint), raw, where)
         if message := bounds.wrong(hint, value):
             raise RecipeError(where, f"{raw!r}: {message}")
         return value
 
     def _make_plain(self, cls: type, table: Mapping[str, Any], where: str, given: Mapping[str, Any] = EMPTY) -> Any:
-        """A dataclass that is no component of its own; flat where all it requires is one."""
+        """Make a dataclass that is not itself a component; its table is flat if it requires only one component."""
         own, hints = {f.name: f for f in fields(cls) if f.init}, bounds.hints(cls, bare=True)
         flat = _find_flat(own, hints)
         if flat and flat not in table:
@@ -219,7 +220,7 @@ class Settings:
     # ---------------------------------------------------------------- values
 
     def convert(self, hint: Any, raw: Any, where: str, per: str = "step") -> Any:
-        """A raw TOML value as the annotation asks for it."""
+        """Convert a raw TOML value to the type of the annotation."""
         choices = [h for h in _list_choices(hint) if h is not type(None)]
         if raw in NOTHING and len(choices) < len(_list_choices(hint)) and not any(map(_is_text, choices)):
             return None
@@ -247,7 +248,8 @@ class Settings:
         return read_plain([h for h in choices if h is not Ramp], raw, where)
 
     def _convert_named(self, hint: Any, raw: Any, where: str, name: str, beside: Collection[str]) -> Any:
-        """An entry of a table of named things; one that lacks what it needs may be another's name misspelt."""
+        """Convert an entry of a table of named things; one that lacks a required setting may be a misspelt name of
+        another."""
         if hint in KINDS:
             return self.make_component(KINDS[hint], raw, where, name)
         if not isinstance(raw, Mapping):
@@ -265,7 +267,8 @@ class Settings:
 
 
 def look_up(kind: str, name: str, where: str) -> type:
-    """The class that `use = name` means; RecipeError with the nearest name, or why user code cannot be imported."""
+    """Return the class that `use = name` means; RecipeError with the nearest name, or why user code cannot be
+    imported."""
     try:
         return registry.find(kind, name)
     except LookupError as error:
@@ -277,7 +280,8 @@ def look_up(kind: str, name: str, where: str) -> type:
 
 
 def _check_source(task: Any, where: str) -> None:
-    """What hands out the problems that are trained on is a Source; which problems there are is dearer to know."""
+    """Raise RecipeError if the training problems of a task are not a Source; the problems are not read, as that is
+    costly."""
     source = task.problems("train")
     if lack := explain_misfit("source", source):
         given = f"{type(task).__name__}.problems('train') gave {with_article(type(source).__name__)}, which {lack}"
@@ -285,7 +289,7 @@ def _check_source(task: Any, where: str) -> None:
 
 
 def _find_flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:
-    """The one setting that is required, where it is a component: its settings stand beside the others."""
+    """Return the only required setting, if it is a component: its settings are beside the others."""
     required = _list_required(own)
     return required[0] if len(required) == 1 and hints[required[0]] in KINDS else None
 
@@ -299,7 +303,7 @@ def _list_choices(hint: Any) -> tuple[Any, ...]:
 
 
 def _is_text(hint: Any) -> bool:
-    """Whether a word is a value of an annotation, so that it cannot stand for none."""
+    """Whether a word can be a value of an annotation, so that it cannot mean "none"."""
     return hint is str or typing.get_origin(hint) is typing.Literal
 
 
@@ -308,7 +312,7 @@ def _is_structured(hint: Any) -> bool:
 
 
 def _suggest(what: str, key: str, own: Collection[str]) -> str:
-    """What to write in the place of a setting that there is not: also where other libraries call another one so."""
+    """Return what to write instead of an unknown setting, also if it is another library's name for one."""
     if (what, key) in RENAMED:
         return f"it is called {RENAMED[what, key]!r} now"
     near, meant = nearest(key, own), find_meanings((key,))

@@ -1,4 +1,4 @@
-"""Numbers of a recipe's table made smaller, for a test or for a rehearsal."""
+"""Caps on the numbers of a recipe's table, for a test or for a rehearsal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def cap(table: Any, place: Sequence[str], most: int) -> None:
-    """Make a number (or each of a list) at a place of a table no more than `most`, in place; * stands for every key."""
+    """Cap a number (or each of a list) at a place of a table at `most`, in place; * stands for every key."""
     key, *rest = place
     for name in [key] if key != "*" else list(table):
         if not isinstance(table, Mapping) or name not in table:
@@ -22,8 +22,8 @@ def cap(table: Any, place: Sequence[str], most: int) -> None:
 
 
 def cap_buffer(table: dict[str, Any], *, lanes: bool, size: int = 4) -> None:
-    """Make a buffer's table one of a few rows, in place: few draws of `size`, four times that where lanes of
-    environments fill it."""
+    """Shrink a buffer's table to a few rows, in place: few draws of `size`, four times that if lanes of environments
+    fill it."""
     for inner in table.get("buffers", {}).values():
         if isinstance(inner, dict):
             cap_buffer(inner, lanes=lanes, size=size)

@@ -1,4 +1,4 @@
-"""One stage of a run as its components: what `build` makes of a recipe, and the loop takes."""
+"""One stage of a run as its components: the result of `build`, and the input of the loop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a reci
 class Checkpointing:
     """What is kept of a run: checkpoints, and the groups of samples that are stored for reading.
 
-    Kept are the last `keep` checkpoints, the best, and the end of each stage that another one follows (of a stage that
-    is repeated, of its last time)."""
+    The last `keep` checkpoints are kept, the best, and the end of each stage that another one follows (for a repeated
+    stage, of its last time)."""
 
     every: Count = 0
     """Number of steps between two checkpoints; 0 writes one whenever that costs at most a twentieth of the time."""
@@ -41,7 +41,9 @@ class Checkpointing:
 
 @dataclass(frozen=True, eq=False)
 class Role:
-    """`model`: to be built (None: like the role it copies); `init`: the role whose weights it starts with; `same_as`:
+    """A role of a stage: its model and its first weights.
+
+    `model`: to be built (None: like the role it copies); `init`: the role whose weights it starts with; `same_as`:
     the role whose model, weights and all, plays this one too; `source`: another role, or a run (`RUN`, `RUN@step`,
     either with `:role`; else the role of the same name) whose weights it has; `frozen`: no gradient moves them."""
 
@@ -53,28 +55,29 @@ class Role:
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The roles that it hangs on: those that it starts with, and of which its model is made."""
+        """The roles that it depends on: the one whose weights or model it takes, and those that its model is made
+        of."""
         return (*(r for r in (self.same_as or self.init,) if r), *list_roles(self.model))
 
 
 def walk_learners(learners: Mapping[str, Learner]) -> Iterator[tuple[tuple[str, ...], Learner]]:
-    """(place in the recipe, learner): `main` stands at the top, the others below `learner`."""
+    """Yield (place in the recipe, learner): `main` is at the top, the others below `learner`."""
     for name, learner in learners.items():
         yield () if name == "main" else ("learner", name), learner
 
 
 def list_roles(model: Any) -> tuple[str, ...]:
-    """The roles of which a model is made (`Model.roles`); of most, none."""
+    """Return the roles that a model is made of (`Model.roles`); for most, none."""
     return tuple(ability(model, "roles"))
 
 
 @dataclass(frozen=True, eq=False)
 class Components:
     """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
-    for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `stop`: when it ends
-    before its budget is spent; `defaults`: dotted key -> value that the recipe left standing; `imitates`: what it shows
-    as demonstrations, in words; `laid`: the methods that were laid over it, and what each needs; `distributed`: how the
-    work of the run is spread."""
+    for no limit; `weights`: reward name -> weight; `evaluation_rollout`: the rollout of evaluation; `stop`: when it
+    ends before its budget is spent; `defaults`: dotted key -> value that the recipe did not set; `imitates`: what it
+    shows as demonstrations, in words; `laid`: the methods that were laid over it, and what each needs; `distributed`:
+    how the work of the run is distributed."""
 
     name: str
     budget: Mapping[str, float]
@@ -102,11 +105,11 @@ class Components:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the report of each of its steps says beside the stored numbers."""
+        """Texts in the report of each of its steps, beside the stored numbers."""
         return {"imitates": self.imitates} if self.imitates else {}
 
     def list_rollouts(self) -> dict[str, tuple[Any, Task]]:
-        """name -> (rollout, the task that it plays), of training and of each way to evaluate."""
+        """Return name -> (rollout, the task that it plays), of training and of each way to evaluate."""
         tested = self.evaluate
         task, more = (tested.task or self.task, tested.more) if tested else (self.task, EMPTY)
         ways = {"": self.evaluation_rollout, **{f"/{name}": way.rollout for name, way in more.items()}}
@@ -114,7 +117,7 @@ class Components:
         return {self.name: (self.rollout, self.task), **found}
 
     def list_memories(self) -> dict[str, Any]:
-        """place -> component, for what walks over all that remembers or listens."""
+        """Return place -> component, to walk over all that have memory or hear events."""
         out: dict[str, Any] = {n: getattr(self, n) for n in ("task", "engine", "curriculum", "rollout")}
         out["models"] = {r: role.model for r, role in self.models.items() if role.model is not None}
         out |= {n: dict(getattr(self, n)) for n in ("rewards", "collect", "learners", "follows")}

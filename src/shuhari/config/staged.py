@@ -1,9 +1,9 @@
-"""What a file says of stages: `[[stage]]` is a new one, `[stage.<name>]` changes one of those below. Plain tables.
+"""The stages of a file: `[[stage]]` is a new one, `[stage.<name>]` changes one of those below. Plain tables.
 
 A file that changes some and brings others, which TOML cannot write in both ways, has `new = true` in each
-`[stage.<name>]` that is new. Where nothing below has stages, every table is a new one.
+`[stage.<name>]` that is new. If nothing below has stages, every table is a new one.
 
-Left out: how one stage's table lies over another (`overlay`), and over the sections of a recipe (`laid`).
+Left out: how one stage's table is laid over another (`overlay`), and over the sections of a recipe (`laid`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ HOW = "a new stage is written [[stage]], or says new = true in a file that chang
 
 
 def name_stages(stages: Any, recipe: str, there: Collection[str] = (), known: Collection[str] = ()) -> Tree:
-    """name -> table of what `recipe` says under `stage`; a [[stage]] without a name has the next free number. `there`:
-    the stages below; `known`: further names that are no new ones. RecipeError if they are no stages, for a new one
-    whose name there is, and for a change of one that there is not (if `there` or `known` has any)."""
+    """Return name -> table of the stages in `recipe`; a [[stage]] without a name has the next free number. `there`: the
+    stages below; `known`: further names that are no new ones. RecipeError if they are no stages, for a new one whose
+    name exists, and for a change of one that does not (if `there` or `known` has any)."""
     out: Tree = {}
     for name, stage in _list_tables(stages, there):
         if not isinstance(stage, dict):
@@ -40,8 +40,8 @@ def name_stages(stages: Any, recipe: str, there: Collection[str] = (), known: Co
 
 
 def read_stages(own: Mapping[str, Any], recipe: str, below: Mapping[str, Any]) -> tuple[Tree, dict[str, str]]:
-    """(name -> table, name -> before which other it is to stand) of what the table `own` of a recipe says of stages;
-    `below`: those of the one that it extends. RecipeError."""
+    """Return (name -> table, name -> before which other it belongs) of the stages in the table `own` of a recipe;
+    `below`: the stages of the recipe that it extends. RecipeError."""
     gone = list_removed(own)
     taken = [path[1] for path in gone if path[0] == "stage" and len(path) == 2]
     there = [] if ("stage",) in gone else [name for name in below if name not in taken]
@@ -58,8 +58,8 @@ def read_stages(own: Mapping[str, Any], recipe: str, below: Mapping[str, Any]) -
 
 
 def name_all(method: str, chain: Sequence[Mapping[str, Any]]) -> list[Tree]:
-    """The tables of a method and of those that it extends, youngest first, with the stages that they bring by name, in
-    the place of what TOML has. RecipeError for a change of a stage that none of the older ones brings."""
+    """Return the tables of a method and of those that it extends, youngest first, with their stages by name instead of
+    as TOML has them. RecipeError for a change of a stage that none of the older ones brings."""
     out, there = list[Tree](), list[str]()
     for one in reversed(chain):
         said = one.get("stage", {})
@@ -75,7 +75,7 @@ def name_all(method: str, chain: Sequence[Mapping[str, Any]]) -> list[Tree]:
 
 
 def _list_tables(stages: Any, there: Collection[str]) -> list[tuple[str, Any]]:
-    """(name, table) in the order of the file."""
+    """Return (name, table) in the order of the file."""
     if isinstance(stages, dict):
         return list(stages.items())
     tables = stages if isinstance(stages, list) else [stages]

@@ -1,6 +1,6 @@
-"""What is told of a setting that is to be removed and stands at its default: there is nothing to take out.
+"""The error for removing a setting that has its default value: there is nothing to remove.
 
-To know defaults the components are made, and torch is loaded: this is asked once something is wrong.
+To know defaults the components are made, and torch is loaded: this is used only once something is wrong.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from shuhari.config.overlay import USE, RecipeError, look_up, split_path
 
 
 def tell_standing(error: RecipeError, find_stages: Callable[[], Iterable[Mapping[str, Any]]]) -> RecipeError:
-    """The error of a key that cannot be removed, or, if it is a setting at its default in one of the stages (whole
-    tables, before the removal), one that says so."""
+    """Return the error of a key that cannot be removed, or a clearer one if the key is a setting at its default in one
+    of the stages (whole tables, before the removal)."""
     from shuhari.config.build import build_stage
 
     try:

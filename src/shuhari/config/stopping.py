@@ -3,8 +3,8 @@
     metric op number            `evaluate/greedy >= 200`; op: >=, <=, > or <
     metric not better for n     n readings in a row, none above the best before; `not lower for n`: none below the least
 
-It is read by these two patterns and by nothing else. A reading is a step that reports the metric: an evaluation, of
-`evaluate/..`. Left out: several conditions at once.
+It is parsed by these two patterns and by nothing else. A reading is a step that reports the metric: for `evaluate/..`,
+an evaluation. Left out: several conditions at once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PLAYED = "evaluate/"
 
 @dataclass(frozen=True)
 class StopWhen:
-    """A condition. `metric`: the number that it reads; `op` and `number`: its limit; or, of `better` and `lower`, after
-    how many readings without a better one."""
+    """A condition on a metric. `metric`: the number that it reads; `op` and `number`: its limit; or, for `better` and
+    `lower`, after how many readings without a better one."""
 
     text: str
     metric: str
@@ -35,8 +35,8 @@ class StopWhen:
     number: float
 
     def ask(self, report: Mapping[str, Any], seen: dict[str, Any]) -> str:
-        """Why the stage ends with this report; "" where it goes on. `seen`: what earlier reports were, kept between
-        calls: `best` and how many readings `since`. A number that is not known says nothing."""
+        """Return why the stage ends with this report; "" if it continues. `seen`: a record of earlier reports, kept
+        between calls: `best` and how many readings `since`. A report without the number, or with NaN, is ignored."""
         value = report.get(self.metric)
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             return ""
@@ -53,13 +53,13 @@ class StopWhen:
         return f"{best} ({self.text})" if seen["since"] >= self.number else ""
 
     def explain_missing(self, known: Iterable[str]) -> str:
-        """What to say where no report so far has the metric, and these are the numbers that there are."""
+        """Return a message if no report so far has the metric, and these are the known numbers."""
         return f"no metric {self.metric!r} is reported; {nearest(self.metric, known)}"
 
 
 def read_stop(text: object, evaluate: Mapping[str, Any] = EMPTY) -> StopWhen | None:
-    """The condition of a stage; None of "". `evaluate`: the table of its evaluation. RecipeError for another form, and
-    for a held-out number that is measured at the ends alone."""
+    """Return the condition of a stage; None for "". `evaluate`: the table of its evaluation. RecipeError for another
+    form, and for a held-out number that is measured only at the beginning and the end."""
     if not isinstance(text, str):
         raise RecipeError("stop_when", f"{text!r}: expected {FORMS}")
     if not text.strip():

@@ -1,7 +1,7 @@
-"""Plain values of a recipe as annotations ask for them: numbers, truth values, texts, tuples and tables of those, and
+"""Plain values of a recipe, converted by annotation: numbers, truth values, texts, tuples and tables of those, and
 schedules.
 
-What is read is checked strictly and never evaluated. Left out: components and their tables (`settings`).
+Values are checked strictly and never evaluated. Left out: components and their tables (`settings`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RAMP = {"from": "start", "per": ""} | {k: k for k in ("to", "over", "after", "wa
 
 
 def read_ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: bool = True) -> Ramp:
-    """`{from, to, over, after, warm, shape, period}`, or `{from, steps, warm, period}`, as a schedule over a stage,
-    whose budget is `in_steps`; with `per = "decision"` over the decisions of a sample, which is what a sampling
+    """Return `{from, to, over, after, warm, shape, period}`, or `{from, steps, warm, period}`, as a schedule over a
+    stage, whose budget is `in_steps`; with `per = "decision"` over the decisions of a sample, which a sampling
     temperature counts."""
     for key in table:
         if key not in RAMP:
@@ -52,7 +52,8 @@ def read_ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_ste
 
 
 def read_plain(choices: list[Any], raw: Any, where: str) -> Any:
-    """A number, truth value, text, tuple or mapping of those, checked strictly: "8" is no number, 8.5 no integer."""
+    """Return a number, truth value, text, tuple or mapping of those, checked strictly: "8" is no number, 8.5 no
+    integer."""
     if isinstance(raw, float) and isnan(raw):
         raise RecipeError(where, "nan: expected a finite number")
     if int in choices and float not in choices and isinstance(raw, float) and raw.is_integer():
@@ -73,7 +74,7 @@ def _make_adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _describe_hint(hint: Any) -> str:
-    """What an annotation asks for, in words."""
+    """Return the type of an annotation, in words."""
     names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     origin = typing.get_origin(hint)
     if origin is Mapping:
@@ -94,5 +95,5 @@ def _describe_expected(choices: list[Any], error: ValidationError, raw: Any) -> 
 
 
 def join_key(where: str, key: str) -> str:
-    """The dotted key of an entry of the table at `where`."""
+    """Return the dotted key of an entry of the table at `where`."""
     return f"{where}.{format_path((key,))}" if where else format_path((key,))

@@ -1,5 +1,5 @@
-"""What other libraries (TRL, Stable-Baselines3, verl, OpenRLHF) call a setting: for the error of an unknown key, and
-for the tables of the guides. Those that nest their settings are known by the last parts of a name (`model.path`)."""
+"""Names of settings in other libraries (TRL, Stable-Baselines3, verl, OpenRLHF): for the error of an unknown key, and
+for the tables of the guides. Nested settings are known by the last parts of their names (`model.path`)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ _HINTS = MappingProxyType({
 
 
 def find_meanings(path: Iterable[str]) -> tuple[str, ...]:
-    """The keys here of what others call so: by all of a dotted name, or as many of its last parts as are known."""
+    """Return our keys for another library's name: by all of a dotted name, or as many of its last parts as are
+    known."""
     parts = tuple(path)
     ends = (".".join(parts[i:]) for i in range(len(parts)))
     return next(
@@ -132,8 +133,8 @@ def find_meanings(path: Iterable[str]) -> tuple[str, ...]:
 
 
 def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> str:
-    """What a key that no recipe has may mean: the settings of this recipe that others call so, as it names its parts,
-    or the nearest known one. Of a table, what its entries may mean."""
+    """Return what an unknown key may mean: the settings of this recipe that others call so, by its part names, or the
+    nearest known key. For a table, what its entries may mean."""
     if key in _HINTS and not isinstance(tree.get(key), Mapping):
         return f"here: {_HINTS[key]}"
     inner, near = tree.get(key), nearest(key, known)
@@ -150,7 +151,7 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
 
 
 def _localise(meanings: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
-    """The settings meant as a recipe names its parts; where it has none of them, the usual names."""
+    """Return the intended settings by the part names of a recipe; if it has none of them, the usual names."""
     paths = [split_path(m) for m in meanings if "<" not in m]
     leaves = [
         p

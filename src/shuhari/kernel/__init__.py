@@ -1,1 +1,1 @@
-"""What the data are made of, and how components are named: no component, no configuration."""
+"""Data structures and the registry of components; no component, no configuration."""

@@ -1,7 +1,7 @@
-"""What a component may have and need not: the abilities that are asked by name, and what stands where one is missing.
+"""Optional members of components, looked up by name, and their defaults.
 
-A component inherits nothing, so it cannot inherit a default either: `ability` gives it. Nothing else in the library
-looks whether an attribute is there. Its types are the small protocols beside each port (`shuhari.ports`).
+A component inherits nothing, so it cannot inherit a default either: `ability` returns it. Nothing else in the library
+checks whether an attribute exists. The types are the small protocols beside each port (`shuhari.ports`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from shuhari.data import EMPTY, nearest
 
 
 def do_nothing(*_: Any, **__: Any) -> None:
-    """What is asked of a component that has no answer to it."""
+    """Do nothing: the default of a method that a component lacks."""
 
 
 def give_none(*_: Any, **__: Any) -> tuple[()]:
-    """None of what is asked for: no batches, no numbers."""
+    """Return an empty tuple: no batches, no numbers."""
     return ()
 
 
@@ -164,7 +164,7 @@ RENAMED: Mapping[tuple[str, str], str] = MappingProxyType({  # (kind, name as it
 
 
 def explain_misfit(kind: str, component: Any) -> str:
-    """Say why a component does not fit the port of `kind`; "" where it does."""
+    """Return why a component does not fit the port of `kind`; "" if it does."""
     for (of, old), new in RENAMED.items():
         if of == kind and hasattr(component, old):
             return f"has {old!r}: it is called {new!r} now"
@@ -188,13 +188,13 @@ def explain_misfit(kind: str, component: Any) -> str:
 
 
 def find_missing(component: Any, *names: str) -> list[str]:
-    """Those of the attributes `names` that the component does not have, for an error message."""
+    """Return the attributes among `names` that the component lacks, for an error message."""
     return [name for name in names if not hasattr(component, name)]
 
 
 def ability(component: Any, name: str) -> Any:
-    """What `component` has under the optional `name`, or what stands for it. KeyError for a name that is not optional,
-    with the nearest one that is. Above `ports` it is asked by `shuhari.ports.ability`, which knows the types."""
+    """Return the optional member `name` of `component`, or its default. KeyError for a name that is not optional, with
+    the nearest one that is. Above `ports`, use `shuhari.ports.ability`, which has the types."""
     if name not in OPTIONAL:
         raise KeyError(f"{name!r} is not among the optional abilities of a component; {nearest(name, OPTIONAL)}")
     return getattr(component, name, OPTIONAL[name])

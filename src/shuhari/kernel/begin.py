@@ -1,9 +1,9 @@
-"""How a process of our own begins: with no folder to import from but Python's own, until it is told where its parent
-looks. Left out: what is said afterwards.
+"""Starting a process of our own: it imports only from Python's own folders until its parent sends where else to look.
+Left out: the later messages.
 
-`python -P begin.py LINK MODULE ...` runs a module of this library. What is in the current folder is not run there: not
-as Python starts, and not in the place of what the library imports. Where LINK is the number of a pipe and no `-`, the
-parent's first message on it says which folders it imports from; they come behind all others.
+`python -P begin.py LINK MODULE ...` runs a module of this library. Nothing in the current folder is run: not as Python
+starts, and not in the place of what the library imports. If LINK is the number of a pipe and not `-`, the parent's
+first message on it lists the folders that it imports from; they are appended behind all others.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ SAFE = "PYTHONSAFEPATH"
 
 
 def build_command(module: str, *words: str, link: int | None = None) -> list[str]:
-    """The command that runs a module of ours in a process of its own; the number of its end of `link` is its first
+    """Return the command that runs a module of ours in its own process; the number of its end of `link` is its first
     argument, before `words`."""
     return [sys.executable, "-P", __file__, "-" if link is None else str(link), module, *words]
 
 
 def list_places() -> dict[str, Any]:
-    """Where this process finds modules, as plain data for `look_there`."""
+    """Return the folders in which this process finds modules, as plain data for `look_there`."""
     from shuhari.kernel import registry
 
     return {"path": [os.path.abspath(p) for p in sys.path], "beside": registry.list_beside()}
 
 
 def send_places(link: Connection) -> None:
-    """Say first on the link to a process of `build_command` where this one finds modules."""
+    """Send, as the first message on the link to a process of `build_command`, where this one finds modules."""
     with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: noticed when its answer is missed
         link.send_bytes(json.dumps(list_places()).encode())
 
 
 @contextmanager
 def keep_out() -> Iterator[None]:
-    """While inside, any Python that is begun leaves the current folder out of the places where it finds modules, as
-    `multiprocessing` does not by itself."""
+    """Make any Python that is started inside leave the current folder out of its import path, which `multiprocessing`
+    does not do by itself."""
     before = os.environ.get(SAFE)
     os.environ[SAFE] = "1"
     try:
@@ -64,7 +64,7 @@ def look_there(places: Mapping[str, Any]) -> None:
 
 
 def _import_ours() -> None:
-    """Import this library and no other of its name, which may lie where the parent alone looks."""
+    """Import this library and no other of its name, which may lie where only the parent looks."""
     home = str(Path(__file__).parents[2])
     sys.path.insert(0, home)
     import shuhari

@@ -1,16 +1,16 @@
-"""Columns that need no storing: what they are where nobody said otherwise; and what the names of columns say.
+"""Columns that need no storing, with their default values; and the meaning of column names.
 
-`reward/<name>`: what a grader gave; `reward` is their weighted sum, which is trained. `weight/<stream>`: which rows,
-and how much, a term of that stream learns from. `context/<key>`: a part of an observation that is a mapping.
-`view/<role>`: what that role saw in the place of the context. `info/<name>`: of recorded answers, the number of that
-name in their problem's `info`. `<role>/<name>`: what a model says (`Need.key`), and
-`live/<role>/<name>` the same with a gradient. `length` and `step` are there where actions are text: its tokens are
-counted and found there. `resumes`: rows that a lane's last fragment left open. A leading underscore is of the library
-alone, and travels with rows only while they are learnt from: `_row`, the row's place in the optimiser batch, on which
-its noise hangs; `_used`, its place in the batch that was drawn; `_w/<term>`, the reduction's weights of a term.
+`reward/<name>`: the grades of a grader; `reward` is their weighted sum, which is trained. `weight/<stream>`: which rows
+a term of that stream learns from, and how much. `context/<key>`: a part of an observation that is a mapping.
+`view/<role>`: what that role saw in place of the context. `info/<name>`: for recorded answers, the number of that name
+in their problem's `info`. `<role>/<name>`: an output of a model (`Need.key`), and `live/<role>/<name>` the same with a
+gradient. `length` and `step` exist if actions are text: its tokens are counted and found there. `resumes`: rows that a
+lane's last fragment left open. A leading underscore is internal, and present only during an update: `_row`, the row's
+place in the optimiser batch, which determines its noise; `_used`, its place in the batch that was drawn; `_w/<term>`,
+the reduction's weights of a term.
 
-`version` is that of the weights that decided, -1 where nobody we know did (a demonstration, a forced beginning), whose
-`logp` is then NaN. Of row indices (`parent`, `child`) -1 is none.
+`version` is that of the weights that decided, -1 if the policy is unknown (a demonstration, a forced beginning); `logp`
+is then NaN. In row indices (`parent`, `child`), -1 is none.
 
 Axes: `B` rows of a view; `parent` and `child` index the whole.
 """
@@ -27,7 +27,7 @@ POLICY = 983_591_449_236_985_455  # `data.code("policy")`; wire data lie above c
 
 
 class Rows(Protocol):
-    """What is read of a batch here."""
+    """The part of a batch's interface that is read here."""
 
     @property
     def whole(self) -> Mapping[str, Tensor]: ...
@@ -48,15 +48,16 @@ BRANCH = -2  # a child column's mark of several successors
 
 
 def missing_value(name: str, dtype: torch.dtype) -> float:
-    """What a row holds in a column that it came without: NaN (integers -1, False), but no weight and temperature 1."""
+    """Return the value of a row in a column that it came without: NaN (integers -1, False), but weight 0 and
+    temperature 1."""
     if name.startswith("weight/") or dtype == torch.bool:
         return 0
     return 1 if name == "temperature" else torch.nan if dtype.is_floating_point else -1
 
 
 def is_of_rows(name: str, batch: Rows) -> bool:
-    """Whether a column is of whole rows although its second axis may be as long as the row: what was seen, and an
-    action of numbers, or of several choices made at once. Tokens, and choices one after another, are one a position."""
+    """Whether a column is of whole rows although its second axis may be as long as the row: an observation, an action
+    of numbers, or several choices made at once. Tokens, and choices one after another, are one a position."""
     if name == "action":
         return "length" not in batch and (batch.width == 1 or batch[name].is_floating_point())
     return name == "context" or name.startswith(("context/", "view/"))

@@ -1,4 +1,4 @@
-"""The sentence under a setting: a text below a field of a dataclass says what the field means.
+"""The sentence under a setting: a text below a field of a dataclass that describes the field.
 
     rate: Share = 0.5
     \"\"\"The share of prompts that get a hint; 0 turns hints off.\"\"\"
@@ -21,8 +21,8 @@ from typing import Any
 
 @cache
 def read_field_docs(cls: Any) -> Mapping[str, str]:
-    """name -> sentence of the fields of a dataclass, those of its bases too, each on one line. Empty if the source of
-    the class cannot be read."""
+    """Return name -> sentence of the fields of a dataclass, inherited ones included, each on one line. Empty if the
+    source of the class cannot be read."""
     out: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if is_dataclass(base):
@@ -45,5 +45,5 @@ def _read(cls: Any) -> dict[str, str]:
 
 
 def is_text(node: ast.AST) -> bool:
-    """Whether a statement is a text and nothing else, as docstrings are."""
+    """Whether a statement is only a text, as docstrings are."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,4 +1,4 @@
-"""Names that components had in an earlier version, to be named in an error and read in the recipes of runs."""
+"""Former names of components, for error messages and for reading the recipes of older runs."""
 
 from __future__ import annotations
 

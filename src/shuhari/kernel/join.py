@@ -1,4 +1,4 @@
-"""Batches joined: rollouts, replay and demonstrations mix into one.
+"""Joining batches: rollouts, replay and demonstrations mix into one.
 
 Axes: `B` rows, `k` positions of one part, `P` links.
 """
@@ -16,9 +16,10 @@ from shuhari.kernel.columns import DERIVED, missing_value
 
 
 def cat(batches: Sequence[Batch]) -> Batch:
-    """Joined, padded to the widest. A missing weight is 0, a missing temperature 1, any other missing column NaN
-    (numbers), -1 (integers) or False, of links too; a scored column that a part misses is left out, to be scored again.
-    So rollouts, replay and demonstrations mix."""
+    """Join batches, padded to the widest, so that rollouts, replay and demonstrations mix.
+
+    A missing weight is 0, a missing temperature 1, any other missing column NaN (numbers), -1 (integers) or False, in
+    links too; a scored column that a part lacks is left out, to be scored again."""
     batches = [b for b in batches if len(b)] or list(batches[:1])
     if len(batches) == 1:
         return batches[0]
@@ -81,7 +82,7 @@ def cat(batches: Sequence[Batch]) -> Batch:
 
 
 def _join_column(name: str, n: int, old: Tensor | None, m: int, new: Tensor | None) -> Tensor:
-    """[n + m] a column of links, of which the first n or the last m may have come without it."""
+    """Return [n + m] a column of links, which the first n or the last m may lack."""
     like = old if new is None else new
     assert like is not None
     parts = [x if x is not None else _fill(name, k, like, None) for x, k in ((old, n), (new, m))]
@@ -94,7 +95,8 @@ def _fill(name: str, rows: int, like: Tensor, width: int | None) -> Tensor:
 
 
 def _widen(x: Tensor, width: int, name: str) -> Tensor:
-    """[B, k, ...] -> [B, width, ...]: padding is False, -1, or 0, so that it never reaches a statistic."""
+    """Widen [B, k, ...] -> [B, width, ...]: padding is False, -1, or 0 (temperature 1), so that it never reaches a
+    statistic."""
     if x.shape[1] >= width:
         return x
     fill = 0 if x.is_floating_point() or x.dtype == torch.bool or name == "action" else -1
@@ -103,7 +105,7 @@ def _widen(x: Tensor, width: int, name: str) -> Tensor:
 
 
 def _pad_alike(pieces: list[Tensor]) -> list[Tensor]:
-    """Pieces that differ in an axis behind the first (kept ids, alternatives, actions) padded to the largest: -1 in
+    """Pad pieces that differ in an axis behind the first (kept ids, alternatives, actions) to the largest: -1 in
     integers, else 0."""
     shape = [
         max(sizes)

@@ -1,4 +1,4 @@
-"""The kinds of components, where ours of each lie, and what recipes call the loss of the policy gradient."""
+"""The kinds of components, the package of each, and the name of the policy-gradient term in recipes."""
 
 from __future__ import annotations
 

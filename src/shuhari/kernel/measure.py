@@ -1,4 +1,4 @@
-"""What a step's report says: running means, and the plain facts of a collected batch.
+"""Numbers of a step's report: running means, and statistics of a collected batch.
 
 Axes: `B` rows.
 """
@@ -32,7 +32,7 @@ class Meter:
             self.add(f"{prefix}/{name}" if prefix else name, value)
 
     def why(self) -> str:
-        """What keeps a step from its samples."""
+        """Return why a step gets no samples."""
         means = self.means()
         if means.get("rollout/ungraded") == 1:
             silent = [k for k, x in means.items() if k.startswith("reward/") and "@" not in k and k != "reward/mean"]
@@ -45,10 +45,12 @@ class Meter:
 
 
 def summarise_batch(batch: Batch, tasks: Iterable[str] = ()) -> Info:
-    """reward/<name>: the mean outcome of the episodes graded (one that ended in an error is not); rollout/*: shares of
-    episodes, decisions and turns an episode. Of the groups in which several were graded: reward/std, the mean standard
-    deviation of the trained reward within one, and rollout/alike, the share of those that have none, and so teach
-    nothing. Where the batch has problems of several `tasks`, the same again of each, as `<name>@<task>`."""
+    """Return the metrics of a batch. reward/<name>: the mean outcome of the graded episodes (not of one that ended in
+    an error); rollout/*: shares of episodes, decisions and turns an episode.
+
+    Over the groups with several graded episodes: reward/std, the mean standard deviation of the trained reward within
+    one, and rollout/alike, the share of those with none, which teach nothing. If the batch has problems of several
+    `tasks`, the same again for each, as `<name>@<task>`."""
     if not len(batch):
         return {"rollout/episodes": 0.0}
     info = _facts(batch)
@@ -61,8 +63,8 @@ def summarise_batch(batch: Batch, tasks: Iterable[str] = ()) -> Info:
 
 
 def explain_returns(batch: Batch) -> Info:
-    """`<role>/explained_variance` of each role whose values before the update, and the column `return`, the batch has:
-    1 - Var(return - value) / Var(return) over its decisions; 1 is perfect, 0 what one number for all would do."""
+    """Return `<role>/explained_variance` of each role whose values before the update are in the batch, with the column
+    `return`: 1 - Var(return - value) / Var(return) over its decisions; 1 is perfect, 0 as good as a constant."""
     if "return" not in batch:
         return {}
     info: Info = {}
@@ -80,13 +82,14 @@ def explain_returns(batch: Batch) -> Info:
 
 
 def count_decisions(batch: Batch) -> Tensor:
-    """[B] decisions of a row as its environment saw them: one where its positions are steps of denoising (`chain`)."""
+    """Return [B] the decisions of a row as its environment saw them: one if its positions are steps of denoising
+    (`chain`)."""
     made = batch["mask"].sum(1)
     return made.clamp(max=1) if "chain" in batch else made
 
 
 def count_turns(batch: Batch) -> Tensor:
-    """[B] how many calls of a policy the row's decisions come from."""
+    """Return [B] the number of calls of a policy that the row's decisions come from."""
     last = batch["segment"].masked_fill(~batch["mask"], -1).cummax(1).values  # segments count up along a row
     return (last[:, 0] >= 0).long() + (last[:, 1:] > last[:, :-1]).sum(1)
 
@@ -122,7 +125,7 @@ def _facts(batch: Batch) -> Info:
 
 
 def _within_groups(outcome: Tensor, group: Tensor) -> Info:
-    """What the outcomes [E] of episodes differ by within the groups [E] that have several."""
+    """Return statistics of the outcomes [E] of episodes within the groups [E] that have several."""
     _, unit, n = torch.unique(group, return_inverse=True, return_counts=True)
     if not len(n) or int(n.max()) < 2:
         return {}

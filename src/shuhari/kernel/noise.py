@@ -1,6 +1,6 @@
 """Counter-based noise: splitmix64 of (row key, index, position), so that no generator state exists anywhere.
 
-What a row draws depends on its key and the index only: not on its neighbours, the batch size, or what ran before.
+What a row draws depends only on its key and the index: not on its neighbours, the batch size, or what ran before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shuhari.data import Array, code
 
 
 def _u64(x: int) -> Array:
-    """Of no axes: numpy reads it quicker than a scalar."""
+    """Return an array without axes, which numpy reads faster than a scalar."""
     return np.array(x, np.uint64)
 
 
@@ -28,7 +28,8 @@ _SALTS = {"uniform": _u64(0), "normal": _u64(0xD1B54A32D192ED03)}
 
 
 def mix(x: Array) -> Array:
-    """The splitmix64 finaliser, elementwise on uint64 of at least one axis (numpy warns when a scalar overflows)."""
+    """Return the splitmix64 finaliser, elementwise on uint64 of at least one axis (numpy warns when a scalar
+    overflows)."""
     z = x + _GOLDEN
     for shift, factor in _ROUNDS:
         z ^= z >> shift
@@ -38,18 +39,18 @@ def mix(x: Array) -> Array:
 
 
 def keys(seed: int, *name: object, n: int) -> Array:
-    """[n] uint64 keys of the rows 0..n-1 of the stream `name`."""
+    """Return [n] uint64 keys of the rows 0..n-1 of the stream `name`."""
     return mix(np.uint64(code(seed, *name)) + mix(np.arange(n, dtype=np.uint64)))
 
 
 def uniforms(row_keys: Array, index: Array, law: str = "uniform", width: int = 1) -> Array:
-    """[..., width] float64 in (0, 1): what the rows with these uint64 keys have at these indices (the two are broadcast
-    to one shape). `CounterNoise` gives the same numbers."""
+    """Return [..., width] float64 in (0, 1): the draws of the rows with these uint64 keys at these indices (the two are
+    broadcast to one shape). `CounterNoise` gives the same numbers."""
     return _uniforms(row_keys, mix(index.astype(np.uint64) ^ _SALTS[law]), width)
 
 
 def _uniforms(row_keys: Array, places: Array, width: int) -> Array:
-    """As `uniforms`, of mixed indices."""
+    """Return `uniforms` of mixed indices."""
     rows = mix(row_keys ^ places)[..., None]
     bits = mix(rows + _strides(width))
     out: Array = (bits >> _DROPPED).astype(np.float64)
@@ -65,12 +66,13 @@ def _strides(width: int) -> Array:
 
 @lru_cache(64)
 def _places(law: str, first: int, n: int) -> Array:
-    """[n, 1] the indices from `first` on, mixed."""
+    """Return [n, 1] the indices from `first` on, mixed."""
     return mix(np.arange(first, first + n, dtype=np.uint64)[:, None] ^ _SALTS[law])
 
 
 class CounterNoise:
-    """One stream a row. `block` indices are drawn at once and kept, for callers that count up one by one."""
+    """One stream of noise for each row. `block` indices are drawn at once and kept, for callers that count up one by
+    one."""
 
     def __init__(self, row_keys: Sequence[int] | Array, block: int = 1) -> None:
         self.keys = np.asarray(row_keys, np.uint64)
@@ -78,11 +80,11 @@ class CounterNoise:
         self._kept: dict[tuple[str, tuple[int, ...]], tuple[int, Tensor]] = {}
 
     def uniform(self, index: int, *shape: int) -> Tensor:
-        """[rows, *shape] float64 uniforms in (0, 1)."""
+        """Return [rows, *shape] float64 uniforms in (0, 1)."""
         return self._draw("uniform", index, shape)
 
     def normal(self, index: int, *shape: int) -> Tensor:
-        """[rows, *shape] float32 standard normals, by the inverse distribution function."""
+        """Return [rows, *shape] float32 standard normals, by the inverse distribution function."""
         return self._draw("normal", index, shape)
 
     def _draw(self, law: str, index: int, shape: tuple[int, ...]) -> Tensor:

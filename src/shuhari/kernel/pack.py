@@ -22,14 +22,14 @@ CORE = frozenset(
 
 
 def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
-    """Trajectories -> rows. A step joins its parent's row where it is the only child, decides something, and its
-    context begins with the parent's context and action, with role and sampling the same; tokens in between get mask
+    """Pack trajectories into rows. A step joins its parent's row if it is the only child, decides something, and its
+    context begins with the parent's context and action, with the same role and sampling; tokens in between get mask
     False, and `segment` numbers the turns. Row ids count up from `start`.
 
-    Rewards become `reward/<name>` [B, K]: a number falls on the last decision; a name that a trajectory has nowhere is
-    NaN on all its rows (ungraded), else absent is 0. Numbers and [K] arrays of `info` become columns. Of turns that are
-    one row, an array says NaN (integers: -1) where a turn did not give it, 0 between turns; a number, or anything else,
-    is the last turn's that gave it: what must add up over turns belongs in `Trajectory.info`.
+    Rewards become `reward/<name>` [B, K]: a number is put on the last decision; a name that a trajectory has nowhere is
+    NaN on all its rows (ungraded), else absent is 0. Numbers and [K] arrays of `info` become columns. If several turns
+    form one row, an array is NaN (integers: -1) at a turn that lacks it, 0 between turns; a number, or anything else,
+    is taken from the last turn that has it: what must add up over turns belongs in `Trajectory.info`.
     """
     joined = [_join_turns(t.steps) for t in trajectories]
     counts = [len(j) for j in joined]
@@ -86,19 +86,19 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
 
 
 def _temperature(sampling: Sampling, segment: Array, firsts: list[int]) -> Array:
-    """[k] the temperature of each position; a ramp counts the decisions of a call, so it starts anew at each turn, at
-    the `firsts` of a turn that is the rest of a call."""
+    """Return [k] the temperature of each position; a ramp counts the decisions of a call, so it starts anew at each
+    turn, at the `firsts` of a turn that is the rest of a call."""
     n = np.bincount(segment) if len(firsts) > 1 else [len(segment)]
     return np.concatenate([sampling.temperatures(k, first) for k, first in zip(n, firsts, strict=True)])
 
 
 def find_usable(batch: Batch) -> Tensor:
-    """[B] bool: rows of episodes that did not end in an error; the others weigh 0 on every stream."""
+    """Return [B] bool: rows of episodes that did not end in an error; the others weigh 0 on every stream."""
     return batch["status"] != STATUS[Status.ERROR]
 
 
 def pad(rows: Sequence[Array], fill: float, dtype: Any) -> Tensor:
-    """Ragged [B] of [k, ...] -> [B, max k, ...], with one copy and no loop over rows."""
+    """Pad ragged [B] of [k, ...] -> [B, max k, ...], with one copy and no loop over rows."""
     n = np.fromiter(map(len, rows), np.int64, len(rows))
     flat = np.concatenate(rows)
     out = np.full((len(rows), int(n.max()), *flat.shape[1:]), fill, dtype)
@@ -114,8 +114,8 @@ def _count_children(parent: Array) -> Tensor:
 
 
 def _join_turns(steps: Sequence[Step]) -> list[tuple[Step, int, Array, list[int]]]:
-    """(merged step, index of the parent row or -1, segment of each position, `first` of each segment) for each row of
-    one trajectory."""
+    """Return (merged step, index of the parent row or -1, segment of each position, `first` of each segment) for each
+    row of one trajectory."""
     if len(steps) == 1:
         return [(steps[0], -1, constant(len(steps[0].mask), 0, np.int64), [steps[0].first])]
     rows = rows_of(steps)
@@ -133,7 +133,7 @@ def _join_turns(steps: Sequence[Step]) -> list[tuple[Step, int, Array, list[int]
 
 
 def rows_of(steps: Sequence[Step]) -> list[list[int]]:
-    """The steps of a trajectory, by index, that `pack` joins to each of its rows, in the order of the rows."""
+    """Return the steps of a trajectory, by index, that `pack` joins to each of its rows, in the order of the rows."""
     children = np.bincount([s.parent for s in steps if s.parent is not None] or [0], minlength=len(steps))
     rows: list[list[int]] = []
     row_of: list[int] = []
@@ -163,8 +163,8 @@ def _continues_row(step: Step, parent: Step) -> bool:
 
 
 def _merge(turns: list[Step]) -> tuple[Step, Array, list[int]]:
-    """One step out of turns whose contexts grow; what the environment put in between is not a decision. A turn that is
-    the rest of a call that was split goes on in its segment."""
+    """Merge turns whose contexts grow into one step; what the environment put in between is not a decision. A turn that
+    is the rest of a split call continues its segment."""
     if len(turns) == 1:
         return turns[0], np.zeros(len(turns[0].mask), np.int64), [turns[0].first]
     first = turns[0]
@@ -227,7 +227,7 @@ def _put_last(mask: Array, value: float) -> Array:
 
 
 def _merge_info(name: str, pieces: list[tuple[int, Any]], spans: list[tuple[int, int]], k: int) -> Any:
-    """An info of merged turns, from (turn, value): arrays side by side, of anything else the last."""
+    """Merge an info of several turns, from (turn, value): arrays side by side, of anything else the last."""
     wide = [_per_position(x) and x.dtype.kind in "fib" for _, x in pieces]
     if not any(wide):
         return pieces[-1][1]
@@ -259,7 +259,8 @@ def _spread(pieces: list[tuple[int, Any]], k: int) -> Array:
 
 
 def _payloads(rows: list[Step]) -> dict[str, Tensor]:
-    """Text stays ragged behind `step`; anything else stacks to `context` (or `context/<key>`) and `action`."""
+    """Return the columns of contexts and actions: text stays ragged behind `step`; anything else stacks to `context`
+    (or `context/<key>`) and `action`."""
     if any(is_tokens(s.context) for s in rows):
         actions: list[Any] = [np.zeros(len(s.mask), np.int32) if s.action is None else s.action for s in rows]
         length = torch.tensor([tokens_of(s) for s in rows])
@@ -284,7 +285,7 @@ def _payloads(rows: list[Step]) -> dict[str, Tensor]:
 
 
 def tokens_of(step: Step) -> int:
-    """The length of a row of text: context and action (of a bound, the draws are more or fewer than these)."""
+    """Return the length of a row of text: context and action (of a bound, the draws are more or fewer than these)."""
     return len(step.context) + (len(step.action) if is_tokens(step.action) else len(step.mask))  # type: ignore[arg-type]
 
 
@@ -297,7 +298,8 @@ def _stack(values: Sequence[Payload], name: str) -> Tensor:
 
 
 def dense(arrays: Sequence[Array]) -> Tensor:
-    """[B, ...] of arrays of one shape, in the number types that models read: float32 for float64, int64 for int32."""
+    """Return [B, ...] of arrays of one shape, in the number types that models read: float32 for float64, int64 for
+    int32."""
     x = torch.from_numpy(np.stack(arrays))
     return x.float() if x.dtype == torch.float64 else x.long() if x.dtype == torch.int32 else x
 
@@ -329,7 +331,8 @@ def _rewards(rows: list[Step], episodes: Array, mask: Tensor) -> dict[str, Tenso
 
 
 def _stamps(rows: list[Step], owner: list[Trajectory], K: int) -> dict[str, Tensor]:
-    """Numbers -> [B], NaN where absent; arrays of length K of the step -> [B, K, ...]; the rest is no column."""
+    """Return the columns of infos: numbers -> [B], NaN if absent; arrays of length K of the step -> [B, K, ...]; the
+    rest is no column."""
     facts = [{**t.request.info, **t.info, **s.info} for s, t in zip(rows, owner, strict=True)]
     columns: dict[str, Tensor] = {}
     for name in sorted({

@@ -1,12 +1,12 @@
-"""What other packages add: components by the entry-point groups `shuhari.<kind>`, recipes by `shuhari.recipes`.
+"""Components and recipes of other packages, by the entry-point groups `shuhari.<kind>` and `shuhari.recipes`.
 
     [project.entry-points."shuhari.task"]       # kinds: `registry.KINDS`
     chess = "chess_tasks.task:Chess"            # a dataclass, known as `chess`
     [project.entry-points."shuhari.recipes"]
     chess = "chess_tasks.recipes"               # a package with TOML files: its `mcts.toml` is the recipe `chess/mcts`
 
-Nothing of another package is imported before it is asked for by name or listed, and one that cannot be imported fails
-there alone. A name of ours is ours. Left out: any other hook.
+Another package is imported only when it is used by name or listed, and an import error affects only that package. Its
+entries cannot replace our own names. Left out: any other hook.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PluginError(LookupError):
 
 @cache
 def find_offered(group: str) -> Mapping[str, tuple[Any, ...]]:
-    """name -> entry points of that name in the group `shuhari.<group>`; nothing is imported for it."""
+    """Return name -> entry points of that name in the group `shuhari.<group>`; nothing is imported."""
     from importlib.metadata import entry_points  # reads every installed package: not at start
 
     out: dict[str, tuple[Any, ...]] = {}
@@ -36,8 +36,8 @@ def find_offered(group: str) -> Mapping[str, tuple[Any, ...]]:
 
 
 def component(kind: str, name: str) -> Any:
-    """What an entry point of this kind and name stands for. KeyError where there is none, PluginError where several
-    packages offer it, or where the one that does cannot be imported."""
+    """Load the entry point of this kind and name. KeyError if there is none, PluginError if several packages offer it,
+    or if it cannot be imported."""
     point = _load_only(kind, name)
     try:
         return point.load()
@@ -46,8 +46,8 @@ def component(kind: str, name: str) -> Any:
 
 
 def recipes(family: str) -> Iterator[tuple[str, Traversable]]:
-    """(`<family>/<file stem>`, file) of each TOML file in the package of a `shuhari.recipes` entry point. Raises as
-    `component` does."""
+    """Yield (`<family>/<file stem>`, file) of each TOML file in the package of a `shuhari.recipes` entry point. Raises
+    as `component` does."""
     point = _load_only(RECIPES, family)
     try:
         files = sorted(resources.files(point.value).iterdir(), key=lambda f: f.name)

@@ -1,4 +1,4 @@
-"""Text of unknown origin as it can be looked at."""
+"""Safe display of text of unknown origin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def make_printable(text: str, limit: int | None = None) -> str:
 
 
 def make_cell(value: Any) -> Any:
-    """A value as a cell of CSV: a number as it is, nothing for None; text in one line, printable, and behind an
+    """Return a value as a cell of CSV: a number as it is, nothing for None; text in one line, printable, and behind an
     apostrophe if a spreadsheet would take it for a formula."""
     if not isinstance(value, str):
         return "" if value is None else value

@@ -1,10 +1,10 @@
-"""Where the time and the memory of a run go, phase by phase: `train --profile`. Off by default, and then one look at a
-global for each phase; a run is the same, bit by bit, with it and without.
+"""A profiler of a run's time and memory, phase by phase: `train --profile`. Off by default, and then one look at a
+global for each phase; it does not change a bit of the run.
 
-`with span("update"):` marks a stretch of synchronous work. A coroutine that waits lets others work, so `stretches`
-marks what it does between its waits. Times are exclusive and named by path: `evaluate/generate` is what was sampled for
-an evaluation, `evaluate` the rest of it, `wait` what waited for the world outside (tools), and `other` what has no
-span: what is between the phases.
+`with span("update"):` marks synchronous work. A waiting coroutine lets others work, so `stretches` marks what it does
+between its waits. Times are exclusive and named by path: `evaluate/generate` is the sampling for an evaluation,
+`evaluate` the rest of it, `wait` the waiting for the outside (tools), and `other` what has no span: what is between the
+phases.
 
 Left out: kernels and lines of code (torch.profiler, py-spy), other processes.
 """
@@ -37,12 +37,12 @@ _active: Profile | None = None  # of the step at hand
 
 
 def span(name: str) -> AbstractContextManager[Any]:
-    """Marks the synchronous work inside as the phase `name`, within the phase that stands already."""
+    """Mark the synchronous work inside as the phase `name`, within the current phase."""
     return _OFF if _active is None else _Span(_active, name)
 
 
 def spanned(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """The same for each call of a function that is no coroutine."""
+    """Mark each call of a function, which must not be a coroutine, as the phase `name`."""
 
     def decorate(call: Callable[P, T]) -> Callable[P, T]:
         @wraps(call)
@@ -56,7 +56,7 @@ def spanned(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def stretches(name: str, work: Awaitable[T]) -> Awaitable[T]:
-    """The same for what an awaitable does between its waits."""
+    """Mark what an awaitable does between its waits as the phase `name`."""
     return work if _active is None else _Stretches(name, work)
 
 
@@ -66,15 +66,15 @@ def active() -> bool:
 
 
 def sized(*sizes: float) -> None:
-    """Say how much the innermost span works on (rows, tokens): what its seconds are explained by, see `Phase.products`.
-    Said again, sizes add up."""
+    """Record the amounts that the innermost span works on (rows, tokens), which explain its seconds, see
+    `Phase.products`. Repeated calls add up."""
     if _active is not None:
         last = _active._open[-1].sizes
         _active._open[-1].sizes = tuple(a + b for a, b in zip(last, sizes, strict=True)) if last else sizes
 
 
 async def waited(answer: Awaitable[T]) -> T:
-    """Wait for the world outside (a tool, an environment), and note how long it took, up to WAITS answers of a run. An
+    """Wait for the outside (a tool, an environment), and record how long it took, up to WAITS answers of a run. An
     answer that was noticed right after some work of this process is taken to have come in the middle of it."""
     if _active is None:
         return await answer
@@ -98,9 +98,9 @@ def work(kind: str, batch: Batch, roles: tuple[str, ...] = ("policy",)) -> None:
 
 @dataclass
 class Phase:
-    """What one phase took in all: exclusive seconds, spans, and the largest memory seen in it (bytes). `products`: of
-    spans whose sizes were said (`sized`), sums of the products of each two of (1, *sizes, seconds), row by row: enough
-    for the least squares of seconds by sizes."""
+    """The totals of one phase: exclusive seconds, spans, and the largest memory seen in it (bytes). `products`: for
+    spans with sizes (`sized`), sums of the products of each two of (1, *sizes, seconds), row by row: enough for the
+    least squares of seconds by sizes."""
 
     seconds: float = 0.0
     spans: int = 0
@@ -119,8 +119,8 @@ class Phase:
 
 @dataclass
 class Work:
-    """Tokens that a model has worked on. `decided`: those that were decisions; `pairs` of a token and one that it
-    attends to, in all, and those of decisions."""
+    """Tokens that a model has worked on. `decided`: how many were decisions; `pairs` of a token and one that it attends
+    to, in all, and `decided_pairs`, those of decisions."""
 
     tokens: int = 0
     decided: int = 0
@@ -139,7 +139,8 @@ class _Open:
 
 @dataclass
 class Profile:
-    """A recorder. `clock` gives seconds; `memory` the peaks (resident, device) in bytes since it was last asked."""
+    """A recorder of phases. `clock` gives seconds; `memory` the peaks (resident, device) in bytes since its last
+    call."""
 
     clock: Callable[[], float] = lambda: _now()
     memory: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -162,7 +163,8 @@ class Profile:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Record what happens inside as one step. One that raises counts too; a recorder inside of another rests it."""
+        """Record what happens inside as one step. One that raises counts too; a recorder inside another suspends the
+        outer one."""
         global _active
         before, _active, self._events, self._lost = _active, self, [], 0
         begun = {path: phase.seconds for path, phase in self.phases.items()}
@@ -222,8 +224,8 @@ class Profile:
         return seconds
 
     def trace(self) -> dict[str, Any]:
-        """The first and the last steps as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing
-        open: complete events ("X") in microseconds, and the resident memory as a counter."""
+        """Return the first and the last steps as Chrome trace events, which Perfetto (ui.perfetto.dev) and
+        chrome://tracing open: complete events ("X") in microseconds, and the resident memory as a counter."""
         steps = [*self._first, *self._last]
         zero = steps[0]["began"] if steps else 0.0
         events: list[dict[str, Any]] = []
@@ -288,8 +290,8 @@ def _now() -> float:
 
 
 class Peaks:
-    """Peaks of memory since they were last asked for, in bytes: (resident, allocated on the GPU). Where the system
-    keeps no resident peak that can be set back (all but Linux), it is that of the whole process so far."""
+    """Peaks of memory since the last call, in bytes: (resident, allocated on the GPU). If the system has no resident
+    peak that can be reset (all but Linux), it is that of the whole process so far."""
 
     def __init__(self) -> None:
         try:
@@ -311,7 +313,7 @@ class Peaks:
         return resident, device
 
     def close(self) -> None:
-        """Let go of the file that sets the peak back."""
+        """Close the file that resets the peak."""
         if self._reset >= 0:
             os.close(self._reset)
             self._reset = -1

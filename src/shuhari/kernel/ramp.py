@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Count(float):
-    """Steps of a stage so far, as a number; `spent` of the `whole` budget of the stage, in steps where `in_steps`."""
+    """The steps of a stage so far, as a number; `spent` of the `whole` budget of the stage, in steps if `in_steps`."""
 
     def __new__(cls, steps: float, spent: float, whole: float, *, in_steps: bool) -> Count:
         made = super().__new__(cls, steps)
@@ -30,10 +30,10 @@ SHAPES = ("linear", "cosine", "exponential")
 class Ramp:
     """A number that moves from `start` to `to` over `over` counts, after `after` counts at `start`.
 
-    It stands wherever a number may: over decisions (`Sampling.temperature`) or over the steps of a stage (any number
-    of a recipe, there written `{from = 1.0, to = 0.1}`). Without `over` it ends with the stage; `over` and `after` from
-    1 on are counts, below 1 shares of the stage's budget (of one in steps rounded to whole ones; of one in another unit
-    both are shares, or neither). `warm` counts climb from 0 first; it is a share only where the budget is in steps.
+    It may replace any number: over decisions (`Sampling.temperature`) or over the steps of a stage (any number of a
+    recipe, there written `{from = 1.0, to = 0.1}`). Without `over` it ends with the stage; `over` and `after` from 1 on
+    are counts, below 1 shares of the stage's budget (rounded to whole steps if the budget is in steps; in another unit
+    both are shares, or neither). `warm` counts climb from 0 first; it is a share only if the budget is in steps.
     `shape`: `linear`, `cosine`, or `exponential` (the same factor each count: both ends of one sign and not 0). `steps`
     in place of `to`, `over`, `after` and `shape`: pairs (count, value); from each count on the number is that value
     (`{from = 1.0, steps = [[50, 0.5]]}`). `period` > 0, in counts as `over` then is: all but `warm` begins again.
@@ -89,7 +89,8 @@ class Ramp:
         return self.over is None or self.over < 1 or 0 < self.after < 1 or 0 < self.warm < 1
 
     def check(self, *, in_steps: bool) -> None:
-        """ValueError where a stage whose budget is `in_steps`, or not, cannot say what is meant."""
+        """Raise ValueError if the ramp mixes shares and counts in a way that is undefined for a budget not
+        `in_steps`."""
         if in_steps or not self.relative:
             return
         if 0 < self.warm < 1:
@@ -102,8 +103,8 @@ class Ramp:
                              "the budget is not in steps")  # fmt: skip
 
     def __call__(self, at: Any) -> Any:
-        """The value at count `at`: a number, an array of them, or the `Count` of a stage, which one that is over a part
-        of a stage needs (else ValueError)."""
+        """Return the value at count `at`: a number, an array of them, or the `Count` of a stage, which a ramp over a
+        part of a stage needs (else ValueError)."""
         over, after, warm, along = self.over, self.after, self.warm, at
         if self.relative:
             if not isinstance(at, Count):
@@ -128,7 +129,7 @@ class Ramp:
 
 
 def _to_counts(x: float, at: Count) -> float:
-    """A share of a stage in what its budget counts; a count as it is."""
+    """Convert a share of a stage to the unit of its budget; a count stays as it is."""
     if x == 0 or x >= 1:
         return x
     return float(round(x * at.whole)) if at.in_steps else x * at.whole

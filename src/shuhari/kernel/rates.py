@@ -1,4 +1,4 @@
-"""The learning rates that are usual of a model that was trained before, by Adam and its kin."""
+"""Usual learning rates of pretrained models, with Adam and its relatives."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ FAR = 10.0  # times the usual, from where on a rate is told
 
 
 def find_usual(*, adapted: bool) -> float:
-    """The usual rate of adapters, or of all weights."""
+    """Return the usual learning rate of adapters, or of all weights."""
     return ADAPTED if adapted else WHOLE

@@ -1,4 +1,4 @@
-"""Every importance ratio of the library."""
+"""Importance ratios: every one of the library."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SampleLevel: TypeAlias = Literal["row", "sequence", "episode"]  # at which a who
 
 
 def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -> Tensor:
-    """[B, K] log of new over old probability; 0 where nothing was decided.
+    """Return [B, K] log of new over old probability; 0 where nothing was decided.
 
     Levels: `decision`; `row` and `episode` (the sum over the mask of the row, of the whole chain), `segment` (the sum
-    over a turn), `sequence` (the mean over the mask; GSPO). Those but `decision` and `episode` hold the same number at
-    every position they cover, gradient through all of them. Raises ValueError where `old` is NaN on a decision:
-    behaviour is unknown there (foreign text, demonstrations), and no ratio exists; and where `level` is `episode` and
-    rows of the same episode and role, which decide, are not in this batch.
+    over a turn), `sequence` (the mean over the mask; GSPO). All but `decision` and `episode` hold the same number at
+    every position they cover, with the gradient through all of them. Raises ValueError if `old` is NaN on a decision:
+    behaviour is unknown there (foreign text, demonstrations), and no ratio exists; and if `level` is `episode` and rows
+    of the same episode and role, which decide, are not in this batch.
     """
     mask = batch["mask"]
     if new.dim() == 3:

@@ -1,4 +1,4 @@
-"""Every reduction: masked losses to one number, and statistics of groups.
+"""Reductions: masked losses to one number, and statistics of groups.
 
 Denominators are those of the whole optimiser batch: the weights are computed on it once and travel with the rows, so
 that cutting it into micro-batches changes nothing.
@@ -17,7 +17,7 @@ REDUCTIONS = ("decision", "row", "turn", "episode", "group", "constant:N")
 
 
 def weights(weight: Tensor, batch: Batch, how: str) -> Tensor:
-    """[B, K] numbers that make `(loss * weights).sum()` the reduction `how` under the stream weights [B, K].
+    """Return [B, K] numbers that make `(loss * weights).sum()` the reduction `how` under the stream weights [B, K].
 
     decision: each decision counts alike (DAPO); row: mean within a row, then over rows (GRPO); turn: mean within a turn
     (a segment of a row), then over the turns of an episode, then over episodes (M-GRPO of WebAgent-R1); episode, group:
@@ -48,7 +48,7 @@ def weights(weight: Tensor, batch: Batch, how: str) -> Tensor:
 
 
 def check_reduction(how: str) -> float:
-    """The N of `constant:N`, 0 for the other reductions; ValueError for what is none."""
+    """Return the N of `constant:N`, 0 for the other reductions; ValueError for an unknown one."""
     if how in REDUCTIONS[:-1]:
         return 0.0
     name, _, text = how.partition(":")
@@ -64,16 +64,18 @@ def check_reduction(how: str) -> float:
 
 
 def reduced(loss: Tensor, w: Tensor) -> Tensor:
-    """The weighted sum of an unreduced loss: [B, K] by position; [B] takes the whole weight of its row."""
+    """Return the weighted sum of an unreduced loss: [B, K] by position; [B] takes the whole weight of its row."""
     if loss.dim() == 1:
         w = w.sum(1)
     return (torch.where(w != 0, loss, 0.0) * w).sum()
 
 
 def group_mean(batch: Batch, x: Tensor, unit: str = "group", *, leaves: bool = True) -> tuple[Tensor, Tensor]:
-    """([B] mean of x [B] over the row's unit, [B] how many count). `unit`: `group` (of one role), `episode`, `batch`,
-    `state`, or any integer column. NaN (ungraded) does not count; nor do inner rows of chains and trees,
-    unless `leaves` is False: a path counts once for each role on it, by that role's last row (`ends`)."""
+    """Return ([B] mean of x [B] over the row's unit, [B] how many count).
+
+    `unit`: `group` (of one role), `episode`, `batch`, `state`, or any integer column. NaN (ungraded) does not count;
+    nor do inner rows of chains and trees, unless `leaves` is False: a path counts once for each role on it, by that
+    role's last row (`ends`)."""
     ok = ~x.isnan()
     if leaves:
         ok = ok & ends(batch)
@@ -84,20 +86,21 @@ def group_mean(batch: Batch, x: Tensor, unit: str = "group", *, leaves: bool = T
 
 
 def mean_by(x: Tensor, index: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """([n] mean of the x [B] that share an `index`, [n] how many count); NaN does not count, nor has none a mean."""
+    """Return ([n] mean of the x [B] that share an `index`, [n] how many count); NaN does not count; the mean of none is
+    NaN."""
     ok = ~x.isnan()
     count = x.new_zeros(n).index_add_(0, index, ok.to(x.dtype))
     return x.new_zeros(n).index_add_(0, index, torch.where(ok, x, 0.0)) / count, count
 
 
 def spread_by(x: Tensor, index: Tensor, n: int) -> Tensor:
-    """[n] the largest less the smallest of the x [B] that share an `index`; -inf where none does."""
+    """Return [n] the largest minus the smallest of the x [B] that share an `index`; -inf if there are none."""
     high = x.new_full((n,), -torch.inf).scatter_reduce(0, index, x, "amax")
     return high - x.new_full((n,), torch.inf).scatter_reduce(0, index, x, "amin")
 
 
 def ends(batch: Batch) -> Tensor:
-    """[B] bool: rows that decide and after which their role decides no more: a path's one row a role in statistics."""
+    """Return [B] bool: the last deciding row of each role on a path, which is the one that counts in statistics."""
     end = batch.decides
     if "child" not in batch and "parent" not in batch:
         return end
@@ -112,8 +115,8 @@ def ends(batch: Batch) -> Tensor:
 
 
 def units(batch: Batch, unit: str) -> Tensor:
-    """[B] the unit of each row, numbered from 0. A group is the samples of one request that one role played; a state is
-    where next steps begin: rows with one parent, or those of a group that have none."""
+    """Return [B] the unit of each row, numbered from 0. A group is the samples of one request that one role played; a
+    state is where next steps begin: rows with one parent, or those of a group that have none."""
     if unit == "batch":
         return torch.zeros(len(batch), dtype=torch.long)
     if unit == "state":

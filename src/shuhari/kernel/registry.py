@@ -1,4 +1,4 @@
-"""Names for components. A component is a dataclass: its fields are its configuration, its documentation and its
+"""The registry of components. A component is a dataclass: its fields are its configuration, its documentation and its
 registry entry at once. User code registers the same way, or is named by a dotted path or `file.py:Class`; installed
 packages add theirs by entry points (`plugins`).
 """
@@ -42,8 +42,8 @@ GIVEN = "given/"  # begins the name of an object that nothing imports: it is fou
 def register(kind: str, name: str, **preset: Any) -> Callable[[C], C]:
     """Register a dataclass as the component `name` of a kind, such as `objective`, so that recipes may name it.
 
-    A class decorator. `kind`: one of KINDS. `preset`: fields that have another default under this name, where two names
-    are of one class.
+    A class decorator. `kind`: one of KINDS. `preset`: fields that have another default under this name, if one class
+    has several names.
     """
     if kind not in KINDS:
         raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
@@ -61,25 +61,26 @@ def register(kind: str, name: str, **preset: Any) -> Callable[[C], C]:
 
 
 def _origin(cls: type) -> tuple[str, str]:
-    """The file that a class is written in (tests import `mine`, a recipe names `mine.py:Class`), and its name there."""
+    """Return the file that a class is written in (tests import `mine`, a recipe names `mine.py:Class`), and its name
+    there."""
     module = sys.modules.get(cls.__module__)
     return str(getattr(module, "__file__", None) or cls.__module__), cls.__qualname__
 
 
 def _are_copies(one: type, other: type) -> bool:
-    """Whether two classes are of files of one name in two folders: what is loaded last is meant."""
+    """Whether two classes come from files of one name in two folders: the one loaded last replaces the other."""
     users = all(cls.__module__.startswith(USERS) for cls in (one, other))
     (a, name), (b, also) = _origin(one), _origin(other)
     return users and name == also and Path(a).name == Path(b).name
 
 
 def preset(kind: str, name: str) -> dict[str, Any]:
-    """The fields that have another default under this name."""
+    """Return the fields that have another default under this name."""
     return _PRESETS.get((kind, name), {})
 
 
 def find(kind: str, name: str) -> type:
-    """The component called `name`, ours or of an installed package, a dotted path (`package.module.Class`) or
+    """Return the component called `name`, ours or of an installed package, a dotted path (`package.module.Class`) or
     `file.py:Class`; LookupError otherwise."""
     _load(kind)
     found = _ENTRIES.get((kind, name))
@@ -115,19 +116,19 @@ def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
 
 
 def hold(name: str, thing: Any) -> None:
-    """Let a name that a recipe records stand for an object of this process, ahead of any import: a function, a class,
-    or the path of a file that is named by its content. None: it stands for nothing any more."""
+    """Bind a name that a recipe records to an object of this process, ahead of any import: a function, a class, or the
+    path of a file that is named by its content. None: unbind it."""
     _HELD[name] = thing
 
 
 def held(name: str) -> Any:
-    """What this process holds under a name; None where it holds nothing."""
+    """Return what this process holds under a name; None if nothing."""
     return _HELD.get(name)
 
 
 def search_in(module: str, folders: Iterable[Path]) -> None:
-    """Look for a module that a recipe names in these absolute folders too, as it is loaded, and no more afterwards.
-    They take the place of those of before."""
+    """Search these absolute folders too when a module that a recipe names is loaded, and only then. They replace those
+    of earlier calls."""
     first, found = module.partition(".")[0], tuple(folders)
     _BESIDE.pop(first, None)
     if found:
@@ -135,7 +136,7 @@ def search_in(module: str, folders: Iterable[Path]) -> None:
 
 
 def list_beside() -> dict[str, list[str]]:
-    """What `search_in` was told, as plain data."""
+    """Return the folders of `search_in`, as plain data."""
     return {
         first: [str(f) for f in folders]
         for first, folders in _BESIDE.items()
@@ -144,8 +145,8 @@ def list_beside() -> dict[str, list[str]]:
 
 @contextmanager
 def searching(module: str) -> Iterator[None]:
-    """While inside, as a module is loaded that a recipe names, modules are found in the current folder too, and where
-    `search_in` says; behind all others, so that they hide none of them."""
+    """Let the import of a module that a recipe names also search the current folder and those of `search_in`; behind
+    all others, so that they hide none of them."""
     folders = [str(Path(f)) for f in (Path.cwd(), *_BESIDE.get(module.partition(".")[0], ()))]
     if module not in sys.modules and (spec := find_module(module, folders)) and spec.origin:
         _tell(spec.origin)
@@ -155,7 +156,7 @@ def searching(module: str) -> Iterator[None]:
 
 @contextmanager
 def _added(folders: list[str]) -> Iterator[None]:
-    """While inside, modules are found in these folders too."""
+    """Add these folders to the import path while inside."""
     sys.path += folders
     try:
         yield
@@ -168,8 +169,8 @@ def _added(folders: list[str]) -> Iterator[None]:
 
 
 def find_module(name: str, folders: Iterable[str] = ()) -> ModuleSpec | None:
-    """What an import of a module would find, also in `folders`; None where that is nothing. Nothing is imported for it,
-    not even the packages that a dotted name begins with."""
+    """Return what an import of a module would find, also in `folders`; None if nothing. Nothing is imported, not even
+    the packages that a dotted name begins with."""
     first, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(first)
@@ -182,7 +183,7 @@ def find_module(name: str, folders: Iterable[str] = ()) -> ModuleSpec | None:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is of Python or of an installed package, which its version tells; or is none at all."""
+    """Whether a file belongs to Python or to an installed package, which has a version; or does not exist."""
     places = (sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     return not Path(file).is_file() or any(Path(file).resolve().is_relative_to(p) for p in places if p)
 
@@ -194,12 +195,12 @@ def _tell(file: str) -> None:
 
 
 def names(kind: str) -> list[str]:
-    """The names of a kind that are registered or that installed packages offer, sorted; nothing is imported."""
+    """Return the names of a kind that are registered or that installed packages offer, sorted; nothing is imported."""
     return sorted({*_read_classes(kind), *(n for k, n in _ENTRIES if k == kind), *plugins.find_offered(kind)})
 
 
 def other(kind: str, cls: type) -> str:
-    """ "is registered as ..." where a class is that of other kinds and not of this one; empty else."""
+    """Return "is registered as ..." if a class is registered under other kinds and not under this one; else ""."""
     here = _origin(cls)
     kinds = {k for (k, _), known in _ENTRIES.items() if known.__qualname__ == here[1] and _origin(known) == here}
     if not kinds or kind in kinds:
@@ -208,8 +209,8 @@ def other(kind: str, cls: type) -> str:
 
 
 def declared(kind: str, name: str, attribute: str) -> Any:
-    """What the component `name` states in a class attribute; None where it states nothing, and of a name that nothing
-    is registered under. Our own are read from their source and not imported: recipes are resolved without torch."""
+    """Return the value of a class attribute of the component `name`; None if it lacks it, or if the name is not
+    registered. Our own are read from their source and not imported: recipes are resolved without torch."""
     known = _ENTRIES.get((kind, name)) or _read_classes(kind).get(name)
     try:
         known = known or find(kind, name)
@@ -226,15 +227,15 @@ def declared(kind: str, name: str, attribute: str) -> Any:
 
 
 def list_declaring(kind: str, attribute: str) -> dict[str, Any]:
-    """name -> what it states in a class attribute, of the components of a kind that state it: ours, and those that are
-    registered here."""
+    """Return name -> value of a class attribute, for the components of a kind that have it: ours, and those registered
+    here."""
     here = {*_read_classes(kind), *(name for of, name in _ENTRIES if of == kind)}
     return {name: value for name in sorted(here) if (value := declared(kind, name, attribute)) is not None}
 
 
 @cache
 def _read_classes(kind: str) -> dict[str, ast.ClassDef]:
-    """name -> the class of each of our components of a kind, as it is written."""
+    """Return name -> the class of each of our components of a kind, as a syntax tree."""
     if kind not in KINDS:
         raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
     package = ROOT / KINDS[kind].replace(".", "/")
@@ -249,19 +250,19 @@ def _read_classes(kind: str) -> dict[str, ast.ClassDef]:
 
 
 def entries() -> dict[tuple[str, str], type]:
-    """Every registered component: (kind, name) -> class. Of installed packages those that were asked for."""
+    """Return every registered component: (kind, name) -> class. From installed packages, only those in use."""
     for kind in KINDS:
         _load(kind)
     return dict(_ENTRIES)
 
 
 def known_as(cls: Any) -> list[tuple[str, str]]:
-    """The (kind, name)s of a class; none where it is not registered."""
+    """Return the (kind, name)s of a class; none if it is not registered."""
     return [of for of, known in _ENTRIES.items() if known is cls]
 
 
 def _entered(kind: str, name: str) -> type:
-    """A component that an installed package offers, registered."""
+    """Register a component that an installed package offers, and return it."""
     try:
         return register(kind, name)(plugins.component(kind, name))
     except (TypeError, AttributeError) as error:  # not a dataclass, or no class at all
@@ -280,8 +281,8 @@ def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
 
 
 def _file(path: str) -> Any:
-    """The module of a file as it is now: where it was edited since it was loaded here, as in a notebook, it is loaded
-    anew; one that a program has imported itself stays as that has it."""
+    """Return the module of a file as it is now: if it was edited since it was loaded here, as in a notebook, it is
+    loaded anew; one that a program has imported itself stays as it is there."""
     file = Path(path).resolve()
     if not file.is_file():
         near = nearest(file.name, (f.name for f in file.parent.glob("*.py"))) if file.parent.is_dir() else ""
@@ -313,8 +314,8 @@ def _file(path: str) -> Any:
 
 
 def _find_imported(file: Path) -> Any:
-    """The module that a program has imported from a file, so that what it names there is what a recipe finds; none of
-    a script, which is run anew, and none that is being imported."""
+    """Return the module that a program has imported from a file, so that its objects are the ones that a recipe finds;
+    None for a script, which is run anew, and for one that is being imported."""
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and vars(module).get("__file__") == str(file):
             whole = not (module.__spec__ is not None and vars(module.__spec__).get("_initializing"))
@@ -325,7 +326,7 @@ def _find_imported(file: Path) -> Any:
 
 @cache
 def _load(kind: str) -> None:
-    """Import the modules of the kind's package: registering is a side effect of that."""
+    """Import the modules of the kind's package, which registers their components."""
     if kind not in KINDS:
         raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
     if KINDS[kind] != "methods":
@@ -337,6 +338,6 @@ def _load(kind: str) -> None:
 
 
 def _list_in_methods(kind: str) -> list[Path]:
-    """The modules of methods that register a component of a kind, by their text: the others are not imported."""
+    """Return the modules of methods that register a component of a kind, by their text: the others are not imported."""
     files = sorted((ROOT / "methods").glob("*/*/*.py"))
     return [file for file in files if f'@register("{kind}", ' in file.read_text(encoding="utf-8")]

@@ -1,4 +1,5 @@
-"""What a run remembers: every component with ears or memory, found by walking dataclass fields, under a stable path."""
+"""The state of a run: every component that hears events or has memory, found by walking dataclass fields, under a
+stable path."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from shuhari.ports.hooks import ability
 
 
 def walk(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, component) of `root` and of the components in its fields, mappings and tuples, each object once."""
+    """Yield (path, component) of `root` and of the components in its fields, mappings and tuples, each object once."""
     seen: set[int] = set()
 
     def visit(x: Any, at: str) -> Iterator[tuple[str, Any]]:
@@ -36,18 +37,18 @@ def walk(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def listeners(root: Any) -> list[Any]:
-    """The components that hear events, in the order of the walk."""
+    """Return the components that hear events, in the order of the walk."""
     return [c for _, c in walk(root) if ability(c, "observe") is not None]
 
 
 def walk_placed(root: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(place in a recipe, component) of `root`, which stands at `place`, and of the components in its fields."""
+    """Yield (place in a recipe, component) of `root`, which stands at `place`, and of the components in its fields."""
     for path, part in walk(root):
         yield (*place, *(path.split("/") if path else ())), part
 
 
 def memory(root: Any) -> dict[str, Any]:
-    """path -> state of every component that has any."""
+    """Return path -> state of every component that has any."""
     states = ((path, ability(c, "state")) for path, c in walk(root))
     return {path: s for path, s in states if s is not None}
 

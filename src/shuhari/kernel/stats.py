@@ -20,7 +20,8 @@ UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkp
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval [low, high]; NaN ends where one observation gives none. `n`: observations."""
+    """A number with its interval [low, high]; the ends are NaN if there is too little data for one. `n`:
+    observations."""
 
     value: float
     low: float
@@ -34,8 +35,9 @@ class Estimate:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The chance that k of n samples, drawn without replacement, hold one of the c right ones: 1 - C(n-c, k) / C(n, k),
-    unbiased for the pass@k of the policy (Chen et al. 2021, Evaluating Large Language Models Trained on Code, eq. 1).
+    """Return the chance that k of n samples, drawn without replacement, hold one of the c right ones: 1 - C(n-c, k) /
+    C(n, k), unbiased for the pass@k of the policy (Chen et al. 2021, Evaluating Large Language Models Trained on Code,
+    eq. 1).
 
     As a product, so that no binomial overflows. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
@@ -50,19 +52,21 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Estimate:
-    """A proportion with Wilson's score interval (Wilson 1927): the normal approximation solved for the true proportion,
-    so that it stays in [0, 1] and says something at 0 and at n."""
+    """Return a proportion with Wilson's score interval (Wilson 1927): the normal approximation solved for the true
+    proportion, so that it stays in [0, 1] and is informative at 0 and at n."""
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n}: expected 0 to n, and n at least 1")
     return Estimate(successes / n, *_score(successes / n, n, level), n)
 
 
 def interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
-    """The mean of one value a problem, `values` [N], with its interval over problems; NaN (ungraded) is left out.
+    """Return the mean of one value a problem, `values` [N], with its interval over problems; NaN (ungraded) is left
+    out.
 
-    Of shares, values in [0, 1], Wilson's at the effective number of problems N p (1 - p) / s^2, s^2 their variance: so
-    many that are right or wrong with chance p would tell as much (a design effect: Korn and Graubard 1998).
-    Where all are 0 or 1 that is `wilson` itself. Of other values Student's. ValueError where nothing is left.
+    For shares, values in [0, 1]: Wilson's at the effective number of problems N p (1 - p) / s^2, s^2 their variance:
+    the number of right-or-wrong problems with chance p that would carry the same information (a design effect: Korn and
+    Graubard 1998). If all are 0 or 1, that is `wilson` itself. For other values: Student's. ValueError if nothing is
+    left.
     """
     x = np.asarray(values, np.float64)
     x = x[~np.isnan(x)]
@@ -76,8 +80,8 @@ def interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
 
 
 def t_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
-    """The mean of `values` [N] with Student's interval: of differences paired by seed, the paired t interval. NaN
-    values are left out. With few seeds it errs seldom where a percentile bootstrap does so often."""
+    """Return the mean of `values` [N] with Student's interval: for differences paired by seed, the paired t interval.
+    NaN values are left out. With few seeds it errs seldom, while a percentile bootstrap does so often."""
     x = np.asarray(values, np.float64)
     x = x[~np.isnan(x)]
     if len(x) < 2:
@@ -92,7 +96,7 @@ def t_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate
 def difference(
     a: Sequence[float] | Array, b: Sequence[float] | Array, *, paired: bool, level: float = 0.95
 ) -> Estimate:
-    """mean(b) - mean(a) with Student's interval, as claims have it.
+    """Return mean(b) - mean(a) with Student's interval, as in claims.
 
     paired: entry i of both belongs together (the same seed, the same problem); a pair with a NaN is left out. Otherwise
     Welch's, of unequal variances. `n` is the number of pairs, or of the smaller sample.
@@ -117,8 +121,8 @@ def difference(
 
 
 def p_value(a: Sequence[float] | Array, b: Sequence[float] | Array, *, paired: bool) -> float:
-    """The two-sided p of `difference`: 1 less the highest level at which its interval leaves 0 out. NaN where there is
-    no interval, or where it has no width (differences that are all the same)."""
+    """Return the two-sided p of `difference`: 1 minus the highest level at which its interval excludes 0. NaN if there
+    is no interval, or if it has no width (differences that are all the same)."""
     from scipy import stats as tests
 
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -131,11 +135,13 @@ def p_value(a: Sequence[float] | Array, b: Sequence[float] | Array, *, paired: b
 
 
 def find_levels(p: Sequence[float], alphas: Sequence[float]) -> list[float]:
-    """[M] the level of each interval of M comparisons that are read together, by Holm's step-down (1979, A Simple
-    Sequentially Rejective Multiple Test Procedure): the one with the smallest p is read at 1 - alpha / M, the next at
-    1 - alpha / (M - 1), and so on to the first that includes 0, whose divisor holds for all after it. So the chance
-    that any interval leaves 0 out though there is no difference is at most alpha. `alphas`: of each alone; one that is
-    read at another level for another reason is put in order by p / alpha. NaN where p is: such a comparison is none."""
+    """Return [M] the level of each interval of M comparisons that are read together, by Holm's step-down (1979, A
+    Simple Sequentially Rejective Multiple Test Procedure).
+
+    The comparison with the smallest p is read at 1 - alpha / M, the next at 1 - alpha / (M - 1), and so on to the first
+    that includes 0, whose divisor holds for all after it. So the chance that any interval excludes 0 though there is no
+    difference is at most alpha. `alphas`: of each alone; if they differ, the order is by p / alpha. NaN if p is NaN:
+    such a comparison does not count."""
     known = [i for i in range(len(p)) if not math.isnan(p[i])]
     out, divisor, ended = [math.nan] * len(p), len(known), False
     for rank, i in enumerate(sorted(known, key=lambda i: p[i] / alphas[i])):
@@ -148,8 +154,8 @@ def find_levels(p: Sequence[float], alphas: Sequence[float]) -> list[float]:
 def scores(
     outcomes: Sequence[Sequence[float]] | Array, k: Sequence[int] = (), solved: float = 1.0
 ) -> dict[str, Estimate]:
-    """`mean` and each `pass@k` of graded samples [N, n], with intervals over problems (samples of one problem are
-    alike, so problems are what is counted), by the rules of `by_problem`. ValueError where nothing is graded."""
+    """Return `mean` and each `pass@k` of graded samples [N, n], with intervals over problems (samples of one problem
+    are alike, so problems are what is counted), by the rules of `by_problem`. ValueError if nothing is graded."""
     found = by_problem(outcomes, k, solved)
     if not len(found["mean"]):
         raise ValueError("no sample was graded: there is nothing to average")
@@ -159,9 +165,9 @@ def scores(
 def by_problem(
     outcomes: Sequence[Sequence[float]] | Array, k: Sequence[int] = (), solved: float = 1.0
 ) -> dict[str, Array]:
-    """`mean` and each `pass@k` of graded samples [N, n]: one value a problem. NaN samples are left out of their problem
-    (an ungraded sample is no wrong one), a problem with none graded out of the mean, and one with fewer than k graded
-    samples out of pass@k, so that either may be of fewer than N."""
+    """Return `mean` and each `pass@k` of graded samples [N, n]: one value a problem. NaN samples are left out of their
+    problem (an ungraded sample is no wrong one), a problem with none graded out of the mean, and one with fewer than k
+    graded samples out of pass@k, so that either may be of fewer than N."""
     x = np.asarray(outcomes, np.float64)
     graded = ~np.isnan(x)
     some, n, c = graded.any(1), graded.sum(1), (np.where(graded, x, -np.inf) >= solved).sum(1)
@@ -173,15 +179,15 @@ def by_problem(
 
 
 def quantile(values: Sequence[float] | Array, a: float) -> float:
-    """The smallest of the values that at least a share `a` of them does not exceed; NaN is left out, and is the answer
-    where nothing is left."""
+    """Return the smallest of the values that at least a share `a` of them does not exceed; NaN is left out, and is
+    returned if nothing is left."""
     x = np.sort(np.asarray(values, np.float64)[~np.isnan(values)].ravel())
     return float(x[_places(len(x), a) - 1]) if len(x) else math.nan
 
 
 def cvar(values: Sequence[float] | Array, a: float) -> float:
-    """The mean of the lowest share `a` of the values, the one on the border counted in part (conditional value at risk
-    of returns, Rockafellar and Uryasev 2000); NaN as for `quantile`."""
+    """Return the mean of the lowest share `a` of the values, the one on the border counted in part (conditional value
+    at risk of returns, Rockafellar and Uryasev 2000); NaN as for `quantile`."""
     x = np.sort(np.asarray(values, np.float64)[~np.isnan(values)].ravel())
     if not len(x):
         return math.nan
@@ -190,8 +196,8 @@ def cvar(values: Sequence[float] | Array, a: float) -> float:
 
 
 def interquartile_mean(values: Sequence[float] | Array) -> float:
-    """The mean of the middle half of the values: of n, int(n / 4) are cut at either end (Agarwal et al. 2021, Deep
-    Reinforcement Learning at the Edge of the Statistical Precipice). NaN as for `quantile`."""
+    """Return the mean of the middle half of the values: of n, int(n / 4) are cut at either end (Agarwal et al. 2021,
+    Deep Reinforcement Learning at the Edge of the Statistical Precipice). NaN as for `quantile`."""
     x = np.sort(np.asarray(values, np.float64)[~np.isnan(values)].ravel())
     cut = len(x) // 4
     return float(x[cut : len(x) - cut].mean()) if len(x) else math.nan
@@ -200,8 +206,8 @@ def interquartile_mean(values: Sequence[float] | Array) -> float:
 def bootstrap_interquartile_mean(
     values: Sequence[float] | Array, level: float = 0.95, draws: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """The interquartile mean with its percentile bootstrap interval over runs of one task, `values` [N], as Agarwal et
-    al. (2021) report it. With few runs it is too narrow: it errs more often than `level` says."""
+    """Return the interquartile mean with its percentile bootstrap interval over runs of one task, `values` [N], as
+    Agarwal et al. (2021) report it. With few runs it is too narrow: it errs more often than `level` states."""
     x = np.asarray(values, np.float64)
     x = x[~np.isnan(x)]
     if len(x) < 2:
@@ -213,15 +219,15 @@ def bootstrap_interquartile_mean(
 
 
 def profile_performance(values: Sequence[float] | Array, at: Sequence[float] | Array) -> Array:
-    """[T] the share of runs whose score, of `values` [N], is above each threshold `at` [T]: the run-score distribution
-    of Agarwal et al. (2021). NaN where no run has a score."""
+    """Return [T] the share of runs whose score, of `values` [N], is above each threshold `at` [T]: the run-score
+    distribution of Agarwal et al. (2021). NaN if no run has a score."""
     x = np.sort(np.asarray(values, np.float64)[~np.isnan(values)].ravel())
     below = np.searchsorted(x, np.asarray(at, np.float64), side="right")
     return 1 - below / len(x) if len(x) else np.full(np.shape(at), math.nan)
 
 
 def powers(n: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to n: the k of pass@k that n samples allow."""
+    """Return 1, 2, 4, ... up to n: the k of pass@k that n samples allow."""
     return tuple(2**i for i in range(n.bit_length()))
 
 
@@ -229,7 +235,7 @@ def powers(n: int) -> tuple[int, ...]:
 
 
 def _places(n: int, a: float) -> int:
-    """How many of n values, whole or in part, lie in their lowest share a."""
+    """Return how many of n values, whole or in part, lie in their lowest share a."""
     return max(1, math.ceil(round(a * n, 9)))
 
 
@@ -240,7 +246,7 @@ def _level(level: float) -> float:
 
 
 def _score(p: float, n: float, level: float) -> tuple[float, float]:
-    """The ends of Wilson's interval of a share p of n, which need be no whole number."""
+    """Return the ends of Wilson's interval of a share p of n, which need be no whole number."""
     z = NormalDist().inv_cdf((1 + _level(level)) / 2)
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))

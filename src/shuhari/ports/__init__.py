@@ -1,17 +1,16 @@
-"""The ports: what a component may be, and the little that it may ask of a run. Nothing here is implementation.
+"""The ports: protocols of the components, and the interface of a run that components use. Nothing here is
+implementation.
 
-Components meet in columns of a batch, models by role, and events. Any may have `observe(event)`, told in commit order,
-and keeps its memory in `state` (not an init field), tensors and JSON, for the store. These and other things that a
-component may have and need not are in `shuhari.kernel.abilities`, with what stands where one is missing; what is in a
-port's class without being called optional is a must.
-and keeps its memory in `state` (not an init field), tensors and JSON, for the store. What a component may have and need
-not has a small protocol beside its port; `hooks` has those of any component, and `ability`, which asks for one by name;
-`shuhari.kernel.abilities` says what stands for one that is missing. What is in a port's class is a must.
+Components exchange data through the columns of a batch, models by role, and events. Any may have `observe(event)`,
+called in commit order, and keeps its memory in `state` (not an init field), tensors and JSON, for the store. Optional
+members have a small protocol beside their port; `hooks` has those of any component, and `ability`, which looks one up
+by name; the defaults of missing ones are in `shuhari.kernel.abilities`. All other members of a port's class are
+required.
 
-What is to be solved is in `tasks` (its `answers` beside it), models in `models`, `engines` serve them, `context` is
-what a component may ask, `collecting` how episodes come about, `learning` what is learnt from them, `studies` what is
-done with whole runs, `declares` what a component says of itself. Each imports only those before it. What models answer
-(`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
+`tasks` has tasks and environments (`answers` beside it), `models` the models, `engines` what serves them, `context`
+the interface of a run, `collecting` how episodes are made, `learning` how they are learnt from, `studies` what drives
+whole runs, `declares` what a component declares. Each imports only those before it. What models return (`Dist`, `Need`,
+`Trace`) is in `shuhari.needs`.
 """
 
 from shuhari.bounds import PORTS

@@ -1,4 +1,4 @@
-"""The answers to a problem, where a task can list them: what makes a policy's numbers exact (`metrics/exact`)."""
+"""The answers to a problem, if a task can list them; they make a policy's metrics exact (`metrics/exact`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from shuhari.data import Payload
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to a problem: texts (or actions of one decision), the `score` that the task gives each, and maybe a
-    label of each. They are all that score above 0, and maybe wrong ones that a label names; with `complete` all that
-    there are."""
+    """The answers to a problem: texts (or actions of one decision), the `score` that the task gives each, and
+    optionally a label of each. All that score above 0 are here, and possibly labelled wrong ones; with `complete` all
+    that exist."""
 
     texts: tuple[Payload, ...]
     scores: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Ports of how episodes come about: which problems, how they are played, what they are worth."""
+"""Ports of collection: choosing problems, playing episodes, grading them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class Curriculum(Protocol):
-    """Which problems come next. Optional: `Reports`."""
+    """A source of the next problems to play. Optional: `Reports`."""
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]: ...  # n groups; may probe
 
 
 class Predictor(Protocol):
-    """How often the policy as it is solves each of Q problems, in [0, 1]: (the rates to choose by, which may be random
-    draws; the rates expected), [Q] each. May probe."""
+    """An estimator of how often the current policy solves each of Q problems, in [0, 1]: (the rates to choose by, which
+    may be random draws; the expected rates), [Q] each. May probe."""
 
     async def predict(self, problems: Sequence[Problem], ctx: Ctx) -> tuple[Tensor, Tensor]: ...
 
 
 class Rollout(Protocol):
-    """One group of episodes: the same for training, evaluation and inference. `accepts`: setting -> default.
-    Optional: `Reports`, `RolloutOpens`, `close`, and what `RolloutAttributes` has; a rollout in a field of another is
-    opened and closed by the run, too."""
+    """A way to play one group of episodes, the same for training, evaluation and inference. `accepts`: setting ->
+    default. Optional: `Reports`, `RolloutOpens`, `close`, and the members of `RolloutAttributes`. The run also opens
+    and closes a rollout that is a field of another."""
 
     accepts: Mapping[str, Any]
 
@@ -41,23 +41,22 @@ class Rollout(Protocol):
 
 
 class Environments(Protocol):
-    """Whose environment an episode is played in, where that is not the task's: a learned one, or now one, now the
-    other. None: there is none, and the policy is asked once."""
+    """A choice of each episode's environment, if that is not the task's: a learned one, or now one, now the other.
+    None: no environment, and the policy is called once."""
 
     def environment(self, request: Request, ctx: Ctx) -> Environment | None: ...
 
 
 class Window(Protocol):
-    """What the role whose turn it is sees of an episode: the context of the next decision. It may `ask` first (a
+    """A builder of the next decision's context from the episode, for the role whose turn it is. It may `ask` first (a
     summary)."""
 
     async def __call__(self, play: Play) -> Payload: ...
 
 
 class Play(Protocol):
-    """An episode as a window sees it (`rollouts.playing`). `start`: what the context began with. `turns`: (action,
-    observation) of each turn since then, token ids. `context`: all of it, or what a window has made of it, with what
-    came after."""
+    """An episode as a window sees it (`rollouts.playing`). `start`: the initial context. `turns`: (action, observation)
+    of each turn since then, token ids. `context`: all of it, or what a window has made of it, with what came after."""
 
     request: Request
     ctx: Ctx
@@ -72,8 +71,8 @@ class Play(Protocol):
 
 
 class VectorRollout(Protocol):
-    """Lanes of environments that live on across calls; writes columns directly. `unit` declares that it is asked for
-    decisions, and not for groups of a problem."""
+    """A rollout over lanes of environments that persist across calls; it writes columns directly. `unit` declares that
+    it is called for a number of decisions, not for groups of a problem."""
 
     unit: ClassVar[Literal["decision"]]
     accepts: Mapping[str, Any]
@@ -85,7 +84,7 @@ class VectorRollout(Protocol):
 
 
 class Reward(Protocol):
-    """What the episodes of a group are worth. Optional: what `RewardAttributes` has; `close`."""
+    """A grader of the episodes of a group. Optional: the members of `RewardAttributes`; `close`."""
 
     async def grade(
         self, group: Sequence[Trajectory], ctx: Ctx
@@ -93,8 +92,9 @@ class Reward(Protocol):
 
 
 class Metric(Protocol):
-    """Numbers of an evaluation beside the scores of episodes: about models, answers or weights. `ctx.task` is what is
-    evaluated. It is charged under `evaluate/`, draws under its own name, and may name the `roles` that it asks."""
+    """Numbers of an evaluation other than episode scores: of models, answers or weights. `ctx.task` is the evaluated
+    task. Its cost is charged under `evaluate/`, its random stream has its own name, and it may name the `roles` whose
+    models it calls."""
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]: ...
 
@@ -103,7 +103,7 @@ class Metric(Protocol):
 
 
 class Reports(Protocol):
-    """A curriculum or a rollout that has numbers for the step's report; asked once a step."""
+    """A curriculum or a rollout with numbers for the step's report; called once a step."""
 
     def report(self) -> Info: ...
 
@@ -115,15 +115,15 @@ class RolloutOpens(Protocol):
 
 
 class Binds(Protocol):
-    """An environment that asks models or draws noise: it hears before `reset` whom to ask, and the key of this episode,
-    by which it names what it asks."""
+    """An environment that calls models or draws noise: before `reset` it gets the context to do so, and the episode's
+    key, by which it names its calls."""
 
     def bind(self, ctx: Ctx, key: Sequence[object]) -> None: ...
 
 
 class RolloutAttributes(Protocol):
-    """Values that a rollout may have: `role` decides; `asks`, whether its lanes ask the curriculum where they begin;
-    `unit`, "decision" of a `VectorRollout`; `spreads`, as of an engine: the settings of how work is spread."""
+    """Optional values of a rollout: `role`, which decides; `asks`, whether its lanes ask the curriculum where to start;
+    `unit`, "decision" for a `VectorRollout`; `spreads`, as of an engine: the settings of how work is distributed."""
 
     @property
     def role(self) -> str: ...
@@ -136,8 +136,8 @@ class RolloutAttributes(Protocol):
 
 
 class RewardAttributes(Protocol):
-    """Values that a reward may have: `counts`, whether it weighs 1 if a recipe gives no weights; `name`, of its grades,
-    if that is not the one that it goes by."""
+    """Optional values of a reward: `counts`, whether its weight is 1 if a recipe gives no weights; `name`, of its
+    grades, if it differs from the reward's name in the recipe."""
 
     @property
     def counts(self) -> bool: ...
@@ -146,5 +146,6 @@ class RewardAttributes(Protocol):
 
 
 def is_vector(rollout: Any) -> TypeGuard[VectorRollout]:
-    """Whether a rollout is asked for decisions, of lanes that live on, and not for groups: it declares so (`unit`)."""
+    """Whether a rollout is called for decisions, from persistent lanes, rather than for groups, as its `unit`
+    declares."""
     return bool(ability(rollout, "unit") == "decision")

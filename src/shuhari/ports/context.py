@@ -1,4 +1,4 @@
-"""What a component may ask of a run (`Ctx`)."""
+"""The run as components see it (`Ctx`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Job(Protocol[Answer]):
-    """Work in the background. `await` it in a coroutine, or look whether it is `done` and take its `result`, once."""
+    """Work in the background. `await` it in a coroutine, or check whether it is `done` and take its `result`, once."""
 
     @property
     def done(self) -> bool: ...
@@ -33,7 +33,8 @@ class Job(Protocol[Answer]):
 
 
 class Ctx(Protocol):
-    """The run, as components see it. `rng` gives a `torch.Generator`: `torch.rand(n, generator=ctx.rng("name"))`."""
+    """The interface of the run to components. `rng` gives a `torch.Generator`: `torch.rand(n,
+    generator=ctx.rng("name"))`."""
 
     step: int
     count: float  # where schedules stand: the step of the stage
@@ -63,10 +64,11 @@ class Ctx(Protocol):
     def record_failure(self, what: str, error: BaseException, whose: str = "") -> None: ...  # count it, and show it
     def clock(self) -> float: ...  # seconds; virtual where the engine's time is
     def background(self, key: str, coroutine: Coroutine[Any, Any, T]) -> Job[T]:
-        """Begin work that goes on beside training (asking a model or a judge), or give the job of that key that is
-        there: until its result is taken. Its answer is plain data, which is saved. A component has `restart(ctx)` to
-        begin again, in a run that is resumed, what it was waiting for, under the same key: by virtual time it ends
-        when it would have ended. A stage that ends gives up the jobs that are left."""
+        """Start work beside training (a call of a model or a judge), or return the pending job of that key.
+
+        A job is pending until its result is taken. The result is plain data, which is saved. A component needs
+        `restart(ctx)` to start again, in a resumed run and under the same key, the work it was waiting for; in virtual
+        time it ends when it would have ended. The end of a stage drops the jobs that are left."""
         ...
 
     def poll_rollouts(self) -> None: ...  # in a long computation: let what is in flight go on
@@ -74,6 +76,8 @@ class Ctx(Protocol):
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T: ...  # to its end, from outside of any coroutine
     async def grade(self, trajectories: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
-        """By the run's task and rewards, none of which is asked twice; with `until` by as many as are needed for one
-        reward of that name, and the run asks the others of what the rollout returns."""
+        """Grade trajectories by the run's task and rewards, each of which is called once.
+
+        With `until`, call only as many as one reward of that name needs; the run calls the others on what the rollout
+        returns."""
         ...

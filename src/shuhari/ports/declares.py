@@ -1,7 +1,7 @@
-"""What a component says of itself, so that a mistake in a recipe is found before the first step.
+"""Declarations of a component, so that a mistake in a recipe is found before the first step.
 
-Class attributes or properties of a component, all of them optional. `declares` is the only place that reads them; the
-checks are in `loop/checks.py`. Left out: the columns of models and engines (what a `Trace` tells beside its action).
+Class attributes or properties of a component, all optional. `declares` is the only place that reads them; the checks
+are in `loop/checks.py`. Not covered: the columns of models and engines (what a `Trace` has beside its action).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ SPACES = ("reward", "weight", "links", "context", "view")  # of columns `<space>
 
 @dataclass(frozen=True)
 class Declares:
-    """What a component wants of models, and which columns it reads and writes.
+    """The columns that a component needs of models, and those that it reads and writes.
 
-    needs: columns wanted from models. roles: the models that it calls itself. reads: columns without which it fails;
-    one that is read only where it is there need not be named. hears: of a buffer, columns that an update tells of rows
-    that it has drawn. stamps: columns that it writes; None: it does not say, so that nothing is known of what is there
-    behind it. Beside plain names (of a task: what its environments tell) there are `reward/<name>` (what is graded; a
-    reward stamps nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`; names that only data
-    tell are said as `reward/*`, `weight/*`, `links/*`, `info/*`, and `*` for all others. couples: whether the loss of a
-    row depends on others (`batch`), links: the links that it is of. least_n: how many samples of a group it compares,
-    so what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there are.
+    needs: columns computed by models. roles: the models that it calls itself. reads: columns without which it fails;
+    one that is optional need not be named. hears: for a buffer, columns that an update sends back for the rows it has
+    drawn. stamps: columns that it writes; None: undeclared, so that column checks know nothing of what follows. Beside
+    plain names (for a task: what its environments report) there are `reward/<name>` (grades; a reward stamps nothing
+    else), `weight/<stream>` (rows that carry a stream) and `links/<name>`; `reward/*`, `weight/*`, `links/*`, `info/*`
+    stand for names that only the data determine, and `*` for all others. couples: whether the loss of a row depends on
+    others (`batch`). links: the links that its loss is over. least_n: the number of samples of a group that it
+    compares, a lower bound of `rollout.n`; 0 for a rollout whose number of samples is not `n`.
     """
 
     needs: tuple[Need, ...] = ()
@@ -40,7 +40,7 @@ class Declares:
 
 
 def declares(component: Any) -> Declares:
-    """What a component says of itself; the defaults for what it does not mention."""
+    """Return the declarations of a component, with defaults for those it lacks."""
     own = {name: _said(component, name) for name in _DEFAULTS}
     for name in ("needs", "roles", "reads", "hears"):
         own[name] = tuple(own[name])
@@ -48,12 +48,12 @@ def declares(component: Any) -> Declares:
 
 
 def needs_of(component: Any) -> tuple[Need, ...]:
-    """Its `needs` alone, which every draw asks for."""
+    """Return only the `needs` of a component, which every draw reads."""
     return tuple(_said(component, "needs"))
 
 
 def is_among(column: str, declared: Collection[str]) -> bool:
-    """Whether a column is one of those declared, or one that a `*` among them stands for."""
+    """Whether a column is among those declared, by name or by a `*`."""
     space, slash, _ = column.partition("/")
     among = (f"{space}/*" in declared) if slash else False
     return column in declared or among or ("*" in declared and not (slash and space in SPACES))
@@ -67,7 +67,7 @@ _DEFAULTS = dict(vars(Declares()))
 
 
 def together(own: Iterable[str], *parts: Any) -> tuple[str, ...] | None:
-    """The `stamps` of a component that is made of others: its own and theirs; None where one of them does not say."""
+    """Return the `stamps` of a component made of others: its own and theirs; None if one of them declares none."""
     stamps = [declares(part).stamps for part in parts]
     return (
         (

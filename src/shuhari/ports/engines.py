@@ -1,4 +1,4 @@
-"""Ports of engines, which serve the models to rollouts; and the group that a call comes from."""
+"""Ports of engines, which serve the models to rollouts; and the group that a call belongs to."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from shuhari.ports.models import Model
 
 CURRENT_GROUP: ContextVar[str] = ContextVar("current_group", default="")
-"""The key of the request whose group runs now; empty outside of one. Its random streams and its calls go by it."""
+"""Key of the request whose group is running; empty outside of one. Its random streams and its calls are named by it."""
 
 REPLAYING: ContextVar[bool] = ContextVar("replaying", default=False)
-"""Whether what runs now was charged before the run was resumed: then it is not charged again."""
+"""Whether the running work was charged before the run was resumed: then it is not charged again."""
 
 
 class Engine(Protocol):
-    """Serves every role's policy. Calls that wait at the same time share one forward.
+    """A server of the policies of all roles. Calls that wait at the same time share one forward pass.
 
-    Optional: `EngineOpens`, `Refuses`, `StandsIn`, `close`, and what `EngineAttributes` has."""
+    Optional: `EngineOpens`, `Refuses`, `StandsIn`, `close`, and the members of `EngineAttributes`."""
 
     async def sample(
         self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
@@ -41,8 +41,8 @@ class Durations(Protocol):
 
 
 class AsyncEngine(Engine, Protocol):
-    """An engine with which groups stay in flight over steps, at most `staleness` versions of the weights, and go on in
-    a run that is resumed. Where `staleness` is 0 or missing nothing of the rest is asked."""
+    """An engine that keeps groups in flight across steps, at most `staleness` versions of the weights, and continues
+    them in a resumed run. If `staleness` is 0 or missing, none of the other members is used."""
 
     staleness: int
     virtual: Durations | None  # None: the clock's time
@@ -59,32 +59,33 @@ class AsyncEngine(Engine, Protocol):
 
 
 class EngineOpens(Protocol):
-    """An engine that is told, before the first `sync` of a run, by what `seed` it draws, and a `charge(what, amount)`
-    that takes `tokens` (drawn) and `prompt_tokens` (read)."""
+    """An engine that gets, before the first `sync` of a run, the `seed` of its draws and a `charge(what, amount)` for
+    `tokens` (drawn) and `prompt_tokens` (read)."""
 
     def open(self, seed: int, charge: Callable[[str, float], None]) -> None: ...
 
 
 class Refuses(Protocol):
-    """An engine that cannot sample in every way: why it cannot sample so, "" if it can."""
+    """An engine that does not support every kind of sampling: the reason why it cannot sample so, "" if it can."""
 
     def refuses(self, sampling: Sampling) -> str: ...
 
 
 class StandsIn(Protocol):
-    """An engine that needs what a rehearsal has not: another takes its place there."""
+    """An engine that cannot run in a rehearsal: another takes its place there."""
 
     def stand_in(self) -> Engine: ...
 
 
 class Reads(Protocol):
-    """One who answers for a model elsewhere, and can read what it did not write: log-probabilities, see `Vllm.read`."""
+    """A client of a model elsewhere that can score given text: log-probabilities, see `Vllm.read`."""
 
     async def read(self, ids: list[int], never: Sequence[int]) -> tuple[list[float], list[list[float]]]: ...
 
 
 class EngineAttributes(Protocol):
-    """Values that an engine may have: the role whose weights it cannot follow (`fixed`), and see `AsyncEngine`."""
+    """Optional values of an engine: the role whose weights it cannot follow (`fixed`); for the others see
+    `AsyncEngine`."""
 
     @property
     def fixed(self) -> str: ...

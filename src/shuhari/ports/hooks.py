@@ -1,8 +1,8 @@
-"""`ability`: what a component has of that which it may have, by name, with the type that its protocol says.
+"""`ability`: look up an optional member of a component by name, with the type that its protocol declares.
 
-The protocols (`Reports`, `Snapshots`, `RolloutAttributes`, ...) stand beside their ports, those of any component here.
-What stands for a missing one is in `shuhari.kernel.abilities.OPTIONAL`. A name that is not optional is an error of the
-type checker. A hook of which two ports have a form of their own (`open`, `held_out`) goes by the port of the component.
+The protocols (`Reports`, `Snapshots`, `RolloutAttributes`, ...) are beside their ports, those of any component here.
+The defaults of missing members are in `shuhari.kernel.abilities.OPTIONAL`. A name that is not optional is an error of
+the type checker. If two ports have a hook of the same name (`open`, `held_out`), the component's port decides its type.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
 
 class Observes(Protocol):
-    """A component that hears what the run tells, in commit order."""
+    """A component that receives the run's events, in commit order."""
 
     def observe(self, event: Event) -> None: ...
 
 
 class Restarts(Protocol):
-    """A component that begins or tells again, in a run that is resumed, what its `state` does not hold."""
+    """A component that, in a resumed run, starts again or reports again what its `state` does not hold."""
 
     def restart(self, ctx: Ctx) -> None: ...
 
 
 class Remembers(Protocol):
-    """A component with memory: a plain tree of tensors and JSON, saved and set again."""
+    """A component with memory: a plain tree of tensors and JSON, saved and restored."""
 
     state: Any
 
 
 class Closes(Protocol):
-    """A component that lets go of what it holds; asked of environments, rollouts, rewards and engines."""
+    """A component that releases its resources; called on environments, rollouts, rewards and engines."""
 
     def close(self) -> None: ...
 
@@ -183,6 +183,6 @@ def ability(
 @overload
 def ability(component: Buffer, name: Literal["held_out"]) -> Callable[[str, int, Ctx], Iterator[Batch] | tuple[()]]: ...
 def ability(component: object, name: str) -> Any:
-    """What `component` has under the optional `name`, or what stands for it. KeyError for a name that is not optional,
-    with the nearest one that is."""
+    """Return the optional member `name` of `component`, or its default. KeyError for a name that is not optional, with
+    the nearest one that is."""
     return abilities.ability(component, name)

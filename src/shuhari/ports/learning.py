@@ -1,4 +1,4 @@
-"""Ports of what is learnt from what was collected or recorded. Axes: `B` rows, `K` positions of a row, `P` links."""
+"""Ports of learning from collected or recorded data. Axes: `B` rows, `K` positions of a row, `P` links."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ if TYPE_CHECKING:
 
 
 class Buffer(Protocol):
-    """Fills by `observe(Collected)`; `wanted` is what it still wants (groups; decisions where a VectorRollout feeds
-    it); `draw` yields the batches to learn from and stamps `weight/<its stream>`.
+    """A store of collected samples that yields batches. It fills by `observe(Collected)`; `wanted` is how much it still
+    needs (groups; decisions if a VectorRollout feeds it); `draw` yields the batches to learn from and stamps
+    `weight/<its stream>`.
 
-    Optional: `Recorded`, `Imitates`, `Records`, and what `BufferAttributes` has."""
+    Optional: `Recorded`, `Imitates`, `Records`, and the members of `BufferAttributes`."""
 
     def wanted(self) -> int: ...
     def draw(self, ctx: Ctx) -> Iterator[Batch]: ...
 
 
 class Recording(Protocol):
-    """Episodes that were recorded, or are played for the purpose: `read` gives whole columns in episode order, each
+    """Recorded episodes, or episodes played for the purpose: `read` gives whole columns in episode order, each
     episode's decisions and then its closing row (`buffers.recording.columns_of`); the same `seed`, the same columns."""
 
     def read(self, task: Task, seed: int) -> Mapping[str, Tensor]: ...
 
 
 class Recorded(Buffer, Protocol):
-    """A buffer of recorded data. `held_out` yields up to `n` problems (episodes) of a split that nothing learns from,
-    in batches as `draw` would; where it stands in its own walk does not move."""
+    """A buffer of recorded data. `held_out` yields up to `n` problems (episodes) of a split that is never trained on,
+    in batches as `draw` would; it does not move the buffer's own position."""
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]: ...
 
 
 class Transform(Protocol):
-    """Whole batch in, columns added, no gradient. Filters set weights to 0; they never delete rows."""
+    """A function that adds columns to a whole batch, without gradient. Filters set weights to 0; they never delete
+    rows."""
 
     @property
     def needs(self) -> tuple[Need, ...]: ...
@@ -51,10 +53,10 @@ class Transform(Protocol):
 
 
 class Objective(Protocol):
-    """An unreduced loss [B, K], [B], or [P] of links; 0-d only where it couples the batch. Info values may be unreduced
-    too: they are averaged over decisions. `couples`: whether a row's loss depends on other rows (then it reads
-    columns only, and gets the whole optimiser batch). An objective or transform that calls models itself may name their
-    `roles`, to be missed before the first step."""
+    """An unreduced loss [B, K], [B], or [P] of links; 0-d only if it couples the batch. Info values may be unreduced
+    too: they are averaged over decisions. `couples`: whether a row's loss depends on other rows (then it reads columns
+    only, and gets the whole optimiser batch). An objective or transform that calls models itself may name their
+    `roles`, so that a missing one is found before the first step."""
 
     @property
     def needs(self) -> tuple[Need, ...]: ...
@@ -64,7 +66,7 @@ class Objective(Protocol):
 
 
 class Evaluate(Protocol):
-    """The loss of one optimiser batch, as an optimiser may ask for it; each call is a fresh evaluation."""
+    """The loss of one optimiser batch, as an optimiser calls it; each call is a fresh evaluation."""
 
     def backward(self) -> Info: ...  # fills .grad of the part's parameters
     def gradients(self) -> dict[str, Tensor]: ...  # term -> flat gradient
@@ -73,14 +75,14 @@ class Evaluate(Protocol):
 
 
 class Optimiser(Protocol):
-    """How weights move. Optional: `Shares`, and what `OptimiserAttributes` has."""
+    """A rule for updating weights. Optional: `Shares`, and the members of `OptimiserAttributes`."""
 
     def bind(self, params: Sequence[nn.Parameter]) -> None: ...
     def step(self, evaluate: Evaluate, at: float) -> Info: ...  # at: the count that schedules stand at
 
 
 class Learner(Protocol):
-    """Moves weights by what was collected. Optional: `HoldsOut`, and what `LearnerAttributes` has."""
+    """The update of weights from collected data. Optional: `HoldsOut`, and the members of `LearnerAttributes`."""
 
     buffer: Buffer
     transforms: Mapping[str, Transform]
@@ -92,7 +94,7 @@ class Learner(Protocol):
 
 
 class Follow(Protocol):
-    """Moves the weights of one role after another's."""
+    """A rule by which the weights of one role follow another's."""
 
     @property
     def on(self) -> On | tuple[On, ...]: ...  # which events it hears
@@ -103,38 +105,38 @@ class Follow(Protocol):
 
 
 class HoldsOut(Protocol):
-    """A learner that says how it does on recorded problems that nothing learns from: losses and infos."""
+    """A learner that measures losses and infos on recorded problems that are never trained on."""
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Mapping[str, float]: ...
 
 
 class Imitates(Protocol):
-    """A buffer that says in words what it imitates of a task's problems, see `Demos`."""
+    """A buffer that describes in words what it imitates of a task's problems, see `Demos`."""
 
     def imitates(self, task: Task) -> str: ...
 
 
 class Shows(Protocol):
-    """A buffer of recorded answers that tells which texts of a problem it puts behind its prompt, each in a row of its
-    own; none of a problem that it does not use."""
+    """A buffer of recorded answers that lists the texts of a problem that it puts behind the prompt, each in a row of
+    its own; none if it does not use the problem."""
 
     def shows(self, problem: Problem) -> tuple[Payload, ...]: ...
 
 
 class Records(Protocol):
-    """A buffer that gives what it holds as the columns of a data set."""
+    """A buffer that returns its contents as the columns of a data set."""
 
     def recorded(self) -> Mapping[str, Tensor]: ...
 
 
 class Shares(Protocol):
-    """An optimiser whose parameters may be shards: `total` adds a number up over all of them."""
+    """An optimiser whose parameters may be shards: `total` sums a number over all of them."""
 
     def share(self, total: Callable[[Tensor], Tensor]) -> None: ...
 
 
 class BufferAttributes(Protocol):
-    """Values that a buffer, or a recording, may have; `shuhari.kernel.abilities` says of each what it means."""
+    """Optional values of a buffer or a recording; `shuhari.kernel.abilities` has the meaning of each."""
 
     @property
     def unit(self) -> str | None: ...
@@ -155,8 +157,8 @@ class BufferAttributes(Protocol):
 
 
 class OptimiserAttributes(Protocol):
-    """Values that an optimiser may have: when its memory is cleared (`reset`); a term that it knows by name -> whether
-    its part must have it, else it may not (`terms`)."""
+    """Optional values of an optimiser: when its state is cleared (`reset`); a term that it knows by name -> whether its
+    part must have it, else it may not (`terms`)."""
 
     @property
     def reset(self) -> When | None: ...
@@ -165,14 +167,14 @@ class OptimiserAttributes(Protocol):
 
 
 class LearnerAttributes(Protocol):
-    """Values that a learner may have: name -> what each of its optimisers owns, as of the learner `gradient`."""
+    """Optional values of a learner: name -> what each of its optimisers owns, as in the learner `gradient`."""
 
     @property
     def parts(self) -> Mapping[str, Any]: ...  # a `learners.parts.Part` each
 
 
 class FollowAttributes(Protocol):
-    """Values that a follower, or a `When`, may have: the score of an evaluation whose plateau it acts on."""
+    """Optional values of a follower, or a `When`: the score of an evaluation whose plateau it acts on."""
 
     @property
     def waits_for(self) -> str: ...

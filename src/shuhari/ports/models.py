@@ -1,6 +1,6 @@
-"""Ports of models: what scores decisions, what acts, and what a language model has beside that.
+"""Ports of models: what scores decisions, what acts, and what language models have in addition.
 
-What models answer (`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
+What models return (`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from shuhari.ports.tasks import Task
 class Model(Protocol):
     """A function from a batch to decisions. `build` makes `module` (with the global torch seed set for it).
 
-    A model made of others names them as `roles`, a tuple, and is given them by `bind(models)`, role -> model, whenever
-    roles are cast; it holds them so that neither a copy of itself nor its `module` contains them.
-    Optional: `Decides`, `Decision`, `Renames`, `LiesOnDisk`, `Saves`, `SavesScorer`, `Exports`, `Decodes`, and what
-    `ModelAttributes` has; a model of text has what `TextModel` has."""
+    A model made of others names them as `roles`, a tuple, and gets them by `bind(models)`, role -> model, whenever
+    roles are cast; it holds them so that neither a copy of itself nor its `module` contains them. Optional: `Decides`,
+    `Decision`, `Renames`, `LiesOnDisk`, `Saves`, `SavesScorer`, `Exports`, `Decodes`, and the members of
+    `ModelAttributes`; a language model has the members of `TextModel`."""
 
     @property
     def module(self) -> nn.Module: ...
@@ -42,8 +42,8 @@ class Policy(Model, Protocol):
 
 
 class TextModel(Policy, Protocol):
-    """A policy whose contexts and actions are token ids. Optional: `decoder(**settings)`, continuous batching (None
-    where a layout has none), and `limit`."""
+    """A policy whose contexts and actions are token ids. Optional: `decoder(**settings)`, continuous batching (None if
+    a layout has none), and `limit`."""
 
     @property
     def end(self) -> int: ...  # the id of the end token
@@ -58,73 +58,75 @@ class TextModel(Policy, Protocol):
 
 
 class Decision(Protocol):
-    """A policy that decides in other terms than the environment: the columns of decisions that this got as `taken`."""
+    """A policy whose decisions are in other terms than the environment's actions: it turns `taken`, the actions that
+    the environment got, into the columns of its decisions."""
 
     def decision(self, taken: Tensor) -> Mapping[str, Tensor]: ...  # `taken` [B, ...]
 
 
 class Decides(Protocol):
-    """A controller's action without chance as environments take it (the column `action`), and more columns."""
+    """A controller with a deterministic action, as environments take it (the column `action`), and more columns."""
 
     def decide(self, contexts: Any) -> Mapping[str, Tensor]: ...
 
 
 class Encodes(Protocol):
-    """What makes a model one of text, and with `decode` one that answers text; see `TextModel`."""
+    """A model that reads text, and with `decode` also writes text; see `TextModel`."""
 
     def encode(self, prompt: Payload) -> Array: ...
     def decode(self, ids: Array) -> str: ...
 
 
 class Saving(Protocol):
-    """Writes a directory as others read it: `dtype` float32, bfloat16 or float16, `shard` the largest file."""
+    """A function that writes a directory in the format of others: `dtype` float32, bfloat16 or float16, `shard` the
+    largest file."""
 
     def __call__(self, directory: str | Path, *, dtype: str = "", shard: str = "5GB") -> None: ...
 
 
 class Saves(Protocol):
-    """A model that others can read."""
+    """A model that can be saved for other libraries."""
 
     @property
     def save(self) -> Saving: ...
 
 
 class SavesScorer(Protocol):
-    """A value head that others can read, as a classifier of texts."""
+    """A value head that can be saved for other libraries, as a classifier of texts."""
 
     @property
     def save_scorer(self) -> Saving: ...
 
 
 class Exports(Protocol):
-    """A model whose weights an engine elsewhere can serve; `outline` says what this must know of it beforehand."""
+    """A model whose weights an engine elsewhere can serve; `outline` is what the engine must know of it beforehand."""
 
     def export(self, directory: str | Path) -> None: ...
     def outline(self) -> Any: ...  # a `models.text.pretrained.Outline`
 
 
 class Decodes(Protocol):
-    """A model with continuous batching; its answer is None if its layout has none."""
+    """A model with continuous batching; `decoder` returns None if its layout has none."""
 
     @property
     def decoder(self) -> Callable[..., Any]: ...  # (**settings) -> a `models.text.decoder.Decoder` | None
 
 
 class Renames(Protocol):
-    """A model whose weights are called otherwise now than in a checkpoint (under adapters)."""
+    """A model whose weights have other names now than in a checkpoint (under adapters)."""
 
     def renamed(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
 
 
 class LiesOnDisk(Protocol):
-    """A model that was loaded: (the path, the names of the weights of `module` that lie there as they are), once it is
-    built. A checkpoint has those that are still the same by reference."""
+    """A loaded model: (the path, the names of the weights of `module` that are there unchanged), once it is built. A
+    checkpoint holds those that are still the same by reference."""
 
     def on_disk(self) -> tuple[str, tuple[str, ...]]: ...
 
 
 class ModelAttributes(Protocol):
-    """Values that a model may have; `shuhari.kernel.abilities` says of each what it means and what stands for it."""
+    """Optional values of a model; `shuhari.kernel.abilities` has the meaning and the default of each."""
 
     @property
     def module(self) -> nn.Module | None: ...

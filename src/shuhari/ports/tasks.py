@@ -1,4 +1,4 @@
-"""Ports of what is to be solved: problems, their grade, and the worlds that they are played in."""
+"""Ports of tasks: problems, their grades, and the environments that they are played in."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Problems by index; `size` is None where there is no end."""
+    """Problems by index; `size` is None if they are endless."""
 
     def __getitem__(self, index: int) -> Problem: ...
     def size(self) -> int | None: ...
 
 
 class Task(Protocol):
-    """What is to be solved. `grade` names its rewards; `score` in [0, 1] is the task's own measure. `spaces` tells
-    models of fixed size what they see and do (Gymnasium spaces; None for text).
+    """A source of problems and their grades. `grade` names its rewards; `score` in [0, 1] is the task's own measure.
+    `spaces` gives models of fixed size their observations and actions (Gymnasium spaces; None for text).
 
-    Optional: `Makes`, `Listing`, `Fits`, `Marks`, `Previews`, `Filmable`, `Expert`, and what `TaskAttributes` has."""
+    Optional: `Makes`, `Listing`, `Fits`, `Marks`, `Previews`, `Filmable`, `Expert`, and the members of
+    `TaskAttributes`."""
 
     def problems(self, split: str) -> Source: ...
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None: ...
@@ -34,18 +35,18 @@ class Task(Protocol):
 
 
 class Listing(Protocol):
-    """What a Task may do beside: list a problem's answers, so that a metric can score them all (`metrics/exact`).
-    `grade` must agree. None: they cannot be listed."""
+    """A task that may list a problem's answers, so that a metric can score them all (`metrics/exact`). `grade` must
+    agree. None: they cannot be listed."""
 
     def answers(self, problem: Problem) -> Answers | None: ...
 
 
 class Environment(Protocol):
-    """One episode's world. `reset` and `step` may be coroutine functions. An observation that is a `Whole` takes the
-    place of a context of text.
+    """The environment of one episode. `reset` and `step` may be coroutine functions. An observation that is a `Whole`
+    replaces a context of text.
 
-    Optional: `Snapshots`, `Binds`, `Takes`, `Turns`, `Draws`, what `EnvironmentAttributes` has, and `close()`, when the
-    episode is over."""
+    Optional: `Snapshots`, `Binds`, `Takes`, `Turns`, `Draws`, the members of `EnvironmentAttributes`, and `close()`,
+    called when the episode is over."""
 
     def reset(self, problem: Problem) -> Any: ...  # the first observation
     def step(self, action: Any) -> Any: ...  # (observation, rewards by name, Status | None)
@@ -55,7 +56,7 @@ class Environment(Protocol):
 
 
 class Spaces(Protocol):
-    """A must of a task; a model of text is also built without a task, and asks whether there are any."""
+    """A required member of a task; `ability` looks it up since a language model is also built without a task."""
 
     def spaces(self) -> tuple[Any, Any] | None: ...  # (observation, action)
 
@@ -67,39 +68,39 @@ class Makes(Protocol):
 
 
 class Fits(Protocol):
-    """A task of listed rows that can do without some, or with shorter ones: `fit` says which stand for a split's. It
-    has `too_long`, `path`, `places` (id of a problem -> where it stands), `counts` (of its splits) and `named_splits`,
-    as `tasks.file.File`."""
+    """A task of listed rows that can drop or shorten some: `fit` sets the rows that replace those of a split. It has
+    `too_long`, `path`, `places` (id of a problem -> its position), `counts` (of its splits) and `named_splits`, as
+    `tasks.file.File`."""
 
     def fit(self, split: str, problems: Sequence[Problem]) -> None: ...
 
 
 class Marks(Protocol):
-    """A task that can tell where a text goes wrong: the place of the first wrong character, None if it is right."""
+    """A task that locates errors: the index of the first wrong character of a text, None if it is right."""
 
     def first_wrong(self, problem: Problem, text: str) -> int | None: ...
 
 
 class Previews(Protocol):
-    """A task that is costly to make shows listings an example without that (a classmethod)."""
+    """A task that is costly to make: it shows listings an example without being made (a classmethod)."""
 
     def preview(self) -> Mapping[str, Any]: ...  # of `spaces`, `prompt` and `answer`
 
 
 class Filmable(Protocol):
-    """A task that has a variant like it whose environments `draw`."""
+    """A task with a variant whose environments `draw`."""
 
     def filmed(self) -> Task: ...
 
 
 class Expert(Protocol):
-    """A task, or an environment, that has a scripted policy."""
+    """A task, or an environment, with a scripted policy."""
 
     def expert(self, observation: Any, rng: Any) -> Any: ...  # an action as the environment takes it
 
 
 class TaskAttributes(Protocol):
-    """Values that a task may have; `shuhari.kernel.abilities` says of each what it means and what stands for it."""
+    """Optional values of a task; `shuhari.kernel.abilities` has the meaning and the default of each."""
 
     @property
     def alphabet(self) -> str: ...
@@ -133,33 +134,34 @@ class Snapshots(Protocol):
 
 
 class Draws(Protocol):
-    """An environment that shows how it stands: a picture [H, W, 3] uint8, None if there is none."""
+    """An environment that shows its state: a picture [H, W, 3] uint8, None if there is none."""
 
     def draw(self) -> Array | None: ...
 
 
 class Takes(Protocol):
-    """An environment that says what its `step` is to get of a decision."""
+    """An environment that chooses what its `step` gets of a decision."""
 
     def takes(self, trace: Trace) -> Any: ...
 
 
 class StepsLanes(Protocol):
-    """A class of environments of Gymnasium that steps many at once, see `tasks.lanes`."""
+    """A class of Gymnasium environments that steps many at once, see `tasks.lanes`."""
 
     def step_lanes(self, lanes: Any, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]: ...
 
 
 class Turns(Protocol):
-    """An environment that says who is at turn: the role that decides next, one of `acts` of the rollout; None: the next
-    of them. Asked after `reset` and after each step."""
+    """An environment that chooses who decides next: one of `acts` of the rollout; None: the next of them. Called after
+    `reset` and after each step."""
 
     def turn(self) -> str | None: ...
 
 
 class EnvironmentAttributes(Protocol):
-    """Values that an environment may have: `facts`, column -> number or array of its last step, with `executed` if that
-    is not what it was sent; `moves`, the attributes that a reset draws or a step changes (with `StepsLanes`)."""
+    """Optional values of an environment: `facts`, column -> number or array of its last step, with `executed` if
+    another action was taken than the one sent; `moves`, the attributes that a reset draws or a step changes (with
+    `StepsLanes`)."""
 
     @property
     def facts(self) -> Mapping[str, Any]: ...

@@ -1,6 +1,6 @@
 """Runs on disk: `Store` writes one, `Run` reads it (also while it is being written), `resolve` finds it by name.
 
-Nothing is imported before it is asked for: listing runs needs no torch.
+Modules are imported on first use: listing runs needs no torch.
 """
 
 from __future__ import annotations

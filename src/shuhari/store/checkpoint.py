@@ -1,8 +1,8 @@
-"""Checkpoints: a directory of `tensors.safetensors` and `tree.json`, whole or not there at all.
+"""Checkpoints: a directory of `tensors.safetensors` and `tree.json`, complete or absent.
 
 More than LIMIT bytes of tensors are cut into shards, `tensors-00001-of-00003.safetensors` and so on, written and read
-one after the other. Every file carries a checksum, so that a damaged checkpoint is reported, not trained on. Which
-checkpoints exist, and which one counts, is the database's to say (`database`).
+one after the other. Every file has a checksum, so that a damaged checkpoint is reported, not trained on. The database
+decides which checkpoints exist and which one counts (`database`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _HEAD = re.compile(
 
 
 def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
-    """Write a tree as the directory `path`, flushed and renamed into place; the ring blocks that it is made of.
+    """Write a tree as the directory `path`, flushed and renamed into place; return the ring blocks that it is made of.
 
-    With `rings`, a Ring costs only its blocks that changed; without, it is written whole. TypeError where the tree
-    holds what the codec has not.
+    With `rings`, only the changed blocks of a Ring are written; without, it is written whole. TypeError if the tree
+    holds a type that the codec does not support.
     """
     blocks: set[str] = set()
 
@@ -75,7 +75,7 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
 
 
 def read(path: Path, rings: RingFiles | None = None) -> Any:
-    """The tree of a checkpoint; CheckpointError names the file that is missing or damaged, and how."""
+    """Return the tree of a checkpoint; CheckpointError names the missing or damaged file, and how it is damaged."""
     sums, blocks, text = _read_document(path)
     file, tensors = path, dict[str, Any]()
     try:
@@ -107,8 +107,8 @@ def read(path: Path, rings: RingFiles | None = None) -> Any:
 
 
 def find_fault(path: Path, rings: Path | None = None) -> str:
-    """What is wrong with a checkpoint as far as can be seen without reading its tensors, "" where nothing is: its
-    document, the files that this names and their sizes, and that the ring blocks below `rings` are there."""
+    """Return what is wrong with a checkpoint, "" if nothing is, without reading its tensors: its document, the files
+    that this names and their sizes, and whether the ring blocks below `rings` exist."""
     try:
         sums, blocks, _ = _read_document(path)
         for name, size in zip(_name_files(len(sums) // 2), sums[::2], strict=True):
@@ -130,12 +130,12 @@ def _check_size(file: Path, size: int) -> None:
 
 
 def list_blocks(path: Path) -> set[str]:
-    """The ring blocks that a checkpoint is made of."""
+    """Return the ring blocks that a checkpoint is made of."""
     return set(_read_document(path)[1])
 
 
 def _read_document(path: Path) -> tuple[list[int], list[str], bytes]:
-    """(bytes and crc32 of each file of tensors, ring blocks, the tree's JSON)."""
+    """Return (bytes and crc32 of each file of tensors, ring blocks, the tree's JSON)."""
     file = path / "tree.json"
     try:
         data = read_file(file, DOCUMENT)
@@ -163,7 +163,7 @@ def _read_document(path: Path) -> tuple[list[int], list[str], bytes]:
 
 
 def _name_files(n: int) -> list[str]:
-    """The names of n files of tensors."""
+    """Return the names of n files of tensors."""
     return ["tensors.safetensors"] if n == 1 else [f"tensors-{i:05d}-of-{n:05d}.safetensors" for i in range(1, n + 1)]
 
 

@@ -1,11 +1,11 @@
-"""Trees <-> JSON and tensors, without pickle: all that a run stores or sends goes through here.
+"""Trees <-> JSON and tensors, without pickle: the codec of everything that a run stores or sends.
 
-A tree is made of None, bool, int, float, str, bytes, lists, tuples, mappings with text keys, numpy numbers and
-arrays, torch tensors, `Ring`, `Batch` and the wire types of `data`. All are told apart on the way back; tensors come
-back on the CPU, tensors that share all of their memory (tied weights) share it again. A closed table of types: what
-is not in it is a TypeError that names its path. `dumps`/`loads` make one self-contained piece of bytes of it.
+A tree is made of None, bool, int, float, str, bytes, lists, tuples, mappings with text keys, numpy numbers and arrays,
+torch tensors, `Ring`, `Batch` and the wire types of `data`. All types survive the round trip; tensors come back on the
+CPU, and tensors that share all of their memory (tied weights) share it again. The table of types is closed: any other
+type is a TypeError that names its path. `dumps`/`loads` make one self-contained piece of bytes of a tree.
 
-In the JSON an object with the one key `$<tag>` is something that JSON has not.
+In the JSON, an object with the single key `$<tag>` is a value that JSON lacks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ TREE = 2**26  # elements of the JSON of a checkpoint
 
 
 def encode(tree: Any, *, ring: Callable[[str, Ring], Any] | None = None) -> tuple[Any, dict[str, Tensor]]:
-    """(JSON, tensors by path). Tensors are not copied: write them before the tree changes.
+    """Return a tree as (JSON, tensors by path). Tensors are not copied: write them before the tree changes.
 
-    `ring`: called with (path, ring) for each Ring, gives the JSON that stands for it; by default it is written whole.
-    Raises TypeError for anything outside the closed table, naming where it is.
+    `ring`: called with (path, ring) for each Ring, returns the JSON that replaces it; by default the ring is written
+    whole. Raises TypeError for anything outside the closed table, with its path.
     """
     writer = Writer(ring)
     return writer.write(tree, ""), writer.tensors
@@ -43,15 +43,15 @@ def encode(tree: Any, *, ring: Callable[[str, Ring], Any] | None = None) -> tupl
 def decode(
     value: Any, tensors: Mapping[str, Tensor], *, ring: Callable[[Any], Ring] | None = None, numbers: float = math.inf
 ) -> Any:
-    """The tree of (JSON, tensors); CodecError for anything that `encode` does not write, and for arrays of more than so
-    many `numbers` in all, each counted as often as it is named."""
+    """Return the tree of (JSON, tensors). CodecError for anything that `encode` does not write, and if arrays have more
+    than `numbers` numbers in all; an array counts each time it is referenced."""
     with refuse_errors():
         return Reader(tensors, ring, numbers).read(value, 0)
 
 
 def dumps(tree: Any, numbers: float = math.inf) -> bytes:
-    """A tree as self-contained bytes: a mark, the length of the JSON (8 bytes, little-endian), JSON, safetensors.
-    SizeError where `loads` would refuse its `numbers`."""
+    """Return a tree as self-contained bytes: a mark, the length of the JSON (8 bytes, little-endian), JSON,
+    safetensors. SizeError if `loads` would refuse its `numbers`."""
     writer = Writer(None)
     value, tensors = writer.write(tree, ""), writer.tensors
     if writer.numbers > numbers:
@@ -62,8 +62,8 @@ def dumps(tree: Any, numbers: float = math.inf) -> bytes:
 
 
 def loads(data: bytes, limit: int = 2**30, elements: int = TREE, numbers: float = math.inf) -> Any:
-    """The tree of `dumps`; CodecError where the bytes are none, or are more than `limit`, or their JSON has more
-    `elements`, or their arrays more `numbers`."""
+    """Return the tree of `dumps`. CodecError if the bytes are not of `dumps`, are more than `limit`, or if their JSON
+    has more than `elements` elements, or their arrays more than `numbers` numbers."""
     if len(data) > limit:
         raise CodecError(f"{len(data)} bytes: expected at most {limit}")
     if data[:8] != _MAGIC or len(data) < 16:
@@ -78,17 +78,18 @@ def loads(data: bytes, limit: int = 2**30, elements: int = TREE, numbers: float 
 
 
 def count_elements(data: bytes) -> int:
-    """How many elements the JSON of `dumps` has."""
+    """Return the number of elements of the JSON of `dumps`."""
     return sizes.count_elements(data[16 : 16 + int.from_bytes(data[8:16], "little")])
 
 
 def to_json(value: Any) -> bytes:
-    """Strict and short: what JSON has no number for is an error."""
+    """Return compact, strict JSON: NaN and infinities are errors."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def from_json(text: bytes, elements: int = TREE) -> Any:
-    """The JSON of `to_json`; CodecError for numbers that are not finite, and for more than so many elements."""
+    """Return the value of the JSON of `to_json`; CodecError for numbers that are not finite, and for more than
+    `elements` elements."""
     try:
         return sizes.read_json(text, elements, parse_constant=_refuse_constant)
     except sizes.SizeError as error:

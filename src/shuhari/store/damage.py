@@ -1,9 +1,9 @@
-"""What of a run directory is not what was written: every row by its checksum, every checkpoint, and whether the two
+"""Check a run directory for damage: the checksum of every row, every checkpoint, and whether rows and checkpoints
 agree. Nothing here changes anything; `repair` does.
 
 A kill leaves at most one checkpoint that the database does not name, as each is named before the next is begun. More of
-them, or a cursor whose checkpoint is gone, mean that the database is older than what it stood for: it has lost its log,
-or another has been put in its place.
+them, or a cursor whose checkpoint is gone, mean that the database is older than the checkpoints: its log was lost, or
+another database was put in its place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNCOUNTED = "it was written before sets of rows had checksums: rows that are go
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint on disk. fault: what is wrong with it, "" where it is whole; named: whether the database has it."""
+    """A checkpoint on disk. fault: what is wrong with it, "" if it is whole; named: whether the database has it."""
 
     name: str
     step: int
@@ -39,10 +39,10 @@ class Found:
 
 @dataclass
 class Report:
-    """What `inspect_run` has found. rows: whole ones of each table, up to the first that is damaged; last: the last
-    step that has a row; faults: what is damaged, one sentence each; files: the names of those that are, beside the
-    database and the checkpoints; odd: the names of what is no file, or no folder, where the library has one; notes:
-    what cannot be told, and is no damage; running: whether a process was writing the run meanwhile."""
+    """The result of `inspect_run`. rows: number of whole rows of each table, up to the first damaged one; last: the
+    last step that has a row; faults: what is damaged, one sentence each; files: names of damaged files other than the
+    database and the checkpoints; odd: names of the library's files or folders that are something else; notes: what
+    cannot be checked, and is no damage; running: whether a process was writing the run meanwhile."""
 
     path: Path
     rows: dict[str, int] = field(default_factory=dict)
@@ -56,15 +56,18 @@ class Report:
 
     @property
     def repairable(self) -> bool:
-        """Whether `repair_run` can make a run of it that goes on, or begins again where it had no checkpoint yet."""
+        """Whether `repair_run` can make a run of it that continues, or that starts again if it had no checkpoint
+        yet."""
         if Lock.NAME in self.odd:
             return False
         return self.goal is not None or not (self.checkpoints or self.rows.get("checkpoints"))
 
     @property
     def goal(self) -> Found | None:
-        """The checkpoint that the run goes on from once it is repaired: the newest whole one, but for a single one
-        behind the last row, which a kill has left: the one before costs a few steps, this one would cost their rows."""
+        """The checkpoint that the run continues from after a repair: the newest whole one.
+
+        Exception: a single checkpoint after the last row, which a kill has left. Going back to the one before costs a
+        few steps; continuing from this one would cost their rows."""
         whole = sorted((c for c in self.checkpoints if not c.fault), key=lambda c: read_name(c.name))
         newer = [c for c in self.checkpoints if not c.named and c.step > self.last]
         if len(newer) == 1 and len(whole) > 1 and whole[-1] == newer[0]:
@@ -73,9 +76,10 @@ class Report:
 
 
 def inspect_run(run: Path) -> Report:
-    """Read all of a run that has a checksum, checkpoints too; also while it is written, when files come and go: then
-    what has vanished, or is not there yet, is looked at again, and a fault is one that stays. StoreError where `run` is
-    none, or of a newer version."""
+    """Read everything of a run that has a checksum, checkpoints too, also while it is being written.
+
+    Then files come and go: what has vanished, or is not there yet, is checked again, and only a fault that persists
+    counts. StoreError if `run` is none, or of a newer version."""
     report, others = _look(run)
     for _ in range(_LOOKS):
         if not (others and report.running):
@@ -92,7 +96,8 @@ def inspect_run(run: Path) -> Report:
 
 
 def _look(run: Path) -> tuple[Report, list[str]]:
-    """(what is found, with the faults of the database; those of other files, which may pass while a run is written)."""
+    """Return (the report, with the faults of the database; the faults of other files, which may pass while a run is
+    written)."""
     report, others = Report(run, running=is_locked(run)), list[str]()
     if not (run / schema.FILE).exists() and not list_folders(run):
         raise NoRunError(explain_place(run))
@@ -134,7 +139,7 @@ def _look(run: Path) -> tuple[Report, list[str]]:
 
 
 def _check_recipe(run: Path, stored: object) -> str:
-    """What is wrong with the recipe; `stored`: its text as the database has it, None where it has none."""
+    """Return what is wrong with the recipe; `stored`: its text in the database, None if it has none."""
     try:
         text = read_file(run / "recipe.toml").decode()
         tomllib.loads(text)
@@ -156,8 +161,8 @@ def _check_summary(run: Path, complete: bool) -> str:
 
 
 def check(run: Path, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
-    """The sums of the tables of a run, as `sets` has them; DamageError where it should not be gone on with, as rows are
-    damaged or the checkpoints are not its own."""
+    """Return the sums of the tables of a run, as in `sets`; DamageError if rows are damaged or the checkpoints are not
+    its own, so that it must not continue."""
     sums = dict[str, tuple[int, int]]()
     fault = find_disagreement(run, db) or next(iter(find_faults(db, {}, sums)), "")
     if fault:
@@ -166,8 +171,9 @@ def check(run: Path, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
 
 
 def find_faults(db: sqlite3.Connection, count: dict[str, int], sums: dict[str, tuple[int, int]]) -> list[str]:
-    """What is wrong with the database and with rows of it, the first of each table, and whether what finds groups is
-    missing some; `count` gets the whole rows of each table, `sums` what it is as a set, where all rows are whole."""
+    """Return the faults of the database: its integrity, the first damaged row of each table, gaps in the index of
+    groups, and tables that are not the sets of rows that were written. `count` gets the number of whole rows of each
+    table, `sums` its sum as a set, if all rows are whole."""
     found = []
     try:
         (answer,) = db.execute("pragma integrity_check(1)").fetchone()
@@ -189,7 +195,8 @@ def find_faults(db: sqlite3.Connection, count: dict[str, int], sums: dict[str, t
 
 
 def _compare_sets(db: sqlite3.Connection, sums: dict[str, tuple[int, int]]) -> list[str]:
-    """How tables are not the sets of rows that were written; nothing of a run of before they were counted."""
+    """Return how tables differ from the sets of rows that were written; nothing for a run of a format without
+    counts."""
     if not list_columns(db, "meta") or (format := sets.read_format(db)) in range(1, sets.FORMAT):
         return []
     if not format:
@@ -204,7 +211,7 @@ def _compare_sets(db: sqlite3.Connection, sums: dict[str, tuple[int, int]]) -> l
 
 
 def find_disagreement(run: Path, db: sqlite3.Connection) -> str:
-    """How the database and the checkpoints on disk contradict each other; "" where they do not."""
+    """Return how the database and the checkpoints on disk contradict each other; "" if they agree."""
     cursor, there = read_cursor(db), list_folders(run)
     at = -1 if cursor is None else cursor["step"]
     named = {name for _, name, *_ in read_rows(db, "checkpoints")}
@@ -225,8 +232,8 @@ def find_disagreement(run: Path, db: sqlite3.Connection) -> str:
 
 
 def refuse_lost(run: Path) -> None:
-    """DamageError where something is not of its kind, or the database is gone, or empty, and what it stood for is
-    not."""
+    """Raise DamageError if a file is not of its kind, or if the database is gone or empty but its checkpoints or log
+    exist."""
     refuse_odd(run)
     _refuse_gone(run)
 
@@ -244,8 +251,8 @@ def _refuse_gone(run: Path) -> None:
 
 
 def _look_at(run: Path, name: str, step: int, named: bool, bases: set[str]) -> Found:
-    """A checkpoint, read whole. `bases`: gets the paths of models that it has weights of by reference, and that are not
-    there (a copy of small ones lies in `needs/`)."""
+    """Read a checkpoint whole and return what was found. `bases`: gets the paths of models whose weights it has by
+    reference, and that do not exist (a copy of small ones is in `needs/`)."""
     from shuhari.store import checkpoint
     from shuhari.store.ring import RingFiles
 

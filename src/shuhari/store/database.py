@@ -1,8 +1,8 @@
 """Store: the one writer of a run directory. A step is one transaction; resuming trusts it and drops what is newer.
 
-Order: write the checkpoint, flush, rename; then the transaction that names it; then remove what is kept no longer.
-So at any moment the cursor names a whole checkpoint, and a row without one is a step that a resumed run redoes.
-A run that is there is only read until something is written: what refuses to resume it has changed nothing.
+Order: write the checkpoint, flush, rename; then the transaction that names it; then remove the checkpoints that are no
+longer kept. So at any moment the cursor names a whole checkpoint, and a row without one is a step that a resumed run
+redoes. An existing run is only read until something is written: an error that refuses to resume it has changed nothing.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from shuhari.store.rows import DERIVED, read_cursor, read_fact, read_rows, write
 
 
 class Store:
-    """Made by `Store.open`, for one thread at a time; also a context manager.
+    """The writer of a run, made by `Store.open`, for one thread at a time; also a context manager.
 
     `cursor`: {step, checkpoint, stage, wall} of the last checkpoint, or None. `step`: the last committed step, -1
-    before the first. `seconds`: what the last commit with a checkpoint took, for a caller that spaces them by cost.
+    before the first. `seconds`: duration of the last commit with a checkpoint, for a caller that spaces them by cost.
     """
 
     def __init__(self, path: Path, lock: Lock, keep: int, best: str | None, format: int) -> None:
@@ -58,11 +58,11 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path, *, format: int = schema.FORMAT, keep: int = 2, best: str | None = None) -> Store:
-        """Open or make the run at `path`. What is newer than its cursor is dropped by the first that is written.
+        """Open or make the run at `path`. The first write drops everything that is newer than its cursor.
 
-        keep: the last checkpoints to keep, at least 1; best: a metric whose highest checkpoint is kept too.
-        LockedError where another process writes the run; StoreError for a newer format, a full disk, a foreign file;
-        DamageError where what is there is not what was written.
+        keep: number of last checkpoints to keep, at least 1; best: a metric whose highest checkpoint is kept too.
+        LockedError if another process writes the run; StoreError for a newer format, a full disk, a foreign file;
+        DamageError if its content is not what was written.
         """
         if keep < 1:
             raise ValueError(f"keep is {keep}: expected at least 1 checkpoint")
@@ -88,8 +88,8 @@ class Store:
         return store
 
     def load(self, step: int | None = None) -> Any:
-        """The tree that the cursor names, or the one of an earlier `step` that is kept; None where there is none yet.
-        CheckpointError names what is damaged and what is left to start from."""
+        """Return the tree of the cursor's checkpoint, or of a kept one at an earlier `step`; None if there is none yet.
+        CheckpointError names what is damaged and the checkpoints that are left."""
         if self.cursor is None and step is None:
             return None
         return load_tree(self.path, self._db, self._kept.rings, step)
@@ -107,13 +107,13 @@ class Store:
         problems: Iterable[tuple[str, str, int, int]] = (),
         pin: bool = False,
     ) -> None:
-        """Store one step, whole or not at all; StoreError where the disk or the database refuses.
+        """Store one step, whole or not at all; StoreError if the disk or the database refuses.
 
         tree: the checkpoint, None for a step without one; it moves the cursor. wall: seconds since the run began.
-        rollouts: mappings of a `group` (its key) and anything that the codec takes; by `task`, `problem`, `why` and
-        `score` they are found again. events: (kind, JSON). problems: (task, id, samples graded, how many of them were
-        right), each problem once. pin: keep this checkpoint for good. Committing the last step again replaces its
-        metrics (a save after the fact).
+        rollouts: mappings of a `group` (its key) and anything that the codec takes; `task`, `problem`, `why` and
+        `score` are indexed. events: (kind, JSON). problems: (task, id, samples graded, how many of them were right),
+        each problem once. pin: keep this checkpoint for good. Committing the last step again replaces its metrics (a
+        save after the fact).
         """
         if step < self.step:
             raise ValueError(f"step {step} after step {self.step}: steps are committed in order")
@@ -137,26 +137,26 @@ class Store:
                 raise
 
     def is_due(self, step: int, every: int, share: float = 0.05) -> bool:
-        """Whether a checkpoint is due: each `every` steps; 0: where it would cost at most this share of the time."""
+        """Whether a checkpoint is due: each `every` steps; 0: if it would cost at most this share of the time."""
         return step % every == 0 if every else (time.perf_counter() - self._saved) * share >= self.seconds
 
     def set(self, **values: Any) -> None:
-        """Facts about the whole run, as JSON: `total` (steps), `complete`, versions."""
+        """Store facts about the whole run, as JSON: `total` (steps), `complete`, versions."""
         with self._writing(f"write to {self.path}"), schema.change(self._db):
             write_rows(self._db, "meta", [(key, schema.to_text(value, key)) for key, value in values.items()])
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A fact that `set` stored."""
+        """Return a fact that `set` stored."""
         return read_fact(self._db, key, default)
 
     def rate(self, task: str, problem: str) -> float:
-        """The share of a problem's samples that were right when any was last graded; NaN where none was."""
+        """Return the share of a problem's samples that were right when any was last graded; NaN if none was."""
         where = "where task = ? and problem = ? and asked > 0 and step <= ? order by step desc limit 1"
         row = next(read_rows(self._db, "problems", where, (task, problem, self.step)), None)
         return math.nan if row is None else row[4] / row[3]
 
     def note(self, kind: str, data: Any) -> None:
-        """An event outside of a step, at the last that is stored."""
+        """Store an event outside of a step, at the last stored step."""
         with self._writing(f"write to {self.path}"), schema.change(self._db):
             write_rows(self._db, "events", [_make_event(self.step, kind, data)])
 
@@ -167,8 +167,8 @@ class Store:
             sync_directory(self.path)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Close the run; safe to call twice. After an error the run is told as failed, if it had been written to; what
-        was made for a new run that made no step goes."""
+        """Close the run; safe to call twice. After an error the run is marked as failed, if it had been written to;
+        files made for a new run that made no step are removed."""
         if isinstance(error, Exception) and self._lock.file is not None and self._watch is not None and self.step >= 0:
             with suppress(StoreError):
                 self.set(failed=f"{type(error).__name__}: {error}"[:1000])
@@ -230,7 +230,7 @@ class Store:
             db.execute("pragma synchronous = normal")
 
     def _undo(self) -> None:
-        """After a commit that failed: forget it. Interrupted at its very end it may have happened: ask the database."""
+        """Undo a failed commit. One that was interrupted at its very end may have happened: the database decides."""
         with suppress(sqlite3.Error, OSError):
             if self._db.in_transaction:
                 self._db.execute("rollback")
@@ -243,7 +243,7 @@ class Store:
     # ------------------------------------------------------------------ on opening, and before the first write
 
     def _read(self) -> None:
-        """Open what is there for reading: nothing of it is changed, but by SQLite beside the database."""
+        """Open an existing run for reading: nothing of it is changed, except by SQLite beside the database."""
         refuse_lost(self.path)
         self._db = schema.connect(self.path, self._format, math.inf)
         self._sums = check(self.path, self._db)

@@ -1,5 +1,6 @@
-"""The way back into `codec`: JSON and tensors to a tree. The input may be damaged or hostile: nothing is run, built
-or believed that the closed table does not name.
+"""Decoder of `codec`: JSON and tensors to a tree.
+
+The input may be damaged or hostile: nothing is run, built or trusted that the closed table does not name.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class CodecError(ValueError):
 
 @contextmanager
 def refuse_errors() -> Iterator[None]:
-    """Input from outside: whatever breaks on it, the answer is one."""
+    """Turn any error into a CodecError, as the input comes from outside; MemoryError and StoreError stay as they
+    are."""
     try:
         yield
     except (CodecError, MemoryError):
@@ -56,7 +58,7 @@ def refuse_errors() -> Iterator[None]:
 
 
 def from_tree(tree: Mapping[str, Any]) -> Batch:
-    """The batch of `to_tree`; ValueError where columns differ in length or a row points at no step."""
+    """Return the batch of `to_tree`; ValueError if columns differ in length or a row points at no step."""
     columns, arena, links = tree["columns"], tree["arena"], tree["links"]
     n, lengths = len(columns["mask"]), {len(x) for x in columns.values()}
     if lengths != {n} or columns["mask"].dim() != 2:
@@ -89,7 +91,7 @@ def from_tree(tree: Mapping[str, Any]) -> Batch:
 
 
 class Reader:
-    """JSON back into a tree. Each tag has a method; whatever goes wrong in one makes a CodecError in `decode`."""
+    """A decoder of JSON into a tree. Each tag has a method; any error in one becomes a CodecError in `decode`."""
 
     def __init__(
         self, tensors: Mapping[str, Tensor], ring: Callable[[Any], Ring] | None, numbers: float = math.inf
@@ -157,7 +159,8 @@ class Reader:
         raise CodecError(f"the tag {tag!r}; {nearest(name, ['array', 'tensor', 'tuple', *WIRE])}")
 
     def _count(self, x: Any) -> Any:
-        """An array as it is; CodecError where what is read of it, as lists of numbers, would be more than may be."""
+        """Return an array as it is; CodecError if the arrays read so far, as lists, would have more numbers than
+        allowed."""
         self.numbers -= count_numbers(x.shape)
         if self.numbers < 0:
             raise CodecError(f"arrays of more numbers than may be: one more of the shape {str(list(x.shape))[:60]}")
@@ -208,7 +211,8 @@ class Reader:
 
 
 def _name_grades(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`graded_by` as it is now, of a trajectory that was written when it said only whether something was given."""
+    """Return `graded_by` in its present form, for an old trajectory in which it was only whether something was
+    given."""
     names = tuple(sorted({
         name
         for step in fields.get("steps", ())
@@ -219,7 +223,7 @@ def _name_grades(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_int(text: str) -> int:
-    """A whole number beyond 64 bits; such as a generator's state has."""
+    """Return a whole number beyond 64 bits, as in the state of a generator."""
     if len(text) > 256:
         raise CodecError(f"a number of {len(text)} hexadecimal digits: expected at most 256")
     return int(text, 16)

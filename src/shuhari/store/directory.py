@@ -1,5 +1,5 @@
-"""Run directories from outside: find one by name, list them, read one, also while it is being written. No torch
-until a checkpoint or a rollout is asked for.
+"""Run directories from outside: find one by name, list them, read one, also while it is being written. No torch until a
+checkpoint or a rollout is read.
 
 A run: `recipe.toml` (resolved), `run.sqlite`, `checkpoints/`, `summary.json` once it is complete.
 """
@@ -26,11 +26,11 @@ NEWEST = 8  # runs that a message names
 
 
 class NoRunError(StoreError, LookupError):
-    """There is no run of that name."""
+    """The error for a name that no run has."""
 
 
 class Run:
-    """A run, read-only. Every call opens the database anew, so it always tells the newest; any thread may call it."""
+    """A run, read-only. Every call opens the database anew, so its result is always current; any thread may call it."""
 
     def __init__(self, path: str | Path, format: int = schema.FORMAT) -> None:
         self.path, self.format = Path(path), format
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The resolved recipe; StoreError where it is missing or no TOML."""
+        """The resolved recipe; StoreError if it is missing or not TOML."""
         try:
             return tomllib.loads(read_file(self.path / "recipe.toml").decode())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
@@ -89,13 +89,13 @@ class Run:
         return found
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A fact about the whole run (`total`, `complete`)."""
+        """Return a fact about the whole run (`total`, `complete`)."""
         with self._open() as db:
             return read_fact(db, key, default)
 
     def metrics(self, after: int = -1, most: int | None = None) -> dict[str, list[Any]]:
-        """Columns of equal length, one entry a committed step later than `after`, the first `most` of them: `step`,
-        `stage`, `wall` (seconds) and every metric; None where a step has not that metric."""
+        """Return columns of equal length, one entry for each committed step later than `after`, the first `most` of
+        them: `step`, `stage`, `wall` (seconds) and every metric; None if a step lacks that metric."""
         args = (after, -1 if most is None else most)
         with self._open() as db:
             rows = list(read_rows(db, "steps", "where step > ? order by step limit ?", args))
@@ -116,8 +116,8 @@ class Run:
         return columns
 
     def read_columns(self, names: Iterable[str]) -> dict[str, list[Any]]:
-        """As `metrics`, of some metrics alone and of the steps that have one of them: of a long run with many, in a
-        small part of the time. Checksums are not looked at."""
+        """Return the columns of some metrics, at the steps that have one of them; much faster than `metrics` for a long
+        run with many metrics. Checksums are not checked."""
         wanted = list(dict.fromkeys(names))
         plain = all('"' not in name and "\\" not in name for name in wanted)
         if plain and wanted:
@@ -149,7 +149,7 @@ class Run:
         }
 
     def list_metrics(self, last: int = 500) -> list[str]:
-        """The names of the metrics of so many of the last steps, in their order."""
+        """Return the names of the metrics of the `last` steps, in their order."""
         with self._open() as db:
             rows = list(read_rows(db, "steps", "order by step desc limit ?", (last,)))
         return list(
@@ -163,7 +163,7 @@ class Run:
     def events(
         self, kind: str | None = None, last: int | None = None, without: str | None = None
     ) -> list[dict[str, Any]]:
-        """[{step, kind, data}] in order, of one kind or all, or all `without` one; of these the `last` so many."""
+        """Return [{step, kind, data}] in order, of one kind or all, or all `without` one; only the `last` of them."""
         asked = {"kind = ?": kind, "kind <> ?": without}
         where = " and ".join(["true", *(part for part, value in asked.items() if value is not None)])
         args = [*(value for value in asked.values() if value is not None), -1 if last is None else last]
@@ -172,8 +172,8 @@ class Run:
         return [{"step": step, "kind": k, "data": self._parse(f"an event of step {step}", x)} for step, k, x in rows]
 
     def count_events(self, kind: str, last: int) -> tuple[int, list[dict[str, Any]]]:
-        """(how many different events of a kind there are, the `last` so many of these as {data, count, first, last}:
-        how often, the first step and the last; the last first). Checksums are not looked at."""
+        """Return (the number of different events of a kind, the `last` of these as {data, count, first, last}: how
+        often, the first step and the last; the last first). Checksums are not checked."""
         with self._open() as db:
             total = db.execute("select count(distinct data) from events where kind = ?", (kind,)).fetchone()[0]
             rows = db.execute("select data, count(*), min(step), max(step) from events where kind = ? group by data "
@@ -182,8 +182,8 @@ class Run:
                        for data, n, begin, end in rows]  # fmt: skip
 
     def problems(self) -> list[dict[str, Any]]:
-        """[{task, problem, asked, solved, first, last}] of every problem that was ever asked: samples, how many of them
-        were right, the first step and the last; none of a run of format 1."""
+        """Return [{task, problem, asked, solved, first, last}] of every problem that was ever posed: samples, how many
+        of them were right, the first step and the last; empty for a run of format 1."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         with self._open() as db:
             for step, task, problem, asked, solved in read_rows(db, "problems", "order by task, problem, step"):
@@ -196,9 +196,9 @@ class Run:
         return parse(self.path / schema.FILE, what, text, kind)
 
     def rollouts(self, step: int | None = None, problem: str = "") -> list[dict[str, Any]]:
-        """The groups kept of a step, by default of the last that kept any; or of a problem (its id, task/id), of that
-        step or of all: `step` and what was committed. StoreError where a row is damaged, or a problem is asked for of a
-        run of format 1, which does not say whose a group is."""
+        """Return the groups kept of a step, by default of the last that kept any; or those of a problem (its id,
+        task/id), of that step or of all: `step` and what was committed. StoreError if a row is damaged, or if a problem
+        is given for a run of format 1, which does not store the problem of a group."""
         from shuhari.store.rollouts import read_groups
 
         with self._open() as db:
@@ -217,7 +217,7 @@ class Run:
             return read_groups(db, f"where {where} order by id", args)
 
     def kept_steps(self) -> list[int]:
-        """The steps of which groups are kept, in order."""
+        """Return the steps that have kept groups, in order."""
         with self._open() as db:
             return [int(row[0]) for row in db.execute("select distinct step from rollouts order by step")]
 
@@ -225,39 +225,38 @@ class Run:
         self, order: str = "score", *, descending: bool = False, limit: int = 50, offset: int = 0,
         **filters: Unpack[finding.Filters],
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """The groups kept in an order, a page of them: {id, step, group, task, problem, why, score, worst, best,
-        length, status, samples, replies}, without their episodes, which `read_group(id)` has. Fast however many there
-        are: no group is read for it, unless the run is of a format before 5, whose groups are all read each time, until
-        it is gone on with.
+        """Return a page of the kept groups in an order: {id, step, group, task, problem, why, score, worst, best,
+        length, status, samples, replies}, without their episodes, which `read_group(id)` has. Fast for any number of
+        groups, as none is read; a run of a format before 5 has all its groups read each time, until it is continued.
 
         order: "score" (mean reward of the samples), "worst", "best" (rewards of single samples), "length" (decisions of
-        the longest) or "step"; of equals the earlier first, all the other way round where `descending`. Groups without
+        the longest) or "step"; of equals the earlier first, all the other way round if `descending`. Groups without
         that number are left out. filters: `step`; `low`, `high`, bounds of the score, inclusive; `shortest`, `longest`,
-        the same of the length; `status`, how one sample ended at least; `problem`, as of `rollouts`; `text`, words that
-        all stand in the problem, the answers or the reasons, whatever their case, with `add*` for any word that begins
-        so; `replies`, how often an environment or a tool answered one sample, at least; `contrast`, whose samples
-        earned different rewards. TypeError for a filter that there is not, ValueError for another order or status, text
-        without a word, a number beyond 64 bits; StoreError where the index is not of these rollouts."""
+        the same for the length; `status`, how at least one sample ended; `problem`, as in `rollouts`; `text`, words
+        that all occur in the problem, the answers or the reasons, in any case, with `add*` for any word that begins so;
+        `replies`, how often an environment or a tool answered one sample, at least; `contrast`, whether samples earned
+        different rewards. TypeError for an unknown filter, ValueError for an unknown order or status, text without a
+        word, a number beyond 64 bits; StoreError if the index does not match the rollouts."""
         with self._open() as db:
             db.execute("begin")  # one state of the run for all that is read, though it is being written
             return finding.find(db, order=order, descending=descending, limit=limit, offset=offset, **filters)
 
     def count_groups(self, order: str = "score", **filters: Unpack[finding.Filters]) -> int:
-        """How many groups `find_groups` has on all its pages."""
+        """Return the number of groups that `find_groups` has on all its pages."""
         with self._open() as db:
             db.execute("begin")
             return finding.count(db, order=order, **filters)
 
     def read_group(self, id: int) -> dict[str, Any]:
-        """A group that was found, with its episodes: what was committed, and `step`."""
+        """Return a group that was found, with its episodes: what was committed, and `step`."""
         from shuhari.store.rollouts import read_group
 
         with self._open() as db:
             return read_group(db, id)
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """[{step, score}] of the checkpoints that are kept and, as far as can be seen without reading their tensors,
-        whole, by step; score: the held-out number that decides which is best, None where its step had none."""
+        """Return [{step, score}] of the kept checkpoints that are whole as far as can be seen without reading their
+        tensors, by step; score: the held-out number that decides which is best, None if its step had none."""
         from shuhari.store.checkpoint import find_fault
 
         with self._open() as db:
@@ -267,8 +266,8 @@ class Run:
         return [{"step": step, "score": score} for step, _, _, score in whole]
 
     def find_step(self, step: str) -> int | None:
-        """The step of a checkpoint that is kept: of its number, or of `best` (the first of equals); None of "", the
-        last. StoreError where there is none, with those that there are."""
+        """Return the step of a kept checkpoint: by its number, or `best` (the first of equals); None for "", the last.
+        StoreError if there is none, with the steps that exist."""
         there = self.checkpoints()
         if not there:
             gone = "that can be read: `shuhari doctor` says why" if self.cursor else "yet: train it first"
@@ -287,7 +286,7 @@ class Run:
         return int(step)
 
     def load(self, step: int | None = None) -> Any:
-        """The tree of the newest checkpoint, or of that at `step`; CheckpointError where it cannot be read."""
+        """Return the tree of the newest checkpoint, or of the one at `step`; CheckpointError if it cannot be read."""
         from shuhari.store.restore import load_tree
         from shuhari.store.ring import RingFiles
 
@@ -303,18 +302,18 @@ class Run:
 
 
 def _is_any(values: Iterable[Any]) -> bool:
-    """Whether one of some values is there."""
+    """Whether one of some values is not None."""
     return any(value is not None for value in values)
 
 
 def metrics(run: str | Path) -> dict[str, list[Any]]:
-    """The metrics of a run, by path, name or `latest`; see `Run.metrics`."""
+    """Return the metrics of a run, by path, name or `latest`; see `Run.metrics`."""
     return Run(resolve(run)).metrics()
 
 
 def resolve(run: str | Path, root: str | Path = "runs") -> Path:
-    """The directory of RUN: a path, a name under `root`, or `latest`, the last written that no claim and no study has
-    made; NoRunError gives the nearest name."""
+    """Return the directory of RUN: a path, a name under `root`, or `latest`, the last written run that no claim and no
+    study has made; NoRunError gives the nearest name."""
     path, root = Path(run), Path(root)
     names = {str(p.relative_to(root)): p for p in find_runs(root)}
     if str(run) == "latest":
@@ -333,7 +332,7 @@ def resolve(run: str | Path, root: str | Path = "runs") -> Path:
 
 
 def _nearest_run(name: str, names: Mapping[str, Path]) -> str:
-    """The end of a message: the nearest name, or the newest runs, those in folders (children, claims) last."""
+    """Return the end of a message: the nearest name, or the newest runs, those in folders (children, claims) last."""
     near = nearest(name, names)
     if near.startswith("did you") or len(names) <= NEWEST:
         return near
@@ -342,7 +341,7 @@ def _nearest_run(name: str, names: Mapping[str, Path]) -> str:
 
 
 def explain_place(path: Path, names: Iterable[str] = ()) -> str:
-    """What stands in the place of a run, and which run may have been meant: one around it, or one inside."""
+    """Describe what is at a path that is no run, and which run may have been meant: one around it, or one inside."""
     what = f"{path} is not a run: it {f'has no {schema.FILE}' if path.is_dir() else 'is a file'}"
     around = next((p for p in path.absolute().parents if (p / schema.FILE).exists()), None)
     if around is not None:
@@ -355,15 +354,15 @@ def explain_place(path: Path, names: Iterable[str] = ()) -> str:
 
 
 def find_checkpoint(text: str, root: str | Path = "runs") -> tuple[Path, int | None]:
-    """(directory, step) of a checkpoint `RUN` (the last: None), `RUN@step` or `RUN@best`. NoRunError, or StoreError for
-    the step."""
+    """Return (directory, step) of a checkpoint `RUN` (the last: None), `RUN@step` or `RUN@best`. NoRunError, or
+    StoreError for the step."""
     name, _, step = text.rpartition("@") if "@" in text and not Path(text).is_dir() else (text, "", "")
     path = resolve(name, root)
     return path, Run(path).find_step(step)
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Directories with a database, at most three names deep: `runs/x`, `runs/family/method/seed`."""
+    """Return the directories with a database, at most three names deep: `runs/x`, `runs/family/method/seed`."""
     return [
         p.parent
         for depth in (1, 2, 3)

@@ -1,4 +1,4 @@
-"""The way out of `codec`: one pass over a tree gives JSON and the tensors beside it."""
+"""Encoder of `codec`: one pass over a tree gives JSON and the tensors beside it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _INLINE = 512  # bytes of an array that stands in the JSON: thousands of small a
 
 
 def count_numbers(shape: Iterable[int]) -> int:
-    """What an array of a shape costs as lists, in numbers: an empty list, of which one without any is made, is many."""
+    """Return the cost of an array of a shape as lists, in numbers; an axis of size 0 counts as 64, as empty lists cost
+    memory."""
     return math.prod(n or 64 for n in shape)
 
 
 def to_tree(batch: Batch) -> dict[str, Any]:
-    """A batch as a plain tree: its columns (own copies of a view's rows), the steps they use, its links."""
+    """Return a batch as a plain tree: its columns (own copies of a view's rows), the steps they use, its links."""
     flat = batch.flat()
     links = {name: (index, columns) for name, (index, columns) in flat.links.items()}
     columns = {**flat.whole, **flat.own}
@@ -166,7 +167,7 @@ def _to_base64(raw: bytes) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold it: JSON joins two lone surrogates into another character."""
+    """Whether UTF-8 can hold the text: JSON joins two lone surrogates into another character."""
     try:
         text.encode()
     except UnicodeEncodeError:

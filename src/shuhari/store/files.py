@@ -1,6 +1,6 @@
-"""Files that survive: written whole, flushed, then renamed; one writer a run, by a lock that dies with its process.
+"""Durable files: written whole, flushed, then renamed; one writer for each run, by a lock that dies with its process.
 
-Leaves out what stands in the files (`tensors`, `checkpoint`, `schema`). No torch.
+Leaves out the contents of the files (`tensors`, `checkpoint`, `schema`). No torch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left, on the disk or to its u
 
 
 class StoreError(Exception):
-    """Something about a run on disk that its user can see to; the error itself has changed nothing that was stored.
-    `what` is wrong; the message goes on with the hint, if there is one."""
+    """A problem of a run on disk that its user can fix; the error itself has changed nothing that was stored. `what` is
+    wrong; the message adds the hint, if there is one."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(f"{what}: {hint}" if hint else what)
@@ -40,11 +40,12 @@ class StoreError(Exception):
 
 
 class NewerError(StoreError):
-    """A run that a newer version has written."""
+    """A run that was written by a newer version."""
 
 
 class DamageError(StoreError):
-    """A run on disk is not what was written: the error names what, and that `shuhari doctor` can repair it."""
+    """Damage of a run on disk: its content is not what was written. The error names what is damaged, and that `shuhari
+    doctor` can repair it."""
 
 
 class CheckpointError(StoreError):
@@ -52,12 +53,12 @@ class CheckpointError(StoreError):
 
 
 class LockedError(StoreError):
-    """Another process writes this run."""
+    """A run that another process is writing."""
 
 
 def follow_umask(folder: Path) -> None:
-    """Give the files of safetensors in a folder the mode that other new files have: its library makes them readable
-    for their owner alone."""
+    """Give the safetensors files in a folder the mode that other new files have: their library makes them readable only
+    for their owner."""
     trial = folder / f".mode-{os.getpid()}"
     with open(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _ITSELF, 0o666), "wb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -67,9 +68,9 @@ def follow_umask(folder: Path) -> None:
 
 
 def read_file(path: Path, most: int = TEXT) -> bytes:
-    """The bytes of a plain file, behind links too. OSError for one of more than so many bytes, as holes in a file cost
-    its maker nothing, and for anything else, such as a pipe, which would wait for ever, or a device, which may never
-    end."""
+    """Return the bytes of a plain file, also behind links. OSError for more than `most` bytes (a file with holes can be
+    huge at no cost to its maker) and for anything else, such as a pipe, which would block for ever, or a device, which
+    may never end."""
     if (kind := describe_kind(path)) not in ("", "file"):
         raise OSError(errno.EINVAL, f"it is a {kind}, no plain file", str(path))
     with open(os.open(path, os.O_RDONLY | _AT_ONCE), "rb") as file:
@@ -82,7 +83,8 @@ def read_file(path: Path, most: int = TEXT) -> bytes:
 
 
 def describe_kind(path: Path) -> str:
-    """What stands at a path, behind links too: "file", "folder", "named pipe", ...; "" where nothing does."""
+    """Return the kind of what is at a path, also behind links: "file", "folder", "named pipe", ...; "" if nothing is
+    there."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -92,7 +94,7 @@ def describe_kind(path: Path) -> str:
 
 
 def find_memory() -> int:
-    """Bytes of memory of this machine; 0 where the system does not tell."""
+    """Return the bytes of memory of this machine; 0 if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -100,12 +102,12 @@ def find_memory() -> int:
 
 
 def count_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measure_memory() -> int:
-    """Bytes of memory that this process may have: what the machine has, or what its container allows."""
+    """Return the bytes of memory that this process may use: all of the machine, or the limit of its container."""
     found = [find_memory() or 2**36]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -114,7 +116,7 @@ def measure_memory() -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove what stands at a path, of whatever kind, and say nothing where that is refused."""
+    """Remove a file or folder of any kind, silently if that is refused."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -123,8 +125,8 @@ def remove(path: Path) -> None:
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, int]:
-    """Write and flush to the disk; (bytes, crc32) of what was written. Not atomic: the caller renames. OSError for a
-    link."""
+    """Write and flush to the disk; return (bytes, crc32) of what was written. Not atomic: the caller renames. OSError
+    for a link."""
     size, crc = 0, 0
     with open(path, "wb", opener=_open_itself) as file:
         for chunk in chunks:
@@ -137,7 +139,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, i
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, int]:
-    """As `write_file`, under a temporary name first: a reader sees the old file or the new one, never a part. The
+    """Write as `write_file`, under a temporary name first: a reader sees the old file or the new one, never a part. The
     directory is not flushed: see `sync_directory`."""
     temporary = path.with_name(f".tmp-{path.name}")
     try:
@@ -156,7 +158,7 @@ def _open_itself(path: str, flags: int) -> int:
 
 
 def sync_directory(path: Path) -> None:
-    """Flush the names in a directory, so that a rename outlives a loss of power."""
+    """Flush the names in a directory, so that a rename survives a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -165,7 +167,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_run_folder(path: Path) -> None:
-    """The folders of a run. StoreError where the path can be none; other errors of the disk as they are."""
+    """Make the folders of a run. StoreError if the path cannot be one; other errors of the disk as they are."""
     there = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.exists(p))
     if not there.is_dir():
         raise StoreError(f"no run can be made at {path}: {there} is a file; expected the path of a folder")
@@ -179,8 +181,8 @@ def make_run_folder(path: Path) -> None:
 
 
 class Trail:
-    """What is about to be made at `path`, so that it can be taken back: the folders on the way there that are missing
-    yet, and what stands there already, which stays, with all that lies in it or behind it."""
+    """A record of what exists at `path` before a run is made there, to undo it: the missing folders on the way, and the
+    present entries, which stay with all that is in or behind them."""
 
     def __init__(self, path: Path) -> None:
         self.missing = [p for p in (path, *path.parents) if not p.exists()]
@@ -191,8 +193,8 @@ class Trail:
         return self.before.isdisjoint((path, *path.parents))
 
     def remove(self, own: Collection[Path]) -> None:
-        """Remove the files and empty folders `own` that are new, in order, and the folders on the way there; all of it
-        stays where more than that has been made."""
+        """Remove the files and empty folders `own` that are new, in order, and the folders on the way there; nothing is
+        removed if more than that has been made."""
         with suppress(OSError):
             there = set(self.path.iterdir()) if self.path.is_dir() else set[Path]()
             if there - self.before - {*own}:
@@ -209,7 +211,7 @@ class Trail:
 
 @contextmanager
 def translate_errors(what: str) -> Iterator[None]:
-    """Errors of the disk and of SQLite as a StoreError that says what was being done and what to do."""
+    """Turn errors of the disk and of SQLite into a StoreError with what was being done and what to do."""
     try:
         yield
     except OSError as error:
@@ -222,7 +224,7 @@ def translate_errors(what: str) -> Iterator[None]:
 
 
 def _explain(what: str, why: str, *, full: bool, busy: bool = False, doubt: bool = False) -> StoreError:
-    """What to do depends on what is wrong: only after a full disk, or a busy one, is all as it was for certain."""
+    """Return the error and its advice: only after a full or a busy disk is the old state certain to be intact."""
     if full or busy:
         why = "the disk is full: free some space" if full else f"{why}: another program holds the file"
         return StoreError(f"{what}: {why}. What was stored before is intact; the same command goes on")
@@ -233,7 +235,7 @@ _held: set[int] = set()
 
 
 def _forget_in_child() -> None:
-    """A forked child shares the lock; were it to outlive a killed parent, the run would stay locked."""
+    """Close the locks in a forked child: if it outlived a killed parent, the run would stay locked."""
     for descriptor in _held:
         with suppress(OSError):
             os.close(descriptor)
@@ -245,8 +247,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class Lock:
-    """An exclusive lock on a run directory, held until `release` or the end of the process, however it ends. The file
-    says who holds it after `sign`, which is the first that is written."""
+    """An exclusive lock on a run directory, held until `release` or the end of the process, however it ends. After
+    `sign`, which is the first write, the file names the process that holds it."""
 
     NAME = "run.lock"
 
@@ -262,7 +264,8 @@ class Lock:
         _held.add(file.fileno())
 
     def _wait(self, end: float) -> IO[str]:
-        """The file that stands at the path, once it is locked. LockedError where it is not by the time `end`."""
+        """Return the file at the path, once it is locked. LockedError if it is not by the time `end`, StoreError if it
+        is no plain file."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
             raise StoreError(f"{self.path} is no plain file, so the run cannot be locked: move it away")
         file = open(self.path, "a+", opener=_open_itself)  # noqa: SIM115  (kept open as long as the lock is held)
@@ -291,14 +294,14 @@ class Lock:
 
 
 class Watch:
-    """The files that a writer has opened, so that it sees when they are removed, or others stand in their place: what
-    it writes would go into files without a name, and be lost."""
+    """The files that a writer has open, to detect that they were removed or replaced: its writes would go into files
+    without a name, and be lost."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._known = {path: _identify(path) for path in paths}
 
     def check(self) -> None:
-        """StoreError where one is not what it was."""
+        """Raise StoreError if one was removed or replaced."""
         for path, known in self._known.items():
             if (now := _identify(path)) != known:
                 what = "has been removed" if now is None else "has been replaced"
@@ -309,7 +312,7 @@ class Watch:
 
 
 def _identify(path: Path | int) -> tuple[int, int] | None:
-    """Which file a path, or a descriptor, names; None where it names none."""
+    """Return the identity of the file at a path or a descriptor; None if there is none."""
     with suppress(OSError):
         found = os.stat(path)
         return found.st_dev, found.st_ino
@@ -329,7 +332,7 @@ def _try_lock(file: IO[str]) -> bool:
 
 
 def is_locked(run: Path) -> bool:
-    """Whether a process writes this run now."""
+    """Whether a process is writing this run now."""
     path = run / Lock.NAME
     try:
         file = open(path) if path.is_file() else None  # noqa: SIM115

@@ -1,9 +1,9 @@
-"""Which groups a run kept, found by their numbers and their words without reading the groups themselves. No torch.
+"""The index of kept groups, searched by their numbers and their words without reading the groups themselves. No torch.
 
-A row of `groups` has the numbers of a group; an index for each order covers every question, so a page deep inside a
-million groups reads no group but its own. A row of `words` has the groups of a step that say a word; how many a group
-says stands in its row, so that `find_fault` sees one that is gone. Both tables follow from that of rollouts: `write`
-makes those of a step, `rebuild` those of a run, also for a reader of an older format.
+A row of `groups` has the numbers of a group; an index for each order covers every query, so a page deep inside a
+million groups reads only its own groups. A row of `words` lists the groups of a step that contain a word; the number of
+words of a group is in its row, so that `find_fault` detects a missing one. Both tables are derived from the table of
+rollouts: `write` makes the rows of a step, `rebuild` those of a run, also for a reader of an older format.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ _WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
 def measure(
     group: Mapping[str, Any],
 ) -> tuple[float | None, float | None, float | None, int | None, str, int, int]:
-    """(score, worst, best, length, status, samples, replies) of a group: its mean reward, those of its worst and best
-    sample (the mean, where the group does not say), decisions of the longest, how samples ended, each way once, how
-    many there are (of a tree its leaves), how often an environment or a tool answered one at most. None: unknown."""
+    """Return (score, worst, best, length, status, samples, replies) of a group: its mean reward, the rewards of its
+    worst and best sample (the mean, if the group lacks them), the number of decisions of the longest sample, the
+    distinct ways in which samples ended, the number of samples (leaves of a tree), and the most answers that an
+    environment or a tool gave to one sample. None: unknown."""
     score = to_number(group.get("score"))
     worst, best = (to_number(group.get(name, score)) for name in ("worst", "best"))
     trajectories = [t for t in group.get("trajectories", ()) if isinstance(t, Trajectory)]
@@ -71,12 +72,12 @@ def measure(
 
 
 def to_number(value: Any) -> float | None:
-    """A number as a column has it: None for NaN, or where there is none."""
+    """Return a number as a column holds it: None for NaN, or if there is none."""
     return None if value is None or value != value else float(value)
 
 
 def split_words(texts: Iterable[str]) -> list[str]:
-    """The words of texts, each once, whatever their case."""
+    """Return the distinct words of texts, ignoring case."""
     found: dict[str, None] = {}
     for text in dict.fromkeys(texts):
         found |= dict.fromkeys(word[:LETTERS] for word in _WORD.findall(text.casefold()))
@@ -86,7 +87,8 @@ def split_words(texts: Iterable[str]) -> list[str]:
 
 
 def list_texts(value: Any) -> Iterator[str]:
-    """All text of a group: problems, what was written and answered, reasons. Token ids and other arrays have none."""
+    """Yield all text of a group: problems, what was written and answered, reasons. Token ids and other arrays have
+    none."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -105,12 +107,12 @@ def list_texts(value: Any) -> Iterator[str]:
 
 
 def write(db: sqlite3.Connection, step: int, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
-    """Enter the groups of a step, (id of the rollout's row, group), inside of a transaction of the caller's."""
+    """Index the groups of a step, (id of the rollout's row, group), inside the caller's transaction."""
     _enter(db, step, ((rollout, *_describe(group)) for rollout, group in groups))
 
 
 def _describe(group: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[str]]:
-    """(numbers, words) of a group."""
+    """Return (numbers, words) of a group."""
     return measure(group), split_words(list_texts({k: v for k, v in group.items() if k not in _SILENT}))
 
 
@@ -125,8 +127,8 @@ def _enter(db: sqlite3.Connection, step: int, groups: Iterable[tuple[int, tuple[
 
 
 def rebuild(db: sqlite3.Connection) -> None:
-    """Enter every group anew, from the table of rollouts, inside of a transaction. StoreError for a row that is not
-    what was written; what no group can be read from, in a row without a checksum, has no numbers and says nothing."""
+    """Index every group anew, from the table of rollouts, inside a transaction. StoreError for a damaged row; an
+    unreadable group in a row without a checksum gets no numbers and no words."""
     db.execute("delete from groups")
     db.execute("delete from words")
     order = "order by step, id"
@@ -137,7 +139,7 @@ def rebuild(db: sqlite3.Connection) -> None:
 
 
 def _read(payload: bytes) -> tuple[tuple[Any, ...], list[str]]:
-    """(numbers, words) of a stored group, whatever it holds."""
+    """Return (numbers, words) of a stored group, whatever it holds."""
     from shuhari.store.codec import CodecError
     from shuhari.store.decode import refuse_errors
     from shuhari.store.payloads import unpack
@@ -150,8 +152,8 @@ def _read(payload: bytes) -> tuple[tuple[Any, ...], list[str]]:
 
 
 def find_fault(db: sqlite3.Connection) -> str:
-    """How the tables that find groups contradict that of rollouts; "" where they do not, or are not there yet. Rows are
-    counted, not held to their checksums."""
+    """Return how the index of groups contradicts the table of rollouts; "" if it does not, or does not exist yet. Rows
+    are counted, their checksums are not checked."""
     if not list_columns(db, "groups"):
         return ""
     ours, theirs = "select rollout, step from groups", "select id, step from rollouts"
@@ -181,7 +183,8 @@ def find_fault(db: sqlite3.Connection) -> str:
 
 
 def name_condition(problem: str) -> tuple[str, list[Any]]:
-    """The condition on rollouts of a problem, and its values; each way to read "task/id" is one that an index finds."""
+    """Return the SQL condition on rollouts of a problem, and its values; each way to read "task/id" is found by an
+    index."""
     cuts = [i for i, c in enumerate(problem) if c == "/"]
     named = " or ".join(["problem = ?", *["problem = ? and task = ?"] * len(cuts)])
     return f"({named})", [
@@ -195,7 +198,7 @@ def name_condition(problem: str) -> tuple[str, list[Any]]:
 
 
 class Filters(TypedDict, total=False):
-    """What groups are asked for by; None is no filter."""
+    """The filters of a search for groups; None is no filter."""
 
     step: int | None
     low: float | None
@@ -218,7 +221,7 @@ def find(
     offset: int = 0,
     **filters: Unpack[Filters],
 ) -> list[dict[str, Any]]:
-    """The groups of `Run.find_groups`, inside of a transaction."""
+    """Return the groups of `Run.find_groups`, inside a transaction."""
     where, args, few = _make_condition(db, order, filters)
     for name, value in (("limit", limit), ("offset", offset)):
         if not 0 <= value < 2**63:
@@ -240,7 +243,7 @@ def find(
 
 
 def count(db: sqlite3.Connection, *, order: str = "score", **filters: Unpack[Filters]) -> int:
-    """How many groups `find` would list without a limit."""
+    """Return how many groups `find` would list without a limit."""
     where, args, _ = _make_condition(db, order, filters)
     return int(db.execute(f"select count(*) from groups where {where}", args).fetchone()[0])
 
@@ -250,7 +253,7 @@ _BOUNDS = {"step": "step = ?", "low": "score >= ?", "high": "score <= ?", "short
 
 
 def _make_condition(db: sqlite3.Connection, order: str, by: Filters) -> tuple[str, list[Any], bool]:
-    """The condition on groups, its values, and whether it leaves few, which are then sorted."""
+    """Return the condition on groups, its values, and whether few groups remain, which are then sorted."""
     names = Filters.__annotations__
     if unknown := next((name for name in by if name not in names), ""):
         raise TypeError(f"no filter {unknown!r}: expected {', '.join(names)}; {nearest(unknown, names)}")
@@ -294,7 +297,7 @@ def _make_condition(db: sqlite3.Connection, order: str, by: Filters) -> tuple[st
 
 
 def _search(db: sqlite3.Connection, text: str) -> Sequence[int]:
-    """The ids of the groups that say every word of a text. `add*`: any word that begins so."""
+    """Return the ids of the groups that contain every word of a text. `add*`: any word that begins so."""
     found: Any = None
     text = text.casefold()
     words = [(match[0][:LETTERS], text[match.end() :][:1] == "*") for match in _WORD.finditer(text)]

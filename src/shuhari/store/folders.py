@@ -1,8 +1,8 @@
-"""A folder in the place of an older one that was written here too: no file of anybody else goes, and at each moment the
-old one or the new one is there as a whole. No torch.
+"""Replacing a folder that was written here before: no foreign file is removed, and at each moment the old one or the
+new one exists as a whole. No torch.
 
-`replace_folder` leaves a manifest, `written.json`, in what it puts in place: the names of the files that were written.
-Only a folder that holds nothing beside these is replaced.
+`replace_folder` leaves a manifest, `written.json`, in the new folder: the names of the files that were written. Only a
+folder that holds nothing else is replaced.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NAMED, _LARGEST = 8, 2**24  # names in a message; bytes of a manifest
 
 
 def replace_folder(target: Path, new: Path, own: Collection[str] = ()) -> None:
-    """Put the folder `new`, which lies beside it, in the place of `target`, which need not be there. The old one is
-    renamed to `.old-<name>` first, and its files are removed last.
+    """Move the folder `new`, which lies beside it, to `target`, which need not exist. The old one is renamed to
+    `.old-<name>` first, and its files are removed last.
 
-    own: patterns of names, such as `tensors*.safetensors`, that were written here in a folder without a manifest, which
-    is one of before there were any. FileExistsError for a target that holds anything else; then nothing is changed."""
+    own: patterns of names, such as `tensors*.safetensors`, of files that count as written here in an old folder without
+    a manifest. FileExistsError for a target that holds anything else; then nothing is changed."""
     old = find_old(target)
     for folder in (target, old):
         refuse_foreign(folder, own)
@@ -41,7 +41,7 @@ def replace_folder(target: Path, new: Path, own: Collection[str] = ()) -> None:
 
 
 def refuse_foreign(target: Path, own: Collection[str] = ()) -> None:
-    """FileExistsError where `replace_folder` would not replace what stands at `target`, naming what is not ours."""
+    """Raise FileExistsError if `replace_folder` would not replace what is at `target`, naming the foreign files."""
     if target.is_symlink() or (os.path.lexists(target) and not target.is_dir()):
         kind = "link" if target.is_symlink() else "file"
         raise FileExistsError(f"{target} is a {kind}: expected a folder, or a name that is free")
@@ -53,12 +53,12 @@ def refuse_foreign(target: Path, own: Collection[str] = ()) -> None:
 
 
 def find_old(target: Path) -> Path:
-    """Where the old folder is while the new one takes its place, and after a kill between the two renames."""
+    """Return the path of the old folder while the new one is moved in, and after a kill between the two renames."""
     return target.with_name(f".old-{target.name}")
 
 
 def _list_others(folder: Path, own: Collection[str]) -> list[str]:
-    """The files of a folder that were not written here, by their names in it."""
+    """Return the files of a folder that were not written here, by their names in it."""
     there = [name for name in _list_files(folder) if name != f".tmp-{MANIFEST}"]  # which a kill leaves
     written: Collection[str] | None = None
     with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):
@@ -75,7 +75,7 @@ def _list_others(folder: Path, own: Collection[str]) -> list[str]:
 
 
 def _list_files(folder: Path) -> list[str]:
-    """All that is below a folder and is no folder itself, links too, which are not followed."""
+    """Return everything below a folder except folders; links are included, and not followed."""
     found = []
     for at, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(at, name))]
@@ -84,7 +84,7 @@ def _list_files(folder: Path) -> list[str]:
 
 
 def _remove(folder: Path, own: Collection[str]) -> None:
-    """Remove a folder of ours; one that meanwhile got something else stays, with it."""
+    """Remove a folder of ours; if it got something else meanwhile, it stays as it is."""
     if not folder.is_dir() or _list_others(folder, own):
         return
     for name in sorted(_list_files(folder), key=MANIFEST.__eq__):  # the manifest last: until then all have a name

@@ -1,7 +1,7 @@
 """Which checkpoints of a run stay on disk: the writer's list of them, and the one place that removes any.
 
-What is removed is named by rows and documents of the run, so each path comes from `names`; that the folders are the
-run's own was looked at as it was opened (`layout`, `linked`).
+Rows and documents of the run name what is removed, so each path comes from `names`; on opening it was checked that the
+folders are the run's own (`layout`, `linked`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shuhari.store.rows import read_rows
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is there. `score`: the metric that decides which is best, where its step had it."""
+    """A checkpoint on disk. `score`: the metric that decides which is best, if its step had it."""
 
     name: str
     step: int
@@ -35,7 +35,7 @@ class Checkpoint:
 
 class Kept:
     """The checkpoints of a run that its database names. keep: how many of the last stay; best: a metric whose highest
-    stays too."""
+    checkpoint stays too."""
 
     def __init__(self, folder: Path, keep: int, best: str | None) -> None:
         self.folder, self.keep, self.best = folder, keep, best
@@ -56,7 +56,7 @@ class Kept:
         return Checkpoint(name, step, pin, number, frozenset(blocks))
 
     def choose(self, new: Checkpoint) -> list[Checkpoint]:
-        """Those that stay once there is a new one."""
+        """Return the checkpoints that stay once there is a new one."""
         there = [*self.all, new]
         scored = [k for k in there if k.score is not None]
         best = max(scored, key=lambda k: k.score or 0.0).name if scored else None  # the first of equals
@@ -64,7 +64,7 @@ class Kept:
         return [k for k in there if k.pinned or k.name in last or k.name == best]
 
     def settle(self, kept: list[Checkpoint]) -> None:
-        """The database names those that are kept: remove the others."""
+        """Remove all but the kept checkpoints, which the database now names."""
         self.rings.settle(keep=True)
         there, self.all = self.all, kept
         names, blocks = (
@@ -85,7 +85,7 @@ class Kept:
             )
 
     def read(self, db: sqlite3.Connection) -> None:
-        """Take those that the database names, and remove what else lies in their place."""
+        """Take the checkpoints that the database names, and remove any others in their folder."""
         known = {k.name: k.blocks for k in self.all}
         self.all, damaged = [], False
         for step, name, pinned, score in sorted(read_rows(db, "checkpoints"), key=lambda row: read_name(row[1])):

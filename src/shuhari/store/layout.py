@@ -1,9 +1,9 @@
-"""What stands in a run's folder, and of which kind: files of the library are plain files, its folders folders.
+"""The kinds of what is in a run's folder: the library's files are plain files, its folders are folders.
 
-Anything else in the place of one (a named pipe, which waits for ever; a folder, which no file can replace) would be met
-at the end of a run, so it is looked for at its start. Links lead out of the folder, so what is written or removed
-behind one could be anybody's: one in the place of `checkpoints` is looked into (`linked`), others are refused. What
-others have put there is nobody's business here.
+Anything else in the place of one (a named pipe, which blocks for ever; a folder, which no file can replace) would fail
+at the end of a run, so it is checked at the start. Links lead out of the folder, so what is written or removed behind
+one could be anybody's: a link in the place of `checkpoints` is examined (`linked`), others are refused. Files of others
+are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OWN = (*schema.FILES, Lock.NAME, TAGS_LOCK, *TEXTS, *OF_CLAIMS, *FOLDERS)  # and
 
 
 def find_odd(run: Path) -> dict[str, str]:
-    """Name below the run's folder -> what is wrong with it, of what is not of the kind that the library makes."""
+    """Return name below the run's folder -> what is wrong with it, for files and folders that are not of their kind."""
     wanted = [*((name, "file") for name in (*schema.FILES, Lock.NAME, *TEXTS, "needs/needs.json")),
               *((name, "folder") for name in (*FOLDERS, "checkpoints/rings"))]  # fmt: skip
     found = {}
@@ -45,8 +45,8 @@ def find_odd(run: Path) -> dict[str, str]:
 
 
 def _list_links(run: Path) -> Iterator[Path]:
-    """The links in the place of what is written, or removed, where it is: the database, which SQLite would write to
-    behind a link, and folders but that of the checkpoints, with those in them that are another ring, or another run."""
+    """Yield the links in places where the library writes or removes directly: the database, which SQLite would write to
+    behind a link, and all folders except `checkpoints`, with the entries that are another ring, or another run."""
     rings, children = run / "checkpoints" / "rings", run / "children"
     for path in (*(run / name for name in (*schema.FILES, "needs", "needs/modules", "shared")), rings, children):
         if path.is_symlink():
@@ -56,20 +56,20 @@ def _list_links(run: Path) -> Iterator[Path]:
 
 
 def refuse_odd(run: Path) -> None:
-    """DamageError where something is not of its kind."""
+    """Raise DamageError if something is not of its kind."""
     for name, what in find_odd(run).items():
         begun = name != Lock.NAME and (run / schema.FILE).exists()
         raise DamageError(what, hint_at(run) if begun else "move it away, or choose another folder with --run")
 
 
 def hint_at(run: Path) -> str:
-    """What to do about a run that is not what was written."""
+    """Return what to do about a damaged run."""
     return f"`shuhari doctor {run}` says what is whole, and can repair it; nothing was changed"
 
 
 def is_child(run: Path) -> bool:
     """Whether a run was made by a claim, which names it by a digest and its seed, or by a study, in whose folder it
-    lies."""
+    is."""
     if CLAIMED.fullmatch(run.name):
         return True
     return run.parent.name == "children" and (run.parent.parent / schema.FILE).exists()

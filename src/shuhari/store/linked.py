@@ -1,7 +1,7 @@
-"""A `checkpoints` that is a link, to a disk with more room for one: allowed where the folder behind it is this run's.
+"""A `checkpoints` that is a link, to a disk with more room: allowed if the folder behind it belongs to this run.
 
-The folder says whose it is in `owner.json`: the run's id, a fact of its database, and where the run was. It is locked
-for as long as the run is written, as the lock in the run's own folder keeps nobody else out of it. No torch.
+The folder has its owner in `owner.json`: the run's id, a fact of its database, and the run's path. It is locked for as
+long as the run is written, as the lock in the run's own folder does not protect it. No torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_linked(run: Path) -> bool:
 
 
 def find_foreign(run: Path) -> str:
-    """Why the folder that `checkpoints` leads to is not this run's; "" where it is, or is no link."""
+    """Return why the folder behind `checkpoints` is not this run's; "" if it is, or if there is no link."""
     if not is_linked(run) or not (folder := (run / "checkpoints").resolve()).is_dir():
         return ""
     own: object = None
@@ -54,8 +54,8 @@ def find_foreign(run: Path) -> str:
 
 
 def claim(run: Path, db: sqlite3.Connection) -> Lock | None:
-    """Lock the folder behind a link, and write into it whose it is, before anything of it is removed; None where there
-    is no link. DamageError where it is another's, LockedError while another process writes there."""
+    """Lock the folder behind a link, and write its owner into it, before anything in it is removed; None if there is no
+    link. DamageError if it belongs to another run, LockedError while another process writes there."""
     if not is_linked(run):
         return None
     folder = (run / "checkpoints").resolve()
@@ -78,7 +78,7 @@ def claim(run: Path, db: sqlite3.Connection) -> Lock | None:
 
 
 def _read_owner(folder: Path) -> dict[str, Any] | None:
-    """What a folder says of whose it is; None where it does not."""
+    """Return the owner that a folder names; None if it names none."""
     try:
         found = json.loads(read_file(folder / OWNER))
     except FileNotFoundError:

@@ -1,5 +1,4 @@
-"""Lists of runs: what each is and how it stands, those that some words choose, their names, tags and removal. No torch.
-"""
+"""Lists of runs: what each is and its status, selection by words, and their names, tags and removal. No torch."""
 
 from __future__ import annotations
 
@@ -33,10 +32,10 @@ STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 
 @dataclass(frozen=True)
 class Summary:
-    """One line of a list of runs. status: one of `STATUSES`; `note` says why it is unreadable or failed. date: when it
-    was last written to, as ISO 8601 in local time. tags: words that its user has given it. child: whether a claim or a
-    study has made it; `recipe` then says for which, and as what. measure: the reward that its evaluations read, "" if
-    it does not say."""
+    """One line of a list of runs. status: one of `STATUSES`; `note`: why it is unreadable or failed. date: when it was
+    last written to, as ISO 8601 in local time. tags: words given by its user. child: whether a claim or a study has
+    made it; `recipe` then is for which, and as what. measure: the reward that its evaluations read, "" if not
+    stored."""
 
     name: str
     path: Path
@@ -57,9 +56,10 @@ class Summary:
 def list_runs(
     root: str | Path = "runs", words: Iterable[str] = (), status: str = "", children: bool = True
 ) -> list[Summary]:
-    """Every run under `root`, by name; one that cannot be read is listed as such. words: those alone that have each of
-    them in name, recipe, task, status or tags, whatever the case, or, of `tag:x`, the tag x; status: those alone that
-    stand so; children: also those that claims and studies have made."""
+    """Return every run under `root`, by name; an unreadable one is listed as such.
+
+    words: only the runs that have each word in name, recipe, task, status or tags, in any case, or, for `tag:x`, the
+    tag x; status: only the runs with that status; children: also the runs that claims and studies have made."""
     there = sorted(path for path in find_runs(Path(root)) if children or not is_child(path))
     found = (summarise(path, str(path.relative_to(root))) for path in there)
     wanted = [word.lower() for word in words]
@@ -67,8 +67,8 @@ def list_runs(
 
 
 def remove_run(run: str | Path) -> list[str]:
-    """Remove what the library has written of a run, and its folder where that is then empty; the names of what is left,
-    which somebody else has put there. LockedError while a process writes it, StoreError where it is no run."""
+    """Remove what the library has written of a run, and its folder if that is then empty; return the names of what is
+    left, the files of others. LockedError while a process writes it, StoreError if it is no run."""
     path = Path(run)
     _check_run(path)
     with translate_errors(f"remove the run {path}"):
@@ -90,9 +90,9 @@ def remove_run(run: str | Path) -> list[str]:
 
 
 def rename_run(run: str | Path, name: str, root: str | Path = "runs") -> Path:
-    """Give a run below `root` another name there, which may have up to three parts (`sums/long/s1`); its new folder.
-    Folders that are left empty are removed. LockedError while a process writes it, StoreError for a name that cannot
-    be one, or that is taken."""
+    """Rename a run below `root`, where a name may have up to three parts (`sums/long/s1`); return its new folder.
+    Folders that are left empty are removed. LockedError while a process writes it, StoreError for a name that is
+    invalid or taken."""
     path, root = Path(run), Path(root)
     _check_run(path)
     if not path.resolve().is_relative_to(root.resolve()) or path.resolve() == root.resolve():
@@ -121,8 +121,8 @@ def rename_run(run: str | Path, name: str, root: str | Path = "runs") -> Path:
 
 
 def tag_run(run: str | Path, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
-    """Give tags to a run and take some away, also while it is written; those that it then has, sorted. StoreError for
-    one that is no word."""
+    """Add tags to a run and remove some, also while it is written; return its tags, sorted. StoreError for a tag that
+    is no word."""
     path, gone = Path(run), {*remove}
     _check_run(path)
     for tag in (new := [*add]):
@@ -145,7 +145,7 @@ def tag_run(run: str | Path, add: Iterable[str] = (), remove: Iterable[str] = ()
 
 
 def read_tags(run: Path) -> tuple[str, ...]:
-    """The tags of a run; none where the file is missing, or is not what `tag_run` writes."""
+    """Return the tags of a run; none if the file is missing, or not as `tag_run` writes it."""
     with suppress(OSError, ValueError, RecursionError):
         if (run / TAGS).stat().st_size <= 8 * LONGEST * MOST:
             found = json.loads(read_file(run / TAGS))
@@ -159,7 +159,7 @@ def _check_run(path: Path) -> None:
 
 
 def _read_name(name: str) -> list[str]:
-    """The parts of a run's name below its root."""
+    """Return the parts of a run's name below its root."""
     parts = name.split("/")
     odd = [
         p
@@ -173,7 +173,7 @@ def _read_name(name: str) -> list[str]:
 
 
 def matches(run: Summary, words: Iterable[str]) -> bool:
-    """Whether each of some words, in lower case, stands in a run's name, recipe, task, status or tags; of `tag:x`,
+    """Whether each of some words, in lower case, occurs in a run's name, recipe, task, status or tags; for `tag:x`,
     whether x is one of its tags."""
     tags = {f"tag:{tag.lower()}" for tag in run.tags}
     text = f"{run.name} {run.recipe} {run.task} {run.status} {' '.join(run.tags)}".lower()
@@ -181,7 +181,7 @@ def matches(run: Summary, words: Iterable[str]) -> bool:
 
 
 def summarise(path: Path, name: str) -> Summary:
-    """The line of one run in a list of runs, whatever state its files are in."""
+    """Return the line of one run in a list of runs, whatever state its files are in."""
     date = name_of = task = ""
     tags, child = read_tags(path), is_child(path)
     made = describe_made(path) if child else ""
@@ -207,8 +207,7 @@ def summarise(path: Path, name: str) -> Summary:
 
 
 def read_made(run: Path) -> list[dict[str, Any]]:
-    """For which claims a run was made: {method, arm, seed, bed} each, as `claim` writes it; none where it is not known.
-    """
+    """Return the claims that a run was made for: {method, arm, seed, bed} each, by `claim`; none if unknown."""
     with suppress(OSError, ValueError, RecursionError):
         if (run / MADE).stat().st_size <= LARGEST:
             found = json.loads(read_file(run / MADE))
@@ -217,7 +216,7 @@ def read_made(run: Path) -> list[dict[str, Any]]:
 
 
 def describe_made(run: Path) -> str:
-    """What a run is that a claim or a study has made: its method, arm and seed; "" where that is not known."""
+    """Describe a run that a claim or a study has made: its method, arm and seed; "" if unknown."""
     found = read_made(run)
     if not found:
         return ""
@@ -228,7 +227,8 @@ def describe_made(run: Path) -> str:
 
 
 def name_arm(method: str, arm: str, bed: str) -> str:
-    """An arm of a claim by what it is: the method's name of `method`, the bed's of `baseline`, where it has one."""
+    """Return a readable name of a claim's arm: the method's name for `method`, the bed's for `baseline`, if it has
+    one."""
     if arm == "method":
         return method
     if arm == "baseline":
@@ -237,15 +237,15 @@ def name_arm(method: str, arm: str, bed: str) -> str:
 
 
 def name_tasks(recipe: Mapping[str, Any]) -> str:
-    """The names of a recipe's task, or of the tasks of its stages, as a recipe writes them; of an environment that a
-    program handed over its class, `gym/Maze (env=)`."""
+    """Return the names of a recipe's task, or of the tasks of its stages, as a recipe writes them; an environment that
+    a program passed in is named by its class, `gym/Maze (env=)`."""
     stages: Any = recipe.get("stage", [])
     tables = [recipe.get("task"), *(s.get("task") for s in stages if isinstance(s, Mapping))]
     return ", ".join(dict.fromkeys(name_task(t) for t in tables if isinstance(t, Mapping) and "name" in t))
 
 
 def name_task(table: Mapping[str, Any]) -> str:
-    """What a task's table is of: its name, with the path beside it."""
+    """Return the name of a task's table, with its path."""
     name, path = str(table.get("name", "")), str(table.get("path", ""))
     if path.startswith(GIVEN):
         return f"{name}/{path.removeprefix(GIVEN).rpartition('-')[0]} (env=)"
@@ -253,13 +253,14 @@ def name_task(table: Mapping[str, Any]) -> str:
 
 
 def find_tested(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table of the task that a recipe's runs are tested on."""
+    """Return the table of the task that a recipe's runs are tested on."""
     found: Mapping[str, Any] = recipe.get("evaluate", {}).get("task") or recipe.get("task", {})
     return found
 
 
 def _read_last_score(run: Run) -> tuple[str, float | None, float]:
-    """The score that a list shows, its name, and the share of its evaluation that nothing graded."""
+    """Return the name of the score that a list shows, the score, and the share of its evaluation that was not
+    graded."""
     found: dict[str, float] = {}
     with run._open() as db:  # evaluations are rare: look back until one is found, not for ever
         for step, _, _, text in read_rows(db, "steps", "order by step desc limit 1000"):

@@ -1,8 +1,8 @@
-"""Names that are stored, and what they may stand for: one function makes a path of a name that a row, or a document,
-of a run holds. No torch.
+"""Stored names and the paths made of them: one function turns a name in a row, or a document, of a run into a path. No
+torch.
 
-A run's folder may come from anybody. A name of it that is not of the form that the library gives is damage: joined to a
-folder as it is, `../../thesis` or `/home/me/thesis` would be read, or removed, in its place.
+A run's folder may come from anybody. A name that is not of the library's form is damage: joined to a folder unchecked,
+`../../thesis` or `/home/me/thesis` would be read, or removed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _PART = re.compile(r"\.tmp-(.+)", re.DOTALL)  # of what was being written
 
 
 def read_name(name: object) -> tuple[int, int]:
-    """(step, which of that step) of a checkpoint, by its name, `step-00000012` or `step-00000012.1`; DamageError for
-    any other."""
+    """Return (step, number within that step) of a checkpoint's name, `step-00000012` or `step-00000012.1`; DamageError
+    for any other."""
     found = _STEP.fullmatch(name) if isinstance(name, str) else None
     if found is None:
         raise DamageError(f"{name!r:.80} is not the name of a checkpoint: expected one such as 'step-00000012'")
@@ -29,14 +29,14 @@ def read_name(name: object) -> tuple[int, int]:
 
 
 def join_checkpoint(checkpoints: Path, name: object) -> Path:
-    """The folder of a checkpoint by its stored name; DamageError for what no checkpoint is called."""
+    """Return the folder of a checkpoint by its stored name; DamageError for a name that no checkpoint has."""
     read_name(name)
     return checkpoints / str(name)
 
 
 def join_block(rings: Path, name: object) -> Path:
-    """The file of a ring's block by its stored name, `<ring>/<block>.safetensors`; DamageError for what no block is
-    called."""
+    """Return the file of a ring's block by its stored name, `<ring>/<block>.safetensors`; DamageError for a name that
+    no block has."""
     found = _BLOCK.fullmatch(name) if isinstance(name, str) else None
     if found is None:
         raise DamageError(f"{name!r:.80} is not the name of a block: expected <ring>/<block>.safetensors")
@@ -44,19 +44,21 @@ def join_block(rings: Path, name: object) -> Path:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether an entry of the folder of checkpoints is one by its name, or a part of one: nothing else is removed."""
+    """Whether an entry of the checkpoints' folder is a checkpoint by its name, or a part of one: nothing else is
+    removed."""
     part = _PART.fullmatch(name)
     return _STEP.fullmatch(part[1] if part else name) is not None
 
 
 def is_block(folder: str, name: str) -> bool:
-    """The same of `folder/name` in that of rings."""
+    """Whether `folder/name` in the folder of rings is a block by its name, or a part of one: nothing else is
+    removed."""
     part = _PART.fullmatch(name)
     return _OWN_BLOCK.fullmatch(f"{folder}/{part[1] if part else name}") is not None
 
 
 def list_folders(run: Path) -> list[tuple[str, int]]:
-    """(name, step) of the checkpoints on disk, oldest first, whether whole or not."""
+    """Return (name, step) of the checkpoints on disk, oldest first, whether whole or not."""
     folder = run / "checkpoints"
     names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     return [(name, read_name(name)[0]) for name in sorted(filter(_STEP.fullmatch, names), key=read_name)]

@@ -1,4 +1,4 @@
-"""The bytes that a kept group of rollouts is stored as, of bounded size."""
+"""The stored bytes of a kept group of rollouts, of bounded size."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from shuhari.store import codec, sizes
 
 
 def pack(group: Mapping[str, Any]) -> bytes:
-    """A group (trajectories, rewards, reasons, anything the codec takes) as compressed bytes. SizeError where `unpack`
-    would refuse it, being too large."""
+    """Return a group (trajectories, rewards, reasons, anything the codec takes) as compressed bytes. SizeError if it is
+    too large for `unpack`."""
     plain = codec.dumps(dict(group), sizes.GROUP)
     if len(plain) > sizes.GROUP:
         raise sizes.SizeError(f"{len(plain)} bytes: expected at most {sizes.GROUP}")
@@ -21,7 +21,7 @@ def pack(group: Mapping[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """The group of `pack`; CodecError where the bytes are none."""
+    """Return the group of `pack`; CodecError if the bytes are not of `pack`."""
     try:
         plain = sizes.unzip(data)
     except (zlib.error, sizes.SizeError, TypeError) as error:  # no bytes: a row without a checksum may have text there

@@ -1,8 +1,8 @@
-"""Repair a run: a new database of the rows that are whole, and the checkpoints that are. What is damaged is set aside
-in `damaged-<n>/` in the run's folder, so that nothing is destroyed.
+"""Repair of a run: a new database of the whole rows, and the whole checkpoints. What is damaged is moved to
+`damaged-<n>/` in the run's folder, so that nothing is destroyed.
 
-The run then goes on from its newest checkpoint that is whole. Steps behind it are made again, with the same bits; rows
-before it that are damaged, or that the database has not, are lost.
+The run then continues from its newest whole checkpoint. Later steps are made again, with the same bits; earlier rows
+that are damaged or missing are lost.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from shuhari.store.rows import (
 
 
 def repair_run(run: Path) -> list[str]:
-    """Set aside what is damaged, and put what is whole in its place; what was done and what is lost, one sentence each.
-    Nothing is done, and nothing said, where nothing is damaged. LockedError while another process writes the run;
-    DamageError where no checkpoint is whole, and so nothing can be gone on from."""
+    """Move what is damaged aside, and put what is whole in its place; return what was done and what is lost, one
+    sentence each. Nothing is done, and nothing returned, if nothing is damaged. LockedError while another process
+    writes the run; DamageError if no checkpoint is whole, so that the run cannot continue."""
     with translate_errors(f"repair {run}"):
         lock = Lock(run)
         try:
@@ -56,7 +56,7 @@ def repair_run(run: Path) -> list[str]:
 
 @contextmanager
 def _set_aside(run: Path, odd: Iterable[str], aside: Path) -> Iterator[None]:
-    """Move what is not of its kind to `aside`, and back where what is done then fails."""
+    """Move what is not of its kind to `aside`, and back if the work inside fails."""
     moved = list[str]()
     try:
         for name in odd:
@@ -118,7 +118,7 @@ def _rebuild(run: Path, report: Report, aside: Path) -> list[str]:
 
 
 def _link(old: Path, new: Path) -> None:
-    """A second name for a file that is about to be replaced; a copy where the disk has no such thing."""
+    """Give a file that is about to be replaced a second name; copy it if the disk has no hard links."""
     try:
         os.link(old, new)
     except OSError:
@@ -127,7 +127,7 @@ def _link(old: Path, new: Path) -> None:
 
 
 def _copy(run: Path, new: sqlite3.Connection) -> list[str]:
-    """Copy the rows whose checksum holds; what is lost."""
+    """Copy the rows whose checksum holds; return what is lost."""
     lost: list[str] = []
     try:
         db = schema.connect(run, limit=float("inf"))
@@ -147,7 +147,7 @@ def _copy(run: Path, new: sqlite3.Connection) -> list[str]:
 
 
 def _count_gone(db: sqlite3.Connection, table: str, there: int) -> list[str]:
-    """How many rows were written of a table that are not there."""
+    """Return how many rows of a table were written but are missing, as a sentence."""
     with suppress(StoreError, sqlite3.Error, ValueError, KeyError):
         gone = sets.read_sums(read_fact(db, sets.FACT))[table][0] - there + (table == "meta")
         return [f"{gone} row{'s' * (gone > 1)} of {table} that {'is' if gone == 1 else 'are'} gone"] if gone > 0 else []
@@ -155,8 +155,8 @@ def _count_gone(db: sqlite3.Connection, table: str, there: int) -> list[str]:
 
 
 def read_leniently(db: sqlite3.Connection, table: str) -> tuple[list[Sequence[Any]], int, bool]:
-    """(the rows of a table whose checksum holds, how many have one that does not, whether all could be reached). A page
-    that cannot be read ends the reading; then it is gone on with from the table's other end."""
+    """Return (the rows of a table whose checksum holds, how many have one that does not, whether all could be reached).
+    An unreadable page ends the reading, which then continues from the table's other end."""
     if not (names := list_selected(db, table)):
         return [], 0, True
     keys = list_keys(table)
@@ -181,7 +181,7 @@ def read_leniently(db: sqlite3.Connection, table: str) -> tuple[list[Sequence[An
 
 
 def _name_checkpoints(run: Path, new: sqlite3.Connection, found: Sequence[Found], goal: Found | None) -> None:
-    """Enter the whole checkpoints up to the goal, with score and pin where the old database tells, and the cursor."""
+    """Enter the whole checkpoints up to the goal, with score and pin if the old database has them, and the cursor."""
     entered: dict[str, Sequence[Any]] = {}
     with suppress(StoreError, sqlite3.Error), closing(schema.connect(run)) as db:
         entered = {str(row[1]): row for row in read_leniently(db, "checkpoints")[0]}

@@ -1,4 +1,4 @@
-"""The tree of a run's checkpoint, by the database that names it."""
+"""Loading a run's checkpoint, by the database that names it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from shuhari.store.rows import read_cursor, read_rows
 
 
 def load_tree(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | None = None) -> Any:
-    """The tree of the checkpoint that the cursor names, or of that at `step`."""
+    """Return the tree of the checkpoint that the cursor names, or of the one at `step`. StoreError if there is none,
+    CheckpointError if it cannot be read."""
     rows = [(name, at) for at, name, *_ in sorted(read_rows(db, "checkpoints"), key=lambda row: read_name(row[1]))]
     cursor = read_cursor(db)
     if step is None:
@@ -35,6 +36,6 @@ def load_tree(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | N
 
 
 def _list_others(folder: Path, rows: list[tuple[str, int]]) -> str:
-    """The checkpoints that can be read."""
+    """Return a sentence on the checkpoints that can be read."""
     steps = [str(s) for name, s in rows if not checkpoint.find_fault(join_checkpoint(folder, name), folder / "rings")]
     return f"checkpoints there: steps {', '.join(steps)}" if steps else "no other checkpoint is there"

@@ -1,4 +1,4 @@
-"""Ring: columns that are overwritten round and round (a replay), stored by the blocks that changed.
+"""Ring: columns of a circular buffer (a replay buffer), stored by the blocks that changed.
 
 Axes: `N` = capacity, the rows of every column. A checkpoint then costs what is new, not what is there. Blocks are
 files named by the checkpoint that wrote them, never changed afterwards; a checkpoint lists the blocks it is made of.
@@ -31,8 +31,8 @@ _DTYPES = {str(d).removeprefix("torch."): d for d in tensors.NAMES}
 
 
 def _make_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros [N, ...] that take memory only where they are written to: a ring may be large, and hold little. They lie as
-    torch's do, as sums of the same numbers at other alignments may differ in their last bits."""
+    """Return zeros [N, ...] that use memory only once they are written to: a ring may be large, and hold little. They
+    are aligned as torch's are, as sums of the same numbers at other alignments may differ in their last bits."""
     size = math.prod(shape) * dtype.itemsize
     raw = np.zeros(size + ALIGNED, np.uint8)
     first = -raw.ctypes.data % ALIGNED
@@ -40,7 +40,7 @@ def _make_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 class Ring:
-    """Columns [N, ...] on the CPU, zero where nothing was written, of which the store saves the blocks that changed.
+    """Columns [N, ...] on the CPU, zero until written; the store saves only the blocks that changed.
 
     Write with `append`, or into `columns` / `arrays` (the same memory as numpy) and then `touch` the rows: a row that
     was changed and not touched is lost on resume. `written` counts all rows ever appended. `block`: rows a file, by
@@ -67,7 +67,7 @@ class Ring:
 
     @classmethod
     def zeros(cls, capacity: int, like: Mapping[str, Tensor], block: int | None = None) -> Ring:
-        """An empty ring whose columns have the types and the trailing shapes of `like` [B, ...]."""
+        """Return an empty ring whose columns have the types and the trailing shapes of `like` [B, ...]."""
         return cls({n: x.new_zeros(capacity, *x.shape[1:]) for n, x in like.items()}, block=block)
 
     @property
@@ -76,11 +76,11 @@ class Ring:
 
     @property
     def size(self) -> int:
-        """Rows that hold something, 0..capacity."""
+        """Number of rows that hold something, 0..capacity."""
         return min(self.written, self.capacity)
 
     def append(self, rows: Mapping[str, Any]) -> Array:
-        """Write rows [B, ...] over the oldest; their positions [B]. Every column must be there."""
+        """Write rows [B, ...] over the oldest; return their positions [B]. Every column must be there."""
         if rows.keys() != self.columns.keys():
             raise ValueError(f"rows with columns {sorted(rows)}: the ring has {sorted(self.columns)}")
         n = len(next(iter(rows.values())))
@@ -94,14 +94,14 @@ class Ring:
         return at
 
     def touch(self, rows: Any) -> None:
-        """Say that rows (positions, one or an array) were changed in place."""
+        """Mark rows (positions, one or an array) as changed in place."""
         self._clock += 1
         self.stamps[np.asarray(rows) // self.block] = self._clock
 
 
 class RingFiles:
-    """The blocks under one directory. What `save` writes counts only after `settle`: a checkpoint that fails in
-    between leaves the memory of what is stored as it was."""
+    """The blocks under one directory. What `save` writes counts only after `settle`: a checkpoint that fails in between
+    does not change the record of what is stored."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -109,7 +109,8 @@ class RingFiles:
         self._pending: dict[str, tuple[weakref.ref[Ring], Array, dict[int, tuple[str, int]]]] = {}
 
     def save(self, name: str, ring: Ring, stamp: str) -> dict[str, Any]:
-        """Write the blocks touched since the last settled save of this very object under `name`; the manifest."""
+        """Write the blocks touched since the last settled save of this very object under `name`; return the
+        manifest."""
         # a ring's name is its path in the tree: readable, and made unique where characters had to go
         unique = blake2b(name.encode(errors="replace"), digest_size=4).hexdigest()
         folder = f"{re.sub(r'[^a-zA-Z0-9_]+', '_', name)[:80]}-{unique}"
@@ -139,13 +140,13 @@ class RingFiles:
         }
 
     def settle(self, *, keep: bool) -> None:
-        """The checkpoint of the last saves is committed (`keep`), or was given up."""
+        """End the last saves: their checkpoint is committed (`keep`), or was given up."""
         if keep:
             self._stored.update(self._pending)
         self._pending.clear()
 
     def load(self, manifest: Mapping[str, Any]) -> Ring:
-        """The ring of a manifest; CheckpointError names a block that is missing or damaged."""
+        """Return the ring of a manifest; CheckpointError names a block that is missing or damaged."""
         capacity, block = manifest["capacity"], manifest["block"]
         spec = {n: (_DTYPES[dtype], shape) for n, (dtype, shape) in manifest["columns"].items()}
         row = sum(math.prod(shape) * dtype.itemsize for dtype, shape in spec.values())
@@ -165,7 +166,7 @@ class RingFiles:
         return ring
 
     def _read_block(self, file: str, crc: int, size: int) -> dict[str, Tensor]:
-        """The columns of a block, of at most `size` bytes."""
+        """Return the columns of a block, of at most `size` bytes."""
         try:
             path = join_block(self.root, file)
         except DamageError as error:
@@ -184,12 +185,12 @@ class RingFiles:
             raise CheckpointError(f"{path}: {error}") from None
 
     def delete(self, files: set[str]) -> None:
-        """Remove blocks that no kept checkpoint lists. DamageError, before any is, for a name that is none."""
+        """Remove blocks that no kept checkpoint lists. DamageError, before any is removed, for an invalid name."""
         for path in [join_block(self.root, file) for file in files]:
             path.unlink(missing_ok=True)
 
     def sweep(self, wanted: set[str]) -> None:
-        """Remove every block that is not wanted, and what an interrupted write left."""
+        """Remove every block that is not wanted, and the remains of an interrupted write."""
         if not self.root.is_dir():
             return
         for folder in [x for x in self.root.iterdir() if x.is_dir() and not x.is_symlink()]:

@@ -1,4 +1,5 @@
-"""Which rollouts are kept, and as what bytes: a few groups a step, so that a person can see what the policy does."""
+"""Which rollouts are kept, and how they are stored: a few groups a step, so that a person can see what the policy
+does."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ def pick(
     rules: Sequence[str] = ("best", "worst", "random"),
     changes: Sequence[float] = (),
 ) -> list[tuple[int, str]]:
-    """Up to `n` groups of a step, (index, why), each once, by `rules` in their order: the "best", the "worst", the one
-    that "changed" most by `changes` (one a group, NaN where it was not asked before), and "random" ones, drawn from
-    `seed`, for what is left. "all" keeps every group, whatever `n`.
+    """Choose up to `n` groups of a step, (index, why), each once, by `rules` in their order: the "best", the "worst",
+    the one that "changed" most by `changes` (one a group, NaN if it was not sampled before), and "random" ones, drawn
+    from `seed`, for the rest. "all" keeps every group, whatever `n`.
 
     scores: one a group; groups without one (NaN) are never best or worst."""
     if "all" in rules:
@@ -42,8 +43,8 @@ def pick(
 
 
 def read_groups(db: sqlite3.Connection, rest: str, args: Sequence[Any]) -> list[dict[str, Any]]:
-    """What was committed of the groups that `rest` of a query chooses, each with its `step`. StoreError for one that is
-    damaged."""
+    """Return what was committed of the groups that `rest` of a query chooses, each with its `step`. StoreError for a
+    damaged one."""
     out = []
     for step, name, payload, *_ in read_rows(db, "rollouts", rest, args):
         try:
@@ -54,14 +55,16 @@ def read_groups(db: sqlite3.Connection, rest: str, args: Sequence[Any]) -> list[
 
 
 def read_group(db: sqlite3.Connection, number: int) -> dict[str, Any]:
-    """The group of an id that `finding.find` gave: what was committed, and `step`. StoreError if there is none."""
+    """Return the group of an id that `finding.find` gave: what was committed, and `step`. StoreError if there is
+    none."""
     for group in read_groups(db, "where id = ?", (number,)) if abs(number) < 2**63 else ():
         return group
     raise StoreError(f"no group {number!r:.40} is kept")
 
 
 def make_rows(step: int, groups: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], tuple[Any, ...]]]:
-    """(group, its row in the table of rollouts) of each; one that is larger than may be read is left out, and told."""
+    """Return (group, its row in the table of rollouts) of each; a group that is too large to be read is left out, with
+    a warning."""
     out = []
     for group in groups:
         try:
@@ -79,8 +82,8 @@ def make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
 def write(
     db: sqlite3.Connection, step: int, groups: Sequence[tuple[Mapping[str, Any], Sequence[Any]]], again: bool
 ) -> None:
-    """Enter the groups of a step, each with its `make_row`, and what finds them, inside of a transaction of the
-    caller's; again: in place of those that the step has."""
+    """Store the groups of a step, each with its `make_row`, and their index, inside the caller's transaction; again: in
+    place of the step's present groups."""
     if groups and again:
         for table in ("rollouts", *DERIVED):
             db.execute(f"delete from {table} where step = ?", (step,))

@@ -1,4 +1,4 @@
-"""Rows of a run's database: written with a checksum of all that they say, held to it when they are read. No torch."""
+"""Rows of a run's database: written with a checksum of all their values, which is verified on reading. No torch."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _NAMES = {  # what an error calls a row, before its first column
 
 
 def write_rows(db: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]], counted: bool = True) -> None:
-    """Insert rows, each as its table's `COLUMNS`, or replace those that have its primary key. counted: whether `sets`
-    counts them, of the tables that it has."""
+    """Insert rows, each as its table's `COLUMNS`, or replace rows with the same primary key. counted: whether `sets`
+    counts them, for the tables that it has."""
     new: list[tuple[Any, ...]] = [(*row, compute_checksum(row)) for row in rows]
     if not new:
         return
@@ -59,16 +59,16 @@ def write_rows(db: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]]
 
 
 def write_sums(db: sqlite3.Connection) -> None:
-    """Write what `sets` keeps over a writer's connection, at the end of its transaction."""
+    """Store the sums of `sets` over a writer's connection, at the end of its transaction."""
     write_rows(db, "meta", [(sets.FACT, sets.to_text(db))], counted=False)
 
 
 def read_rows(
     db: sqlite3.Connection, table: str, rest: str = "", args: Sequence[Any] = ()
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table, each as its `COLUMNS`, None where the format of the run lacks one; none where it lacks the
-    table. rest: what stands behind the table in the query. StoreError for a row that is not what was written; rows
-    of formats before `CHECKED` may have no checksum."""
+    """Yield the rows of a table, each as its `COLUMNS`, None if the format of the run lacks one; nothing if it lacks
+    the table. rest: the rest of the query, after the table. StoreError for a damaged row; rows of formats before
+    `CHECKED` may have no checksum."""
     for row, _, _ in _select(db, table, rest, args):
         yield row
 
@@ -76,7 +76,7 @@ def read_rows(
 def _select(
     db: sqlite3.Connection, table: str, rest: str = "", args: Sequence[Any] = ()
 ) -> Iterator[tuple[tuple[Any, ...], int | None, int]]:
-    """(row, checksum, id or 0) of `read_rows`."""
+    """Yield (row, checksum, id or 0) of `read_rows`."""
     names, called, number = list_selected(db, table), table in _CALLED, "id" if table in NUMBERED else "0"
     for *row, crc, at in db.execute(f"select {', '.join(names)}, {number} from {table} {rest}", args) if names else ():
         if called or crc != compute_checksum(row):
@@ -85,7 +85,8 @@ def _select(
 
 
 def _check_row(db: sqlite3.Connection, table: str, row: Sequence[Any], crc: int | None) -> None:
-    """StoreError for a row that is not what was written, or names what cannot be a checkpoint of its step."""
+    """Raise StoreError for a row that is not what was written, or that names something other than a checkpoint of its
+    step."""
     why = ""
     if crc != compute_checksum(row) and not (crc is None and is_unchecked(db)):
         why = f"its checksum is {'missing' if crc is None else 'another'}"
@@ -96,7 +97,7 @@ def _check_row(db: sqlite3.Connection, table: str, row: Sequence[Any], crc: int 
 
 
 def _check_name(step: Any, name: Any) -> str:
-    """What is wrong with the name of a checkpoint in a row, which becomes a path."""
+    """Return what is wrong with the name of a checkpoint in a row, which becomes a path."""
     try:
         return "" if read_name(name)[0] == step else f"it names {name!r}"
     except DamageError as error:
@@ -104,8 +105,8 @@ def _check_name(step: Any, name: Any) -> str:
 
 
 def sum_rows(db: sqlite3.Connection, table: str, count: dict[str, int]) -> tuple[int, int]:
-    """Read all of a table as `read_rows` does: (rows, digest) as `sets` has them; `count` gets the number of rows as it
-    is read, so also of those before one that is damaged."""
+    """Read all of a table as `read_rows` does, and return (rows, digest) as in `sets`. `count` gets the number of rows,
+    also if a damaged one ends the reading."""
     count[table] = n = digest = 0
     try:
         for row, crc, at in _select(db, table):
@@ -119,30 +120,30 @@ def sum_rows(db: sqlite3.Connection, table: str, count: dict[str, int]) -> tuple
 
 
 def describe_damage(db: sqlite3.Connection, what: str) -> StoreError:
-    """The error for what is not as it was written."""
+    """Return the error for what is not as it was written."""
     file = find_file(db)
     return StoreError(f"{file}: {what}", f"`shuhari doctor {file.parent}` says what is whole, and can repair it")
 
 
 def limit_time(db: sqlite3.Connection, seconds: float = LIMIT) -> None:
-    """Let what a connection does end in an error after so many seconds from now on."""
+    """Make any work of a connection end in an error after so many seconds from now on."""
     end = time.monotonic() + seconds
     db.set_progress_handler(lambda: time.monotonic() > end, 1_000_000)  # about every 10 ms of work inside SQLite
 
 
 def is_unchecked(db: sqlite3.Connection) -> bool:
-    """Whether the run is of a format in which a row may have no checksum."""
+    """Whether the run is of a format whose rows may have no checksum."""
     row = db.execute("select value from meta where key = 'format'").fetchone()
     return row is not None and str(row[0]).isdecimal() and int(row[0]) < CHECKED
 
 
 def list_keys(table: str) -> tuple[str, ...]:
-    """The columns that number, or name, the rows of a table."""
+    """Return the columns that number, or name, the rows of a table."""
     return _KEYS.get(table, ("rowid",))
 
 
 def fill_checksums(db: sqlite3.Connection) -> None:
-    """Give a checksum to the rows that have none, inside of a transaction of the caller's."""
+    """Add a checksum to the rows that have none, inside the caller's transaction."""
     for table in COLUMNS:
         keys, names = list_keys(table), list_selected(db, table)
         where = " and ".join(f"{key} = ?" for key in keys)
@@ -153,20 +154,21 @@ def fill_checksums(db: sqlite3.Connection) -> None:
 
 
 def list_selected(db: sqlite3.Connection, table: str) -> list[str]:
-    """What a query selects of a table: its `COLUMNS` and the checksum, `null` for one that the format of the run lacks;
-    nothing where it lacks the table."""
+    """Return what a query selects of a table: its `COLUMNS` and the checksum, `null` for one that the format of the run
+    lacks; nothing if it lacks the table."""
     there = list_columns(db, table)
     return [name if name in there else "null" for name in (*COLUMNS[table], "checksum")] if there else []
 
 
 def read_fact(db: sqlite3.Connection, key: str, default: Any = None) -> Any:
-    """A fact about the whole run, or `default` where there is none."""
+    """Return a fact about the whole run, or `default` if there is none."""
     rows = read_rows(db, "meta", "where key = ?", (key,))
     return next((parse(find_file(db), f"the fact {key}", text) for _, text in rows), default)
 
 
 def parse(file: Path, what: str, text: str | bytes, kind: type = object) -> Any:
-    """The JSON of a row; StoreError, which names the database and what was read, where it is none, or not of a kind."""
+    """Return the value of a row's JSON. StoreError, which names the database and what was read, if it is not JSON, or
+    not of `kind`."""
     try:
         found = sizes.read_json(text)
     except (ValueError, TypeError, RecursionError) as error:
@@ -177,18 +179,19 @@ def parse(file: Path, what: str, text: str | bytes, kind: type = object) -> Any:
 
 
 def read_cursor(db: sqlite3.Connection) -> dict[str, Any] | None:
-    """Where a resumed run goes on: {step, checkpoint, stage, wall}; None before the first checkpoint."""
+    """Return where a resumed run continues: {step, checkpoint, stage, wall}; None before the first checkpoint."""
     row = next(read_rows(db, "cursor"), None)
     return None if row is None else dict(zip(COLUMNS["cursor"], row, strict=True))
 
 
 def compute_checksum(row: Iterable[str | bytes | float | None]) -> int:
-    """Of all values of a row, each with its kind and length, so that none can pass for a part of its neighbour."""
+    """Return the checksum of all values of a row, each with its kind and length, so that none can pass for a part of
+    its neighbour."""
     return zlib.crc32(b"".join(map(_to_bytes, row)))
 
 
 def _to_bytes(value: str | bytes | float | None) -> bytes:
-    """A value with its kind and length; numbers are alike whichever kind a column makes of them."""
+    """Return a value with its kind and length; numbers are alike whichever kind a column makes of them."""
     if value is None:
         return b"n"
     if isinstance(value, str):
@@ -198,10 +201,10 @@ def _to_bytes(value: str | bytes | float | None) -> bytes:
 
 
 def list_columns(db: sqlite3.Connection, table: str) -> set[str]:
-    """The columns of a table, none where there is no such table."""
+    """Return the columns of a table, none if there is no such table."""
     return {row[1] for row in db.execute(f"pragma table_info({table})")}
 
 
 def find_file(db: sqlite3.Connection) -> Path:
-    """The file behind a connection."""
+    """Return the file behind a connection."""
     return Path(next(file for _, name, file in db.execute("pragma database_list") if name == "main"))

@@ -1,7 +1,7 @@
 """The database of a run, `run.sqlite`: its tables, and how it is opened for writing and for reading. No torch.
 
-One transaction a step. `synchronous=NORMAL`: a killed process loses nothing, a loss of power at most the last
-steps without a checkpoint. A transaction that names a checkpoint is flushed (FULL), since older ones go after it.
+One transaction a step. `synchronous=NORMAL`: a killed process loses nothing, a loss of power at most the last steps
+without a checkpoint. A transaction that names a checkpoint is flushed (FULL), since older ones are removed after it.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ BASE = frozenset(COLUMNS) - {"problems", *DERIVED}  # the tables of every format
 
 
 def create(run: Path, format: int, sums: sets.Sums | None = None) -> sqlite3.Connection:
-    """The database of a run for its one writer, made if missing. Transactions are begun by hand. sums: those of its
-    tables, if they have been read."""
+    """Open the database of a run for its one writer, made if missing. Transactions are begun by hand. sums: those of
+    its tables, if they have been read."""
     path = run / FILE
     fresh = not path.exists()
     db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -109,7 +109,7 @@ def create(run: Path, format: int, sums: sets.Sums | None = None) -> sqlite3.Con
 
 @contextmanager
 def change(db: sqlite3.Connection) -> Iterator[None]:
-    """A transaction of a run's writer: all of it or nothing, what tables hold as sets too."""
+    """Run a transaction of a run's writer: all of it or nothing, the sums of tables included."""
     db.execute("begin immediate")
     try:
         yield
@@ -129,7 +129,7 @@ def write_fact(db: sqlite3.Connection, key: str, value: Any) -> None:
 
 
 def _write_upgrade(db: sqlite3.Connection) -> str:
-    """What makes the tables of an older format those of this one: the columns that they lack."""
+    """Return the SQL that adds the columns that the tables of an older format lack."""
     out = ""
     for table, columns in _LATER.items():
         there = list_columns(db, table)
@@ -139,8 +139,8 @@ def _write_upgrade(db: sqlite3.Connection) -> str:
 
 
 def connect(run: Path, format: int = FORMAT, limit: float = LIMIT) -> sqlite3.Connection:
-    """The database of a run, read-only; works while the run is being written. StoreError where there is none, where it
-    is of a newer format, or no database of a run. Reading ends in an error after `limit` seconds in all."""
+    """Open the database of a run, read-only; works while the run is being written. StoreError if there is none, or if
+    it is of a newer format or not of a run. Reading ends in an error after `limit` seconds in all."""
     path = run / FILE
     for name in FILES:  # SQLite would wait for ever for the other end of a pipe
         if (kind := describe_kind(run / name)) not in ("", "file"):
@@ -173,8 +173,8 @@ def _open(uri: str, run: Path, format: int, limit: float) -> sqlite3.Connection:
 
 
 def check_format(db: sqlite3.Connection, run: Path, format: int) -> None:
-    """StoreError where the run was written by a newer version, or the file is no database of a run: only what this
-    module makes may be in it, as a view or a trigger would be a program of whoever made the file."""
+    """Raise StoreError if the run was written by a newer version, or the file is not the database of a run: it may
+    contain only what this module makes, as a view or a trigger would be a program of whoever made the file."""
 
     def refuse(why: str) -> StoreError:
         return StoreError(f"{run / FILE}: not the database of a run ({why}); move it away to start afresh")
@@ -205,7 +205,8 @@ def check_format(db: sqlite3.Connection, run: Path, format: int) -> None:
 
 
 def to_text(value: Any, what: str) -> str:
-    """JSON of numbers, text, lists and mappings; numpy and torch numbers become plain; NaN and infinities stay."""
+    """Return JSON of numbers, text, lists and mappings; numpy and torch numbers become plain; NaN and infinities
+    stay."""
 
     def plain(x: Any) -> Any:
         if hasattr(x, "tolist"):  # numpy and torch

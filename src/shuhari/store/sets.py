@@ -1,11 +1,11 @@
-"""What the tables of a run hold as sets: how many rows each has, and a digest of them. A row has a checksum of its own,
-which says nothing once it is gone. No torch.
+"""Sums over the tables of a run: the number of rows of each, and a digest of them. They detect a missing row, which its
+own checksum cannot. No torch.
 
-Both are the fact `sets`, written in the transaction that changes rows. While a run is written they stand in a table of
-the writer's connection alone, which a transaction that is rolled back takes back too: `add` counts rows as they are
-written, triggers those that go. The digest is a sum, so a row costs the same however many there are: of its checksum,
-times a number that follows from its id, if it has one, so that rows that change places are seen. Left out: `DERIVED`
-tables, which are held to that of rollouts.
+Both are the fact `sets`, written in the transaction that changes rows. While a run is written they are held in a
+temporary table of the writer's connection, which a rollback restores too: `add` counts rows as they are written,
+triggers count deletions. The digest is a sum, so a row costs the same for any number of rows: its checksum, times a
+number that follows from its id, if it has one, so that swapped rows are detected. Left out: `DERIVED` tables, which are
+checked against the table of rollouts.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Sums = Mapping[str, tuple[int, int]]  # table -> (rows, digest)
 
 
 def compute_term(checksum: int, number: int) -> int:
-    """What a row adds to the digest of its table. number: its id, 0 where it has none."""
+    """Return what a row adds to the digest of its table. number: its id, 0 if it has none."""
     return checksum * (1 + abs(number) % PRIME)
 
 
 def read_format(db: sqlite3.Connection) -> int:
-    """The format of a run, 0 where it does not say, as before its first transaction."""
+    """Return the format of a run, 0 if it has none, as before its first transaction."""
     row = db.execute("select value from meta where key = 'format'").fetchone()
     return int(row[0]) if row is not None and str(row[0]).isdecimal() else 0
 
 
 def watch(db: sqlite3.Connection, sums: Sums, numbered: Iterable[str]) -> None:
-    """Keep the sums from now on, for a writer's connection, inside of a transaction."""
+    """Keep the sums from now on, for a writer's connection, inside a transaction."""
     db.execute("pragma recursive_triggers = on")  # a row that another replaces is one that goes
     db.execute("create temp table sums (name text primary key, rows integer, digest integer) without rowid")
     db.executemany("insert into temp.sums values (?, ?, ?)", [(name, *both) for name, both in sums.items()])
@@ -46,7 +46,7 @@ def watch(db: sqlite3.Connection, sums: Sums, numbered: Iterable[str]) -> None:
 
 
 def add(db: sqlite3.Connection, table: str, terms: list[int]) -> None:
-    """Count rows that were written, if sums are kept over the connection, and of the table."""
+    """Count rows that were written, if the connection keeps sums of the table."""
     query = f"update temp.sums set rows = rows + ?, digest = (digest + ?) % {SIZE} where name = ?"
     try:
         db.execute(query, (len(terms), sum(terms) % SIZE, table))
@@ -56,12 +56,12 @@ def add(db: sqlite3.Connection, table: str, terms: list[int]) -> None:
 
 
 def to_text(db: sqlite3.Connection) -> str:
-    """The value of the fact, from what is kept."""
+    """Return the value of the fact, from the kept sums."""
     return json.dumps({name: both for name, *both in db.execute("select * from temp.sums")}, separators=(",", ":"))
 
 
 def read_sums(found: object) -> dict[str, tuple[int, int]]:
-    """The sums that the fact holds; ValueError where it is none."""
+    """Return the sums that the fact holds; ValueError if it is not one."""
     out = {}
     for name, both in found.items() if isinstance(found, dict) else [("", found)]:
         if not (isinstance(both, list) and len(both) == 2 and all(type(x) is int and 0 <= x < SIZE for x in both)):
@@ -71,8 +71,8 @@ def read_sums(found: object) -> dict[str, tuple[int, int]]:
 
 
 def explain(table: str, found: tuple[int, int], written: tuple[int, int], steps: Iterable[int] = ()) -> str:
-    """How a table is not the set that was written, "" where it is. steps: of the table of steps, all that have a row,
-    in order."""
+    """Describe how a table differs from the set that was written, "" if it does not. steps: for the table of steps, all
+    that have a row, in order."""
     if found == written:
         return ""
     if found[0] == written[0]:

@@ -1,4 +1,4 @@
-"""How large what is stored may be once it is read: small bytes may stand for much memory. No torch.
+"""Bounds on the memory of stored data once it is read: few bytes may expand to much memory. No torch.
 
 An empty list is two bytes of JSON, and more than fifty of memory; a compressed file may be a thousandth of what it
 unpacks to. So both are bounded while they are read, before the memory is taken.
@@ -24,12 +24,12 @@ _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
 class SizeError(ValueError):
-    """What is stored would take more memory than it may."""
+    """Stored data that would take more memory than allowed."""
 
 
 def read_json(text: str | bytes, elements: int = ELEMENTS, **how: Any) -> Any:
-    """What JSON says; SizeError where it has more than so many elements, or a whole number that is larger than any
-    float, which nothing could show or draw; other ValueErrors where it is none."""
+    """Return the value of JSON. SizeError if it has more than `elements` elements, or a whole number that is larger
+    than any float, which could not be shown or drawn; other ValueErrors if it is not JSON."""
     raw = text.encode(errors="surrogatepass") if isinstance(text, str) and len(text) > elements else text
     if isinstance(raw, bytes) and len(raw) > elements and (n := count_elements(raw, elements)) > elements:
         raise SizeError(f"JSON of {n} elements: expected at most {elements}")
@@ -45,7 +45,8 @@ def _read_int(text: str) -> int:
 
 
 def count_elements(text: bytes, enough: int = 0) -> int:
-    """At least as many as JSON has values, in lists and objects; at most `enough` need not be exact."""
+    """Return an upper bound on the number of values of JSON, in lists and objects; a bound of at most `enough` may be
+    rough."""
     rough = 1 + sum(map(text.count, (b",", b"[", b"{")))
     if rough <= enough:
         return rough
@@ -54,15 +55,15 @@ def count_elements(text: bytes, enough: int = 0) -> int:
 
 
 def check_table(columns: int, rows: int, values: int) -> None:
-    """StoreError where a table of so many columns and rows is almost empty, for the values that were stored: one step
-    may name a million metrics, which a million others have not."""
+    """Raise StoreError if a table of so many columns and rows is almost empty for its stored values: one step may name
+    a million metrics that a million other steps lack."""
     if columns * rows > CELLS + SPARSE * (values + rows):
         raise StoreError(f"{columns} metrics over {rows} steps, most of which have none of them: expected fewer")
 
 
 def unzip(data: bytes, limit: int = GROUP) -> bytes:
-    """What compressed bytes hold; SizeError where that is more than `limit`, zlib.error where they are cut short or
-    none."""
+    """Return what compressed bytes hold; SizeError if that is more than `limit`, zlib.error if they are cut short or
+    not compressed."""
     stream = zlib.decompressobj()
     plain = stream.decompress(data, limit)
     if stream.unconsumed_tail:

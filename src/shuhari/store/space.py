@@ -1,4 +1,4 @@
-"""What runs take of a disk, and what is free of it. No torch."""
+"""Disk space: what runs take, and what is free. No torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 def measure_size(run: Path) -> int:
-    """Bytes of the files of a run, also of checkpoints behind a link; a file that has several names counts once."""
+    """Return the bytes of the files of a run, also of checkpoints behind a link; a file that has several names counts
+    once."""
     total, seen = 0, set[tuple[int, int]]()
     places = [run, *([run / "checkpoints"] if (run / "checkpoints").is_symlink() else [])]
     for place in places:
@@ -24,13 +25,13 @@ def measure_size(run: Path) -> int:
 
 
 def measure_free(path: Path) -> int:
-    """Bytes that are free where a file below `path` would be written, which need not be there yet."""
+    """Return the bytes that are free for a file below `path`, which need not exist yet."""
     there = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     return shutil.disk_usage(there.resolve()).free
 
 
 def format_size(n: float) -> str:
-    """Bytes in words, by powers of 1000: `3.2 GB`, `980 kB`."""
+    """Return bytes in words, by powers of 1000: `3.2 GB`, `980 kB`."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n >= size:
             return f"{n / size:.3g} {unit}"

@@ -1,5 +1,5 @@
-"""The safetensors format, written as a stream: no copy of the whole, and tied weights or views are no error, which
-the library's own writer refuses. Reading is the library's: it checks what it is given.
+"""The safetensors format, written as a stream: nothing is copied as a whole, and tied weights or views are allowed,
+which the library's own writer refuses. Reading is the library's, which checks its input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ NAMES = {
 
 
 def pack(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of a safetensors file in pieces; a tensor is copied only where it is not contiguous or not on the CPU.
+    """Yield the bytes of a safetensors file in pieces; a tensor is copied only if it is not contiguous or not on the
+    CPU.
 
     The widest types come first, so that every tensor is aligned to its own size."""
     names = sorted(tensors, key=lambda n: -tensors[n].element_size())
@@ -53,7 +54,7 @@ def pack(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 
 def find_digest(x: Tensor) -> str:
-    """What tells a tensor from others: of its type, its shape and its bytes, as hexadecimal."""
+    """Return a digest that identifies a tensor: of its type, its shape and its bytes, as hexadecimal."""
     digest = hashlib.blake2b(f"{NAMES[x.dtype]} {list(x.shape)} ".encode(), digest_size=16)
     if x.numel():
         digest.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -61,8 +62,8 @@ def find_digest(x: Tensor) -> str:
 
 
 def split(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
-    """The tensors in order, cut so that no part has more than `limit` bytes unless it is a single tensor; one part at
-    least."""
+    """Return the tensors in order, cut so that no part has more than `limit` bytes unless it is a single tensor; at
+    least one part."""
     out: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, x in tensors.items():
@@ -76,11 +77,11 @@ def split(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
 
 
 def unpack(data: bytes) -> dict[str, Tensor]:
-    """The tensors in the bytes of a safetensors file; safetensors.SafetensorError where they are none."""
+    """Return the tensors in the bytes of a safetensors file; safetensors.SafetensorError if the bytes are not one."""
     return safetensors.torch.load(data)
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, in memory of their own: mapped ones lie at other alignments, and then sums of the very
+    """Return the tensors of a file, in memory of their own: mapped ones have other alignments, and then sums of the
     same numbers may differ in their last bits."""
     return {name: x.clone() for name, x in safetensors.torch.load_file(path).items()}
