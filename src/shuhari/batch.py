@@ -110,7 +110,7 @@ class Batch:
 
     @property
     def base(self) -> Batch:
-        """The batch of all rows; for a whole batch, itself."""
+        """The batch of all rows, with the columns put on all of them; for a whole batch, itself."""
         return self if self.rows is None else Batch(self.whole)
 
     @property

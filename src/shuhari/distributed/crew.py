@@ -84,7 +84,7 @@ class Crew:
         return worker
 
     def _reach(self, worker: Worker, after: int, blobs: Sequence[Blob]) -> None:
-        """Send the current weights to a worker, as the changes since those of number `after`; -1: all of them."""
+        """Send the current weights to a worker, as the changes since number `after`; -1: all of them."""
         sent = worker.hand.send("reach", pack({**self._reached, "after": after}), [b.sent for b in blobs])
         worker.reached = [r for r in worker.reached if not r.done() or r.exception() is not None] + [sent]
 

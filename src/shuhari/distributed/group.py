@@ -36,7 +36,7 @@ class Group:
 
     @torch.no_grad()
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Replace the tensors of all other processes by those of rank 0."""
+        """Replace the tensors of all other processes by rank 0's."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
         for kind, some in _buckets(tensors):
@@ -47,7 +47,7 @@ class Group:
 
     @torch.no_grad()
     def reduce(self, tensors: Sequence[Tensor]) -> None:
-        """Sum the tensors of all processes into those of rank 0."""
+        """Sum the tensors of all processes into rank 0's."""
         options = dist.ReduceOptions()
         options.rootRank, options.reduceOp = 0, dist.ReduceOp.SUM
         for kind, some in _buckets(tensors):

@@ -53,8 +53,8 @@ class Player:
     # ---------------------------------------------------------------- weights
 
     async def reach(self, serial: int, after: int, stage: int, version: int, blobs: Sequence[bytes]) -> None:
-        """Load the weights number `serial`: role -> changes since those of number `after`, which are awaited, as
-        messages may overtake each other; -1: all weights, as a new worker gets them."""
+        """Load the weights number `serial`: role -> changes since number `after`, which is awaited, as messages may
+        overtake each other; -1: all weights, as a new worker gets them."""
         while self.serial < after:
             await self._reached.wait()
         if self.serial != after:  # given up

@@ -51,8 +51,8 @@ class Processes:
         self._end: Any = do_nothing  # before there are processes
 
     def start(self, setups: Mapping[int, Mapping[str, Any]]) -> Path:
-        """Start one process for each number, send it its setup and the `folder` where all meet, and return the folder.
-        """
+        """Start one process for each number, send it its setup and the `folder` in which all meet, and return the
+        folder."""
         folder = Path(tempfile.mkdtemp(prefix="shuhari-learners-"))
         self._end = weakref.finalize(self, _end, self.others, folder)
         for number in setups:

@@ -88,8 +88,8 @@ def serve(link: Connection, make: Callable[[Mapping[str, Any]], Any]) -> None:
 
 
 class Rank:
-    """A learner process. `setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`,
-    `cuda`."""
+    """A learner process. `setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` in which all meet,
+    `threads`, `cuda`."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
         from shuhari.distributed.group import Group

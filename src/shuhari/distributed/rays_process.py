@@ -1,6 +1,6 @@
 """The process that Ray lives in, serving the run at the other end of the pipe (`rays_apart`).
 
-It starts or joins Ray, and serves requests until it is told to end or the pipe closes. If a process of its Ray dies, it
+It starts or joins Ray, and serves requests until the run ends it or the pipe closes. If a process of its Ray dies, it
 reports that and ends, with what is left of that Ray.
 """
 

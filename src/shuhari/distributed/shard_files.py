@@ -58,8 +58,8 @@ def _name_old(path: Path) -> Path:
 
 
 class Rows:
-    """A safetensors file of which only requested rows are read; nothing else of it is in memory. Raises ValueError for
-    a file of another kind, or whose table does not fit its bytes."""
+    """A safetensors file that is read by rows, on request; nothing else of it is in memory. Raises ValueError for a
+    file of another kind, or whose table does not fit its bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path, size = path, path.stat().st_size

@@ -25,8 +25,8 @@ dist: Any = torch.distributed  # not all of whose names are declared
 
 
 class ShardRank:
-    """A learner process. `setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`,
-    and `gpu`, the number of the first learner's GPU (None: on CPUs)."""
+    """A learner process. `setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` in which all meet,
+    `threads`, and `gpu`, the number of the first learner's GPU (None: on CPUs)."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
         self.rank = setup["rank"]

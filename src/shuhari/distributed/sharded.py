@@ -192,9 +192,9 @@ class Sharded:
 
 
 class Spread:
-    """The pieces of one optimiser batch, of which each process computes its share (`learners.pieces.Work`). All
-    processes run equally many pieces, as each run gathers weights: one with fewer pieces, or no row at all, runs its
-    first piece again and drops the result."""
+    """The pieces of one optimiser batch; each process computes its share (`learners.pieces.Work`). All processes run
+    equally many pieces, as each run gathers weights: one with fewer pieces, or no row at all, runs its first piece
+    again and drops the result."""
 
     def __init__(self, team: Sharded, pieces: Pieces) -> None:
         self.team, self.whole = team, pieces
@@ -275,7 +275,7 @@ def make_model(lm: Any, text: Any, context: int, recompute: bool, path: str = ""
 def make_sharded(
     config: Any, mesh: Any, dtype: torch.dtype, compute: torch.dtype | None, limit: int | None = None
 ) -> Any:
-    """Make a Hugging Face model of which this process has its shards, with weights not set yet. `limit`: the longest
+    """Make a Hugging Face model of which this process holds its shards, with weights not set yet. `limit`: the longest
     row that it reads, None: as its configuration has it."""
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
     from transformers import AutoModelForCausalLM

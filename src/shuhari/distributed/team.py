@@ -153,7 +153,7 @@ _DOING = {"share": "taking its rows", "stage": "making the models of a stage", "
 
 
 class Spread:
-    """The pieces of one optimiser batch, of which each process computes its share (`learners.pieces.Work`)."""
+    """The pieces of one optimiser batch; each process computes its share (`learners.pieces.Work`)."""
 
     def __init__(self, team: Team, pieces: Pieces, place: tuple[str, str]) -> None:
         self.team, self.processes, self.whole = team, team.processes, pieces

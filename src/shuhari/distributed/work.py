@@ -87,7 +87,7 @@ class Work:
 
 
 def _see(folder: str, places: Mapping[str, Any]) -> None:
-    """Set up imports and files as in the run: its folder, and the places where it looks."""
+    """Set up imports and files as in the run: its folder, and its search places."""
     if Path(folder).is_dir():
         os.chdir(folder)
     look_there(places)

@@ -10,8 +10,8 @@ its reply {"ready": true, "vllm": its version} or {"error": text}; the folder is
       -> {"tokens", "logp", "versions": [[version, first, last + 1]], "stopped", "kept": [[[id, logp], ..], ..]}
     {"do": "score", "ids", "all"}
       -> {"logp": of each token but the first} and, with all, {"never": [[of each of all], ..]}
-    {"do": "update", "path", "version"} -> {"seconds"}   weights in place; what is being said waits, and is read again
-    {"do": "cancel", "which": ids}      no reply; a "generate" that it calls off is answered with what was said
+    {"do": "update", "path", "version"} -> {"seconds"}   weights in place; running rows wait, and are read again
+    {"do": "cancel", "which": ids}      no reply; a "generate" that it calls off is answered with its tokens so far
 
 or {"error": text, "fatal": whether the engine is gone}. `kept`: so many alternatives a decision, -1 for all, 0 for
 none. Standard input that ends ends this process.
