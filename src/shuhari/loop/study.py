@@ -2,8 +2,8 @@
 
 Below the study's folder, `children/<name>` holds the runs, which are ordinary ones. A row that the component yields is
 a step: one transaction, with what all runs have spent so far. Resuming calls the component anew: finished runs are
-read, the one at hand goes on, and scores measured before the last row are not measured again. Runs may take turns, a
-step each. Left out: concurrent runs in processes; a study of studies.
+read, the one at hand goes on, and scores that were measured before the last row are not measured again. Runs may take
+turns, a step each. Left out: concurrent runs in processes; a study of studies.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Checks that a stage meets the `[needs]` of the methods laid over it, and that it has the scores and terms that its
 components wait for.
 
-| need | met by | |-------------|-------------------------------------------------------------------------| | `groups` |
-so many samples a problem, or more; lanes of environments have none | | `steps` | so many optimiser steps a batch, or
-more, of the part that trains `policy` | | `text` | a task of text | | `lanes` | a rollout that steps environments side
-by side | | `solutions` | problems with a solution in text |
+| need        | met by                                                                  |
+|-------------|-------------------------------------------------------------------------|
+| `groups`    | so many samples a problem, or more; lanes of environments have none     |
+| `steps`     | so many optimiser steps a batch, or more, of the part that trains `policy` |
+| `text`      | a task of text                                                          |
+| `lanes`     | a rollout that steps environments side by side                          |
+| `solutions` | problems with a solution in text                                        |
 """
 
 from __future__ import annotations
