@@ -102,8 +102,8 @@ def check_optimiser(optimiser: Any, n: int = 6, terms: Sequence[str] = ()) -> No
 def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Sequence[Event] | None = None) -> None:
     """Send some events to a rule by which weights follow others (`Follow`).
 
-    It must change the weights of one role only, and only at events that its `on` names, leave no gradient, repeat its
-    results, and resume from its state.
+    It must change the weights of one role only, and only at events that its `on` names, repeat its results, and resume
+    from its state.
 
     models: role -> model, of which it gets copies; by default two small networks. events: the events that it gets in
     turn; by default several of each kind.
