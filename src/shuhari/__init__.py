@@ -1,8 +1,7 @@
 """shuhari: one RL loop for every generative policy, from a lookup table to a language model.
 
-`train` runs a recipe, `load` takes the policy out of a run and `export` writes it for other programs; `session` gives
-the four calls for a loop of your own.
-Nothing heavy is imported before it is asked for.
+`train` runs a recipe, `load` returns the policy of a run and `export` writes it for other programs; `session` has the
+four calls for a training loop of your own. Heavy imports happen on first use.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Batch: rows of decisions, the one currency of everything that learns.
+"""Batch: rows of decisions, the common data type of everything that learns.
 
-Axes: `B` rows (one context that a policy saw), `K` positions of what it did there (`mask` marks its decisions),
-`N` rows of the whole, `P` links. A batch is a *view*: whole columns plus an optional row index, gathered on first
-read, so taking rows, minibatches and replay draws copy nothing, and `successors` finds successors from any of them.
-Columns are tensors with leading axis B in one flat dict. Text stays ragged: `step` [B] points into `arena`, where the
-models find the token ids. `parent`, `child` and `last` (of recorded episodes: where they end) [B] index the whole (-1
-none, child -2 several).
+Axes: `B` rows (one context that a policy saw), `K` positions of what it did there (`mask` marks its decisions), `N`
+rows of the whole, `P` links. A batch is a *view*: whole columns plus an optional row index, gathered on first read, so
+taking rows, minibatches and replay draws copy nothing, and `successors` finds successors from any of them. Columns are
+tensors with leading axis B in one flat dict. Text stays ragged: `step` [B] points into `arena`, where the models find
+the token ids. `parent`, `child` and `last` [B] (in recorded episodes: their end) are indices of the whole (-1 none,
+child -2 several).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ POINTERS = ("parent", "child", "last")  # columns that name rows of the whole
 class Batch:
     """Rows of decisions as named columns; immutable but for its caches. See the module's docstring for the axes.
 
-    Columns that are always there, stored or derived: `mask logp version segment` [B, K] (logp NaN where behaviour is
-    unknown, 0 on padding), `id parent child leaf episode group role task lane cont status length duration` [B].
-    Open columns: `reward/<name>`, `reward`, `weight/<stream>`, `advantage`, needs, and whatever a component stamps.
+    Columns that are always present, stored or derived: `mask logp version segment` [B, K] (logp NaN if the behaviour
+    policy is unknown, 0 on padding), `id parent child leaf episode group role task lane cont status length duration`
+    [B]. Further columns: `reward/<name>`, `reward`, `weight/<stream>`, `advantage`, needs, and whatever a component
+    stamps.
     """
 
     __slots__ = (
@@ -48,7 +49,7 @@ class Batch:
         scored: frozenset[str] = frozenset(),
         full: bool | None = None,
     ) -> None:
-        """full: whether every position is a decision, where that is known."""
+        """full: whether every position is a decision, if that is known."""
         self.whole, self.rows, self.own, self.arena = whole, rows, own or {}, arena
         self.links = dict(links or {})
         self.stream = stream  # every row carries this stream with weight = mask, as long as no weight column exists
@@ -73,7 +74,7 @@ class Batch:
         return int((self.own.get("mask", self.whole["mask"])).shape[1])
 
     def names(self) -> set[str]:
-        """The stored columns."""
+        """Return the names of the stored columns."""
         return {*self.whole, *self.own, *self.stamps}
 
     def __contains__(self, key: Any) -> bool:
@@ -81,7 +82,8 @@ class Batch:
         return name in self.own or name in self.whole or name in self.stamps
 
     def __getitem__(self, key: Any) -> Tensor:
-        """The column named by a string or by a `Need`; an unknown one is a KeyError that gives the nearest name."""
+        """Return the column named by a string or by a `Need`. Raises KeyError, with the nearest name, for an unknown
+        one."""
         name = key if type(key) is str else key.key
         for columns in (self.own, self.stamps, self._gathered):
             value = columns.get(name)
@@ -103,12 +105,12 @@ class Batch:
         return value
 
     def get(self, key: Any, default: Tensor | None = None) -> Tensor | None:
-        """The stored column, or `default`."""
+        """Return the stored column, or `default`."""
         return self[key] if key in self else default  # noqa: SIM401
 
     @property
     def base(self) -> Batch:
-        """The batch of all rows, with what was put on all of them; of a whole batch, itself."""
+        """The batch of all rows, with the columns put on all of them; for a whole batch, itself."""
         return self if self.rows is None else Batch(self.whole)
 
     @property
@@ -123,13 +125,13 @@ class Batch:
 
     @property
     def full(self) -> bool:
-        """Whether every position is a decision, as in a batch of transitions; worked out once."""
+        """Whether every position is a decision, as in a batch of transitions; computed once."""
         if self._full is None:
             self._full = bool(self["mask"].all())
         return self._full
 
     def tokens(self, packed: bool = False) -> int:
-        """Those of a forward: rows x the longest `length`; packed: the sum of the lengths."""
+        """Return the number of tokens of a forward: rows x the longest `length`; packed: the sum of the lengths."""
         if "length" not in self or not self.size:
             return self.size
         return int(self["length"].sum()) if packed else self.size * int(self["length"].max())
@@ -137,8 +139,9 @@ class Batch:
     # ------------------------------------------------------------------ making new batches
 
     def put(self, columns: Mapping[Any, Tensor], *, scored: bool = False) -> Batch:
-        """With more columns (keys: names or needs); each has leading axis B. `successors` see a column only if it
-        was put on a whole batch, before rows were taken. scored: these are what models answered (`scored`)."""
+        """Return a batch with more columns (keys: names or needs); each has leading axis B. `successors` see a column
+        only if it was put on a whole batch, before rows were taken. scored: whether models computed these columns
+        (`scored`)."""
         named = {}
         for key, value in columns.items():
             name = key if type(key) is str else key.key
@@ -156,11 +159,11 @@ class Batch:
 
     def stamp(self, name: str, value: Tensor) -> None:
         """Publish a column [B, ...] found while computing a loss (a fresh log-probability, a priority): later parts of
-        the learner read it, and `Updated` carries it. The one change that a batch allows."""
+        the learner read it, and `Updated` carries it. This is the only change of a batch in place."""
         self.stamps[name] = value.detach()
 
     def take(self, rows: Tensor) -> Batch:
-        """The view of some rows: positions [B'] in any order, or a mask [B]."""
+        """Return the view of some rows: positions [B'] in any order, or a mask [B]."""
         if rows.dtype == torch.bool:
             rows = rows.nonzero().squeeze(1)
         if self.rows is None:
@@ -178,7 +181,7 @@ class Batch:
         return new
 
     def for_role(self, role: str) -> Batch:
-        """With the contexts that `role` sees, where steps have a view of their own for it (`Step.views`)."""
+        """Return the batch with the contexts that `role` sees, if steps have a separate view for it (`Step.views`)."""
         if f"view/{role}" in self:
             return self.put({"context": self[f"view/{role}"]})
         if "viewed" not in self or "length" not in self:
@@ -190,15 +193,15 @@ class Batch:
         return new
 
     def link(self, name: str, index: Tensor, columns: Mapping[str, Tensor] | None = None) -> Batch:
-        """With P named links: index [P, m] of this batch's rows, columns [P] (margin, label). Taking rows keeps the
-        links whose members are all there."""
+        """Return the batch with P named links: index [P, m] of this batch's rows, columns [P] (margin, label). Taking
+        rows keeps the links whose members are all taken."""
         new = self.put({})
         new.links[name] = index, dict(columns or {})
         return new
 
     def path(self, n: int) -> list[Tensor]:
-        """n of [B]: where in the whole the row's decision stands, and the n - 1 after it; -1 after its chain's last.
-        ValueError where a mixture has left some of them out."""
+        """Return n tensors [B]: the index in the whole of the row's decision, and of the n - 1 after it; -1 after the
+        last one of its chain. Raises ValueError if a mixture has left some of them out."""
         if len(self._path) >= n:  # a target of n steps asks twice: for the value ahead, and for the rewards on the way
             return self._path[:n]
         out = [torch.arange(self.size) if self.rows is None else self.rows]
@@ -214,8 +217,8 @@ class Batch:
         return out
 
     def successors(self, n: int = 1) -> Batch:
-        """The row n decisions on, or where the chain ends before, for chains; a row without a successor stands for
-        itself: test `child >= 0`. Its noise is that of the row before."""
+        """Return the rows n decisions later, or after the last decision of a chain that ends before; for chains only. A
+        row without a successor is its own: test `child >= 0`. The noise is that of the row before."""
         if n > 1:
             steps = torch.stack(self.path(n))
             return self._at(steps.gather(0, ((steps >= 0).sum(0, keepdim=True) - 1))[0]).successors()
@@ -226,13 +229,13 @@ class Batch:
         return self._at(torch.where(child < 0, here, child))
 
     def _at(self, rows: Tensor) -> Batch:
-        """These rows of the whole, with the noise of the rows here."""
+        """Return these rows of the whole, with the noise of the rows here."""
         whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
         place = {"_row": self["_row"]} if "_row" in self else None  # in the optimiser batch, which noise depends on
         return Batch(whole, rows, place, self.arena, None, self.stream, self.scored)
 
     def local(self, pointer: Tensor) -> Tensor:
-        """Indices of the whole as positions in this view; -1 where there is none here."""
+        """Convert indices of the whole to positions in this view; -1 for rows that are not in it."""
         if self.rows is None:
             return pointer
         if self._inverse is None:
@@ -241,7 +244,7 @@ class Batch:
         return torch.where(pointer < 0, pointer, self._inverse[pointer])
 
     def by_depth(self) -> Iterator[Tensor]:
-        """Positions of rows by depth, deepest first: a backward recursion over trees is one loop over these."""
+        """Yield positions of rows by depth, deepest first: a backward recursion over trees is one loop over these."""
         parent = self.local(self["parent"])
         depth, up = torch.zeros(len(self), dtype=torch.long), parent
         while bool((up >= 0).any()):
@@ -251,9 +254,9 @@ class Batch:
         yield from order.split(torch.bincount(depth).flip(0).tolist())
 
     def outcome(self, name: str = "reward") -> Tensor:
-        """[B] the sum of the reward column `name` along the row's path, root to leaf; where paths part, the mean over
-        the leaves below that are graded. NaN where ungraded. Paths are those of the whole batch, also from a view:
-        what was put on the view counts for its rows, and other rows keep what the whole has for them, else NaN."""
+        """Return [B], the sum of the reward column `name` along the row's path, root to leaf; above a branching, the
+        mean over the graded leaves below. NaN if ungraded. Paths are those of the whole batch, also from a view: a
+        column put on the view counts for its rows, and other rows keep the whole's values, else NaN."""
         whole = self.base
         if self.rows is not None and (name in self.own or name in self.stamps):
             mine = self[name].float()
@@ -266,8 +269,9 @@ class Batch:
         return total if self.rows is None else total[self.rows]
 
     def split(self, tokens: int | None, packed: bool = False) -> list[Batch]:
-        """Micro-batches of at most `tokens`; a row over the budget stands alone. Padded, rows x longest `length`: the
-        longest rows first. Packed, the sum of lengths: rows of a group together, as they begin with the same text."""
+        """Split into micro-batches of at most `tokens`; a row over the budget stands alone. Padded (rows x longest
+        `length`), the longest rows come first. Packed (the sum of lengths), rows of a group stay together, as they
+        begin with the same text."""
         if tokens is None or self.tokens(packed) <= tokens:
             return [self]
         length, pieces, first = self["length"], [], 0
@@ -284,7 +288,7 @@ class Batch:
         return pieces
 
     def flat(self) -> Batch:
-        """Materialised, to ship or save: own copies of this view's rows, pointers within them, only the steps used."""
+        """Return a materialised copy, to ship or save: this view's rows, pointers within them, only the steps used."""
         names = (self.names() | {"parent", "child"}) - {"step"}
         columns = {n: self[n] for n in names}
         for n in columns.keys() & POINTERS:
@@ -295,7 +299,8 @@ class Batch:
         return Batch(columns, None, None, arena, self.links, self.stream, self.scored)
 
     def weight(self, stream: str) -> Tensor:
-        """[B, K] the weight of a stream: its column, or the mask where the whole batch carries just that stream."""
+        """Return [B, K], the weight of a stream: its column, or the mask if the whole batch carries just that stream.
+        """
         column = self.get(f"weight/{stream}")
         if column is not None:
             return column if column.dim() == 2 else column[:, None] * self["mask"]
@@ -307,7 +312,8 @@ class Batch:
 
 
 def _outcome(batch: Batch, own: Tensor) -> Tensor:
-    """Sums run down the tree; means over the graded leaves run back up. One chain an episode needs no recursion."""
+    """Sum rewards down the tree, then average over the graded leaves back up. One chain an episode needs no recursion.
+    """
     parent = batch["parent"]
     found, inverse = torch.unique(batch["episode"], return_inverse=True)
     if not bool((batch["child"] == BRANCH).any()) and int((parent < 0).sum()) == len(found):

@@ -1,11 +1,11 @@
-"""What a setting may be: bounds of numbers, and names to choose from, said once, in its annotation.
+"""Allowed values of settings: bounds of numbers, and names to choose from, declared once, in the annotation.
 
     rate: Annotated[float, Bounds(0, 1)] = 0.5          # a number, or the ends of a schedule
     low: Annotated[Number, Bounds(0, infinite=True)]    # takes an infinity too
     scale: Literal["group", "none"] = "group"
 
-A number is finite unless its annotation says otherwise; NaN is never one. `config.settings` holds every setting of a
-recipe against its annotation; a component made by hand does so itself with `check(self)` in its `__post_init__`.
+A number is finite unless its annotation allows infinities; NaN is never allowed. `config.settings` checks every setting
+of a recipe against its annotation; a component made by hand does so itself with `check(self)` in its `__post_init__`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PORTS: dict[str, Any] = {}  # name -> port; the package `ports`, which stands ab
 
 @dataclass(frozen=True)
 class Bounds:
-    """`low` <= x <= `high`; `open` leaves out an end: "low", "high" or "both". `infinite`: an infinity is a number too.
-    `off`: this one value is taken as well. `hint`: what an error adds. `most`: a limit beside these, of what a machine
-    can do and not of what the number means, so it is told of what is above it alone."""
+    """`low` <= x <= `high`; `open` excludes an end: "low", "high" or "both". `infinite`: infinities are allowed. `off`:
+    one further value that is allowed. `hint`: added to an error. `most`: a further upper limit, of what a machine can
+    do rather than of the number's meaning; only errors about values above it mention it."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -64,7 +64,7 @@ class Bounds:
         return text + (f", or {self.off:g}" if self.off is not None else "") + (f" ({self.hint})" if self.hint else "")
 
     def hold(self, x: float) -> bool:
-        """Whether a number is within them."""
+        """Whether a number is within the bounds."""
         if math.isnan(x) or (math.isinf(x) and not self.infinite):
             return False
         if x == self.off:
@@ -103,7 +103,8 @@ SomeProcesses = Annotated[int, Bounds(1, most=1024)]
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: the nearest right name, also by what is behind its last slash, or all of them."""
+    """Return the end of an error message: the nearest known name, also by the part after its last slash, or all names.
+    """
     known = sorted({str(n) for n in names})
     called = {
         **{n.rpartition("/")[2]: n for n in known},
@@ -114,15 +115,15 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def with_article(noun: str) -> str:
-    """A noun as a sentence has it: "a task", "an objective"; one in the plural stands alone."""
+    """Return a noun with its article: "a task", "an objective"; a plural has none."""
     if noun.endswith("s") and not noun.endswith(("ss", "sis")):
         return noun
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def check(component: Any) -> None:
-    """ValueError where a setting of a dataclass is not what its annotation says: names it, the value, and what was
-    expected. Types are left to the reader of recipes, and to mypy."""
+    """Raise ValueError if a setting of a dataclass does not fit its annotation; the error names it, the value, and what
+    was expected. Types are checked elsewhere, by the reader of recipes and by mypy."""
     cls: Any = type(component)
     for name, bounds, hint in _held(cls):
         value = getattr(component, name)
@@ -132,7 +133,7 @@ def check(component: Any) -> None:
 
 @cache
 def _held(cls: Any) -> tuple[tuple[str, Bounds | None, Any], ...]:
-    """(name, its bounds where it is one number, annotation) of the settings of which `wrong` may say something."""
+    """Return (name, its bounds if it is one number, annotation) of each setting that `wrong` can check."""
     own = {f.name: hints(cls)[f.name] for f in fields(cls) if f.init}
     return tuple((name, _bounds(hint), hint) for name, hint in own.items() if _held_to(hint))
 
@@ -147,7 +148,7 @@ def _bounds(hint: Any) -> Bounds | None:
 
 
 def wrong(hint: Any, value: Any) -> str:
-    """What was expected in the place of a value, by its annotation; "" where the value is right."""
+    """Return what its annotation expects in place of a value; "" if the value is right."""
     origin, inner, value = typing.get_origin(hint), typing.get_args(hint), _plain(value)
     if origin is Annotated:
         bounds = _bounds(hint)
@@ -181,7 +182,8 @@ def _outside(bounds: Bounds, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy or torch, or their array without axes, as Python's; anything else as it is."""
+    """Convert a number of NumPy or torch, or their array without axes, to a Python number; return anything else as it
+    is."""
     return value.item() if not isinstance(value, type) and getattr(value, "shape", None) == () else value
 
 
@@ -190,7 +192,7 @@ def _ends(ramp: Ramp) -> tuple[float, ...]:
 
 
 def _none_fits(choices: tuple[Any, ...], value: Any) -> str:
-    """Of several annotations the one that is of this value's kind decides."""
+    """Return the misfit among several annotations; the one of the value's kind decides."""
     misfit = ""
     for hint in choices:
         base = bare(hint)
@@ -206,13 +208,13 @@ def _none_fits(choices: tuple[Any, ...], value: Any) -> str:
 
 
 def bare(hint: Any) -> Any:
-    """An annotation without its bounds."""
+    """Return an annotation without its bounds."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 def hints(cls: Any, *, bare: bool = False) -> dict[str, Any]:
-    """name -> annotation of a dataclass with its bounds, or `bare` of them; ports are known even where a module imports
-    them for checkers."""
+    """Return name -> annotation of a dataclass with its bounds, or `bare` of them; names of ports are resolved even if
+    a module imports them for type checkers only."""
     return _hints(cls, bare)
 
 

@@ -1,8 +1,8 @@
-"""Wire data: what crosses ports and processes. Frozen and plain: numbers, text, arrays; no tensors, no callables.
+"""Data that crosses ports and processes. It is frozen and plain: numbers, text, arrays; no tensors, no callables.
 
 Axes: `K` = the decisions of one step. Token ids are one-dimensional int32 arrays, and nothing else is: a context of
-that type is text, any other context must stack with its neighbours. What a policy learns from is `batch.Batch`,
-which `batch.pack` makes out of trajectories.
+that type is text, any other context must stack with its neighbours. A policy learns from `batch.Batch`, which
+`batch.pack` makes out of trajectories.
 """
 
 from __future__ import annotations
@@ -109,11 +109,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a policy is sampled: temperature, truncation, length. A field that a model cannot honour is an error.
+    """How a policy is sampled: temperature, truncation, length. A field that a model does not support is an error.
 
-    With `greedy` log-probabilities are those of the temperature given. With `top`, the step's `info` has `top` [K,
-    top], the ids of the likeliest alternatives, the likeliest first, and `top_logp` [K, top], their log-probabilities
-    at these settings."""
+    With `greedy`, log-probabilities are at the given temperature. With `top`, the step's `info` has `top` [K, top], the
+    ids of the most probable alternatives in descending order, and `top_logp` [K, top], their log-probabilities at these
+    settings.
+    """
 
     temperature: Annotated[Number, bounds.Bounds(0, open="low", hint="for the mode set greedy = true")] = 1.0
     """Temperature that divides the logits, above 0, or its schedule over the decisions of an answer; higher explores
@@ -143,11 +144,11 @@ class Sampling:
 
     @property
     def truncates(self) -> bool:
-        """Whether a part of the distribution is cut off, so that scoring needs the kept ids (the `support`)."""
+        """Whether the distribution is truncated, so that scoring needs the kept ids (the `support`)."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     def temperatures(self, k: int, first: int = 0) -> Array:
-        """[k] the temperature of each decision of a call, from decision `first` on."""
+        """Return [k], the temperature of each decision of a call, from decision `first` on."""
         if isinstance(self.temperature, Ramp):
             return np.asarray(self.temperature(np.arange(first, first + k)), np.float32)
         return np.full(k, self.temperature, np.float32)
@@ -157,12 +158,12 @@ class Sampling:
 class Step:
     """One call of a policy inside an episode; `action` None makes a closing step: a final context only.
 
-    `parent` is the index, in the same trajectory, of the step that this one continues (a tree is one trajectory).
-    mask, version: [K]; logp: [K] at the sampling settings, None where we did not sample; reward: by name, a number
+    `parent`: index, in the same trajectory, of the step that this one continues (a tree is one trajectory). mask,
+    version: [K]; logp: [K] at the sampling settings, None if the action was not sampled here; reward: by name, a number
     falls on the last decision, an array is [K]; `cont`: how much of this step's value counts for the step before.
-    `views`: what a role sees where that is not `context`. `info`: numbers and [K] arrays become columns; of text,
-    `text` is the action in words and `observation` what an environment answered to it. `first`: the positions of the
-    same call before this step (it was split): a temperature ramp goes on from there.
+    `views`: role -> its context, if that is not `context`. `info`: numbers and [K] arrays become columns; for text,
+    `text` is the action in words and `observation` the environment's answer to it. `first`: number of positions of the
+    same call before this step, if it was split: a temperature ramp continues from there.
     """
 
     context: Payload
@@ -181,22 +182,23 @@ class Step:
 
     @classmethod
     def of(cls, context: Payload, action: Payload, logp: Array | None = None, version: Any = 0, **fields: Any) -> Step:
-        """A step all of whose K positions are decisions: one an entry of `logp` (of a bound, draws are more or fewer
-        than tokens); without `logp` one a token of a text, else one."""
+        """Make a step all of whose K positions are decisions. K is the length of `logp` (for a bound, which may have
+        more or fewer draws than tokens); without `logp`, the number of tokens of a text, else 1."""
         k = len(logp) if logp is not None else len(action) if is_tokens(action) else 1  # type: ignore[arg-type]
         return cls(context, action, constant(k, True, bool), constant(k, version, np.int64), logp, **fields)
 
     @classmethod
     def closing(cls, context: Payload, parent: int | None, cont: float, **fields: Any) -> Step:
-        """The final context of an episode: one position, no decision. `cont` 0 after an end, 1 after a cut."""
+        """Make the final context of an episode: one position, no decision. `cont` is 0 after an end, 1 after a cut."""
         return cls(context, None, np.zeros(1, bool), np.full(1, -1), None, parent, cont=cont, **fields)
 
     def split(self, at: int) -> tuple[Step, Step]:
-        """The two steps that this one is when a branch leaves inside its action, before decision `at` of a text.
+        """Split this step in two for a branch inside its action, before decision `at` of a text.
 
-        The second half continues the first, so its context, and every view, goes on with the first half's action; the
-        caller sets the second half's `parent`. Rewards given as a number stay on the last decision. TypeError where
-        the action, the context or a view is not token ids."""
+        The second half continues the first: its context and views include the first half's action; the caller sets its
+        `parent`. Rewards given as a number stay on the last decision. Raises TypeError if the action, the context or a
+        view is not token ids.
+        """
         odd = [role for role, view in self.views.items() if not is_tokens(view)]
         if odd or not (is_tokens(self.action) and is_tokens(self.context)):
             what = f"; what role {odd[0]!r} sees is none" if odd else ""
@@ -243,10 +245,10 @@ class Request:
     """One group to collect: what a curriculum asks for.
 
     `prefix`: forced and untrained steps (hints, resumed rows). `settings` go to the rollout and are checked against
-    what it accepts. `info` is stamped by the curriculum; its numbers become columns. `n` and `sampling` that are left
-    out are the run's: it fills them in before a rollout sees the request; a mapping in place of `sampling` names the
-    fields that differ from the run's (`{"temperature": 1.2}`). `key` is stamped by the run, unique for ever: groups,
-    noise and re-queuing depend on it.
+    what it accepts. `info` is stamped by the curriculum; its numbers become columns. `n` and `sampling` default to the
+    run's, which fills them in before a rollout sees the request; a mapping as `sampling` overrides some of the run's
+    fields (`{"temperature": 1.2}`). `key` is stamped by the run and never repeats: groups, noise and re-queuing depend
+    on it.
     """
 
     problem: Problem
@@ -263,7 +265,7 @@ class Request:
 
 
 class Status(StrEnum):
-    """How an episode ended. Whether it went well is the reward's to say."""
+    """How an episode ended. Whether it went well is up to the reward."""
 
     FINISHED = "finished"
     TRUNCATED = "truncated"  # a limit of time or length
@@ -278,9 +280,10 @@ PAID = "*"  # in `Trajectory.graded_by`: no reward of a recipe is called so
 class Trajectory:
     """The steps of one episode, parents before children; several leaves make it a tree.
 
-    `graded_by`: who was asked for a grade, the task as "" and a reward by its name in the run -> the names that it gave
-    of this; None if it said nothing. Nobody is asked twice. `PAID` stands in it for an environment, which pays on the
-    way: whatever it has not paid is 0."""
+    `graded_by`: source of a grade (the task as "", a reward by its name in the run) -> the names of the numbers that it
+    gave; None if it gave no grade. Each source grades once. `PAID` in it stands for an environment that pays rewards on
+    the way: any that it has not paid is 0.
+    """
 
     request: Request
     steps: tuple[Step, ...]
@@ -294,7 +297,7 @@ class Trajectory:
                 raise ValueError(f"step {i} continues step {step.parent}: a parent comes before its children")
 
     def paths(self) -> list[tuple[int, ...]]:
-        """The indices of the steps from the root to each leaf, one path a leaf, in step order."""
+        """Return the indices of the steps from the root to each leaf, one path a leaf, in step order."""
         if len(self.steps) == 1:
             return [(0,)]
         inner = {s.parent for s in self.steps}
@@ -308,8 +311,8 @@ class Trajectory:
         return paths
 
     def graded(self, grades: Iterable[Mapping[str, Any] | None], by: str | None = None) -> Trajectory:
-        """With one grade a leaf; it falls on the last decision of the leaf's path; None leaves the leaf
-        ungraded (NaN). `by`: who gave them, to be noted in `graded_by`."""
+        """Return the trajectory with one grade a leaf, put on the last decision of the leaf's path; None leaves the
+        leaf ungraded (NaN). `by`: the source of the grades, noted in `graded_by`."""
         paths, grades = self.paths(), list(grades)
         if len(paths) != len(grades):
             raise ValueError(f"{len(grades)} grades for a trajectory with {len(paths)} leaves: expected one a leaf")
@@ -352,8 +355,8 @@ def find_last(steps: Sequence[Step], path: Sequence[int]) -> int:
 
 
 def find_outcomes(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
-    """The weighted sum of rewards along the path to each leaf. NaN where one of them is ungraded, where `weights` is
-    empty, and of an episode that ended in an error: what it was paid before says nothing of it."""
+    """The weighted sum of rewards along the path to each leaf. NaN if one of them is ungraded, if `weights` is empty,
+    and for an episode that ended in an error, as rewards paid before that mean nothing."""
     if trajectory.status is Status.ERROR or not weights:
         return [float("nan")] * len(trajectory.paths())
     paths = (

@@ -1,5 +1,5 @@
-"""Events: what a run tells its components, in order (what a listener tells while it hears waits until all have heard
-the event at hand), and what the `on` of a follower or of an optimiser's reset means: which event, and which of them.
+"""Events that a run sends to its components, in order, and the meaning of `on` in a follower or an optimiser's reset:
+which kind of event, and which of them. An event that a listener sends is delivered after all have got the current one.
 
 Axes: `B` rows.
 """
@@ -31,7 +31,7 @@ class Collected:
 class Loaded:
     """A data set was loaded, whole: the rows that will be learnt from, once a stage, before the first of them is;
     `again` in a later stage, for those who are new there, and as the run is resumed, for what is made of it and kept in
-    no `state`. Who counts it counts it once."""
+    no `state`. A listener that counts the rows counts them once."""
 
     batch: Batch
     again: bool = False
@@ -78,7 +78,7 @@ On = Literal["update", "step", "stage", "plateau"]
 
 
 def event_kinds(on: str | Sequence[str]) -> tuple[type, ...]:
-    """The kinds of events that an `on` names. ValueError for one that is none."""
+    """The kinds of events that an `on` names. Raises ValueError for an unknown name."""
     return _kinds((on,) if isinstance(on, str) else tuple(on))
 
 
@@ -108,7 +108,7 @@ class When:
         check(self)
 
     def due(self, event: Event) -> bool:
-        """Count an event; whether it is the time. KeyError for a metric that an evaluation lacks."""
+        """Count an event, and return whether it is due. Raises KeyError for a metric that an evaluation lacks."""
         if not isinstance(event, event_kinds(self.on)):
             return False
         if isinstance(event, Updated) and self.learner not in ("", event.learner):
@@ -120,11 +120,11 @@ class When:
 
     @property
     def waits_for(self) -> str:
-        """The score whose plateau it waits for; "" where it waits for none."""
+        """The score whose plateau is waited for; "" if there is none."""
         return self.metric if Evaluated in event_kinds(self.on) else ""
 
     def _stuck(self, event: Evaluated) -> bool:
-        """Whether a plateau is reached."""
+        """Whether a plateau is reached with this evaluation."""
         if self.metric not in event.scores:
             raise KeyError(f"on = 'plateau': no score {self.metric!r}; {nearest(self.metric, event.scores)}")
         score, best = float(event.scores[self.metric]), self.state.get("best")
@@ -135,7 +135,7 @@ class When:
 
 
 class InOrder:
-    """Call it to tell an event. `hear` is called with one event at a time, in the order in which they were told."""
+    """Call it to tell an event. `hear` is called with one event at a time, in the order of sending."""
 
     def __init__(self, hear: Callable[[Event], None]) -> None:
         self.hear = hear

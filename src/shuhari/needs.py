@@ -1,4 +1,4 @@
-"""What models are asked and what they answer: distributions, traces, and needs, which become columns.
+"""The interface to models: their distributions and traces, and needs, the columns that components want from them.
 
 Axes: `B` rows, `K` positions of a row, `N` decisions of a chunk.
 """
@@ -31,7 +31,8 @@ class Noise(Protocol):
 
 
 class Dist(Protocol):
-    """The decisions of a batch under a model: lazy, one forward behind all of it. A model offers those it has."""
+    """The decisions of a batch under a model: lazy, one forward behind all of it. A model implements the methods that
+    it supports."""
 
     def log_prob(self) -> Tensor: ...  # [B, K] of the actions taken, at the sampling settings of the rows
     def entropy(self) -> Tensor: ...  # [B, K]
@@ -46,8 +47,9 @@ class Dist(Protocol):
 
 
 Functional = Callable[[tuple[Any, ...], Tensor, Callable[[str], Tensor]], Tensor]
-"""(dists of the roles, action [N], columns: name -> [N]) -> [N] or [N, D]; applied to chunks, so logits never leave.
-What belongs to a row (its context, its dense action: of a chain the whole one) stands at each of its decisions."""
+"""(dists of the roles, action [N], columns: name -> [N]) -> [N] or [N, D]; applied to chunks, so that logits are never
+kept. A value of a row (its context, its dense action: for a chain the whole one) is repeated at each of its decisions.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ class Need:
     """A column that somebody wants: a functional of one or more roles' decision distributions.
 
     `name`: a method of `Dist` (`log_prob`, `entropy`, `value`, `kl` of two roles) or a `Functional`. Live needs are
-    differentiable and recomputed at each optimiser step; the others are scored once before the update.
-    `exact`: the answer has to be a log-probability, not a bound of one (an importance ratio reads it): a model whose
-    `kind` is `bound` is then refused before the first step.
-    The column is `key`: `[live/]first role/name[:other roles]`, so a functional has a name of its own: a function
-    defined with `def`, or a dataclass that is called (its fields are part of the name). ValueError for one without.
+    differentiable and recomputed at each optimiser step; the others are scored once before the update. `exact`: the
+    value must be a log-probability, not a bound of one (an importance ratio reads it): a model whose `kind` is `bound`
+    is then refused before the first step. The column is `key`: `[live/]first role/name[:other roles]`, so a functional
+    needs a name of its own: a function defined with `def`, or a dataclass that is called (its fields are part of the
+    name). Raises ValueError for one without.
     """
 
     roles: tuple[str, ...]
@@ -113,7 +115,8 @@ class Traces(Sequence[Trace]):
 
 
 def distinct(needs: Iterable[Need]) -> list[Need]:
-    """Each need once. Raises ValueError where two that differ would share a column: two functionals of one name."""
+    """Return each need once. Raises ValueError if two different ones would share a column: two functionals of one name.
+    """
     found: dict[str, Need] = {}
     for need in needs:
         other = found.setdefault(need.key, need)
@@ -127,7 +130,7 @@ def distinct(needs: Iterable[Need]) -> list[Need]:
 
 def decisions(policy: Any, taken: Tensor) -> Mapping[str, Tensor]:
     """The columns of decisions that environments got as `taken` [B, ...]: `action`, and what else the policy would have
-    traced. What decides in the environment's own terms need not say (`decision`)."""
+    traced. A policy that decides in the environment's own terms need not implement `decision`."""
     found = ability(policy, "decision")
     return {"action": taken} if found is None else found(taken)
 
@@ -140,9 +143,10 @@ def evaluate(
 ) -> dict[str, Tensor]:
     """The columns of `needs` on one piece: one forward a model however many needs, gradients only into `trains`.
 
-    Columns are 0 where nothing was decided, but for the value that a row without decisions (a closing row) is scored
-    with, which the row before it needs. Raises KeyError for a role that the run lacks, AttributeError for a method that
-    the model's distribution lacks, both with the nearest name; ValueError where two functionals share a column."""
+    Columns are 0 on positions without a decision, except the value of a row without decisions (a closing row), which
+    the row before it needs. Raises KeyError for a role that the run lacks, AttributeError for a method that the model's
+    distribution lacks, both with the nearest name; ValueError if two functionals share a column.
+    """
     dists: dict[tuple[int, int], Any] = {}
     trained = _find_reached(models, trains)
 
@@ -180,7 +184,7 @@ def evaluate(
 
 
 def _find_reached(models: Mapping[str, Any], trains: Collection[str]) -> set[int]:
-    """The ids of the models through which gradients run: those that are trained, and models made of such."""
+    """Return the ids of the models that gradients reach: trained ones, and models made of them."""
     reached = {id(role_model(models, r)) for r in trains}
     made = [
         (id(m), [id(models[r]) for r in m.roles])
@@ -238,7 +242,7 @@ def _map_chunks(functional: Functional, dists: tuple[Any, ...], batch: Batch) ->
 
 def gather(batch: Batch, needs: Iterable[Need], models: Mapping[str, Any], tokens: int | None = None) -> Batch:
     """With every missing column of `needs` that is not live, a micro-batch of at most `tokens` at a time. The batch
-    remembers which these are (`Batch.scored`), so that a buffer does not keep what a model said long ago."""
+    remembers which columns these are (`Batch.scored`), so that a buffer does not keep outdated scores."""
     missing = [n for n in distinct(needs) if not n.live and n not in batch]
     if not missing or not len(batch):
         return batch

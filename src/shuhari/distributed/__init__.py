@@ -1,1 +1,1 @@
-"""Work that is spread over processes and machines. Nothing here is imported before a run asks for it."""
+"""Work spread over processes and machines. Nothing here is imported before a run needs it."""

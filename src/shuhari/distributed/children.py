@@ -1,5 +1,5 @@
-"""Processes of our own on this machine: how one is begun, the end of what it has printed, and the end of what it has
-begun itself."""
+"""Child processes on this machine: starting one, reading the end of its log, and killing it with all that it has
+started."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from shuhari.kernel.begin import build_command, send_places
 
 
 def open_process(module: str, log: Path, stdin: int) -> tuple[subprocess.Popen[bytes], Connection]:
-    """A process that runs a module of ours, whose first argument is the number of its link, and our end of the link.
-    What it prints is in `log`; Ctrl-C is ours alone. `stdin` as `subprocess` has it."""
+    """Start a process that runs a module of ours, and return it with our end of its link; the module's first argument
+    is the number of the link. Its output goes to `log`; Ctrl-C reaches only this process. `stdin` is as in
+    `subprocess`."""
     link, there = Pipe()
     with there, log.open("wb") as out:
         made = subprocess.Popen(
@@ -28,7 +29,7 @@ def open_process(module: str, log: Path, stdin: int) -> tuple[subprocess.Popen[b
 
 
 def read_end(file: Path, lines: int) -> str:
-    """The last lines of a file, of its last 64 KiB; "" where it has none."""
+    """Return the last lines of a file, from its last 64 KiB; "" if it cannot be read."""
     try:
         with file.open("rb") as f:
             before = max(0, file.stat().st_size - 65536)
@@ -40,9 +41,9 @@ def read_end(file: Path, lines: int) -> str:
 
 
 def kill_session(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
-    """Kill a process of `open_process`, and what is left of its session: what it had begun may not have heard of its
-    end. Not the session where the end was noted before (`poll`, `wait`), as the number may be another's by then, nor
-    where there is no /proc."""
+    """Kill a process of `open_process` and what is left of its session, since its children may not notice its end. The
+    session is left alone if the end was noted before (`poll`, `wait`), as its number may have been reused, and if there
+    is no /proc."""
     if process.returncode is not None:
         return
     os.kill(process.pid, signal.SIGKILL)  # `process.kill` would note an end
@@ -68,7 +69,7 @@ def _list_session(number: int) -> list[int]:
 
 
 def wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Until it has ended, or so many seconds are over; its end is not noted."""
+    """Wait until the process has ended or so many seconds are over, without noting its end."""
     until = time.monotonic() + seconds
     with suppress(ChildProcessError):
         while time.monotonic() < until and process.returncode is None:

@@ -1,11 +1,11 @@
-"""The run's side: workers that play and grade its groups, and what happens when one of them dies.
+"""The run's side of its workers, which play and grade groups, and the handling of workers that die.
 
-A group that a rollout would play here is sent to the worker that has the fewest, and comes back graded, with what it
-has spent. Which groups there are, how stale they may be and what is learnt from them stays with the run
-(`loop/flight`). A worker may die at any moment: what it was asked is asked again of others under the weights of that
-moment (the same group, where no others were sent meanwhile), it is counted as `lost_groups`, and another worker takes
-its place. What a group has spent is charged as it comes back, so of a lost one nothing. Left out: how workers are
-started and reached, which is a `Yard`'s business (`rays`); taking groups from a worker that is slow.
+A group that a rollout would play here is sent to the worker with the fewest groups, and comes back graded, with what it
+has spent. The run decides which groups there are, how stale they may be and what is trained on (`loop/flight`). A
+worker may die at any moment: its groups are sent to other workers under the current weights (they give the same group
+if no new weights were sent meanwhile) and counted as `lost_groups`, and another worker takes its place. What a group
+has spent is charged when it comes back, so nothing is charged for a lost one. Left out: how workers are started and
+reached, which is the `Yard`'s part (`rays`); taking groups away from a slow worker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Sent = asyncio.Future[Future[bytes]]  # a call, once it was made
 
 
 class Crew:
-    """The workers of a run. `begin`: what each is made from (`Player`)."""
+    """The workers of a run. `begin`: the message from which each worker builds its `Player`."""
 
     def __init__(self, yard: Yard, n: int, stages: Sequence[Components], begin: Mapping[str, Any]) -> None:
         self.yard, self.n, self.stages = yard, n, stages
@@ -56,8 +56,8 @@ class Crew:
     # ---------------------------------------------------------------- weights
 
     def sync(self, ctx: Context) -> None:
-        """Send every worker the weights as they are now. They take them as they come to it; a group that is asked from
-        now on is begun with them."""
+        """Send the current weights to every worker. They load them as they arrive; a group requested from now on begins
+        with them."""
         stage = next(i for i, s in enumerate(self.stages) if s.rewards is ctx.rewards and s.engine is ctx.engine)
         self._models = ctx.models
         new = self.outbox.add(ctx.models, self.stages[stage].follows)
@@ -76,7 +76,7 @@ class Crew:
                 self._reach(worker, self.serial - 1, new)
 
     def _hire(self, index: int) -> Worker:
-        """A new worker, with all the weights."""
+        """Start a new worker, with all the weights."""
         hand = self.yard.hire(index)
         started = hand.send("begin", self._begin)
         worker = Worker(index, hand, started, time.monotonic())
@@ -84,15 +84,15 @@ class Crew:
         return worker
 
     def _reach(self, worker: Worker, after: int, blobs: Sequence[Blob]) -> None:
-        """Send the weights at hand to a worker, as what has changed since those of number `after`; -1: all."""
+        """Send the current weights to a worker, as the changes since number `after`; -1: all of them."""
         sent = worker.hand.send("reach", pack({**self._reached, "after": after}), [b.sent for b in blobs])
         worker.reached = [r for r in worker.reached if not r.done() or r.exception() is not None] + [sent]
 
     # ---------------------------------------------------------------- groups
 
     async def play(self, request: Request, rollout: Rollout, ctx: Any) -> list[Trajectory] | None:
-        """The graded group of a stamped request, from a worker; empty where its rollout raised. None where the run is
-        to play it itself. Raises what ended the group there, and RuntimeError where workers keep dying."""
+        """Return the graded group of a stamped request, from a worker; empty if its rollout raised; None if the run is
+        to play it itself. Raises what ended the group at the worker, and RuntimeError if workers keep dying."""
         name = self._find(rollout, ctx)
         if name is None:
             return None
@@ -124,7 +124,7 @@ class Crew:
     def _take(
         self, answer: Mapping[str, Any], request: Request, rollout: Rollout, worker: Worker, ctx: Any
     ) -> list[Trajectory] | None:
-        """What a worker has answered; what it has spent is charged here."""
+        """Read a worker's answer, and charge what the group has spent."""
         if "unfit" in answer:
             raise _explain_start(answer["unfit"])
         for what, amount in answer["spent"].items():
@@ -140,7 +140,8 @@ class Crew:
         return read_group(answer["group"], request)
 
     async def _ask(self, worker: Worker, ask: Mapping[str, Any], ctx: Any) -> bytes:
-        """The answer of a worker. LostWorkerError where it dies, or all of them with the world that they live in."""
+        """Return the answer of a worker. Raises LostWorkerError if the worker dies, or what all workers live in (such
+        as Ray)."""
         sent = self._send(worker, ask)
         try:
             call = _hear(await sent)
@@ -161,9 +162,9 @@ class Crew:
             raise
 
     def _send(self, worker: Worker, ask: Mapping[str, Any]) -> Sent:
-        """The call of a worker, at the end of this turn of the loop; cancelled before, it is not made. What is asked of
-        a worker in one turn it begins together and in order: what a forward gives may differ in its last bits with what
-        else is in it."""
+        """Queue a call for a worker until the end of this turn of the event loop; if it is cancelled before, it is not
+        sent. A worker begins all calls of one turn together and in order, since the last bits of a forward may depend
+        on what else is in it."""
         loop = asyncio.get_running_loop()
         if worker not in self._turns:
             self._turns[worker] = []
@@ -173,14 +174,14 @@ class Crew:
         return sent
 
     def _send_turn(self, worker: Worker) -> None:
-        """Send what a worker was asked in this turn and is still wanted: the worker waits for all `n` of them."""
+        """Send the calls of this turn that are still wanted; the worker waits for all `n` of them."""
         left = [(ask, sent) for ask, sent in self._turns.pop(worker) if not sent.done()]
         turn = next(self._numbers)
         for rank, (ask, sent) in enumerate(left, 1):
             sent.set_result(worker.hand.send("play", pack({**ask, "turn": (turn, rank, len(left))})))
 
     def _check(self, worker: Worker) -> None:
-        """While a worker lets wait for its answer: is it there?"""
+        """Check that a worker whose answer is awaited is still there; raise if it is not."""
         if why := "it was given up" if worker.dead else self.yard.explain_loss():
             raise LostWorkerError(why)
         for sent in worker.reached:  # without them its groups would wait for ever
@@ -194,7 +195,7 @@ class Crew:
             raise RuntimeError(f"worker {worker.index} has not begun within {START:g} s{_show(worker.hand.tell())}")
 
     async def _pick(self) -> Worker:
-        """The worker with the fewest groups: of those that have begun, if any."""
+        """Return the worker with the fewest groups, among those that have started, if any."""
         while True:
             begun = [w for w in self.workers if w.started.done()] or self.workers
             worker = min(begun, key=lambda w: w.asked)
@@ -205,7 +206,7 @@ class Crew:
     # ---------------------------------------------------------------- what dies
 
     def _bury(self, worker: Worker, error: LostWorkerError) -> None:
-        """Put another worker in the place of one that has died, once. RuntimeError where they do nothing but die."""
+        """Replace a worker that has died, once. Raises RuntimeError if workers do nothing but die."""
         if worker.dead:
             return
         worker.dead = True
@@ -221,7 +222,7 @@ class Crew:
             self.workers[worker.index] = self._hire(worker.index)
 
     def _begin_again(self, why: str) -> None:
-        """All workers anew, in a world of their own again."""
+        """Restart what the workers live in (such as Ray), and all workers."""
         for worker in self.workers:
             worker.dead = True
         try:
@@ -246,7 +247,7 @@ class Crew:
     # ---------------------------------------------------------------- what the run plays itself
 
     def _find(self, rollout: Rollout, ctx: Any) -> str | None:
-        """The name under which workers know the rollout and what it plays; None where the run plays it itself."""
+        """Return the name under which workers know the rollout and its task; None if the run plays it itself."""
         if not self.workers or ctx.models is not self._models:
             return None
         stage = self.stages[self._reached["stage"]]
@@ -262,14 +263,14 @@ class Crew:
         return None if self._here[id(rollout)][1] else found[0]
 
     def _keep(self, rollout: Rollout, why: str) -> None:
-        """From now on the run plays a rollout itself."""
+        """Have the run itself play a rollout from now on."""
         if not self._here.get(id(rollout), (None, ""))[1]:
             LOG.warning("groups of %s are played by the run itself, not by workers: %s", type(rollout).__name__, why)
         self._here[id(rollout)] = rollout, why
 
 
 def explain_local(rollout: Any, task: Any, rewards: Mapping[str, Any]) -> str:
-    """Why groups cannot be played by a process that knows nothing of the others; "" where they can."""
+    """Return why groups cannot be played by a process that shares nothing with the others; "" if they can."""
     if is_vector(rollout):
         return "lanes of environments live on from call to call"
     for path, part in state.walk({"rollout": rollout, "task": task, "reward": dict(rewards)}):
@@ -280,7 +281,7 @@ def explain_local(rollout: Any, task: Any, rewards: Mapping[str, Any]) -> str:
 
 
 def _hear(call: Future[bytes]) -> asyncio.Future[bytes]:
-    """A call to wait for; where it is given up, its error is nobody's."""
+    """Wrap a call as an asyncio future; if the caller gives it up, its error is ignored."""
     heard = asyncio.wrap_future(call)
     heard.add_done_callback(lambda done: done.cancelled() or done.exception())
     return heard

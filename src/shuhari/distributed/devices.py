@@ -1,5 +1,5 @@
-"""Which GPU each of several learner processes has: those that follow the driver's, one each; with the model in shards
-the first learner has the one of the run's own process."""
+"""The GPU of each learner process: the ones after the driver's, one each; with a sharded model the first learner has
+the GPU of the run's own process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shuhari.ports.hooks import ability
 
 
 def find_missing(first: int, size: int) -> str:
-    """What this machine lacks, in words, for `size` learners of a model in shards with a GPU each from cuda:`first` on;
-    "" where all is there."""
+    """Return, in words, what this machine lacks for `size` learners of a sharded model with a GPU each from
+    cuda:`first` on; "" if nothing is missing."""
     count = torch.cuda.device_count()
     if not count:
         return f"torch {torch.__version__} finds no CUDA device here"
@@ -26,7 +26,7 @@ def find_missing(first: int, size: int) -> str:
 
 
 def move_models(roles: Mapping[str, Any], rank: int) -> None:
-    """Before they are built: models of roles on `cuda:i` to the GPU `rank` further on."""
+    """Move models of roles on `cuda:i` to the GPU `rank` places further on; called before they are built."""
     for role in roles.values():
         device = torch.device(ability(role.model, "device"))
         if device.type == "cuda":
@@ -34,8 +34,8 @@ def move_models(roles: Mapping[str, Any], rank: int) -> None:
 
 
 def check_devices(roles: Mapping[str, Any], size: int) -> bool:
-    """Whether models are on CUDA. ValueError where `size` processes want more GPUs than there are, or one that several
-    processes cannot share."""
+    """Whether any model is on CUDA. Raises ValueError if `size` processes want more GPUs than there are, or a device
+    that several processes cannot share."""
     cuda = False
     for name, role in roles.items():
         device = torch.device(ability(role.model, "device"))

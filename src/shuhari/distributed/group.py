@@ -1,5 +1,5 @@
-"""Processes that add tensors up and hand them round, with torch.distributed: gloo where tensors are on the CPU, NCCL
-where they are on CUDA. They meet in a folder of the machine and talk over its loopback.
+"""Reduction and broadcast of tensors between processes, with torch.distributed: gloo for tensors on the CPU, NCCL on
+CUDA. The processes meet in a folder of the machine and talk over its loopback.
 
 Left out: several machines.
 """
@@ -21,7 +21,8 @@ BUCKET = 2**24  # numbers that are sent at once
 
 
 class Group:
-    """One process's end. RuntimeError, at any call, where another has ended or does not come within TIMEOUT."""
+    """One process's member of the group. Every call raises RuntimeError if another process has ended or does not come
+    within TIMEOUT."""
 
     def __init__(self, folder: Path, rank: int, size: int, *, cuda: bool) -> None:
         self.rank = rank
@@ -35,7 +36,7 @@ class Group:
 
     @torch.no_grad()
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Give all others those of rank 0, in place of theirs."""
+        """Replace the tensors of all other processes by rank 0's."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
         for kind, some in _buckets(tensors):
@@ -46,7 +47,7 @@ class Group:
 
     @torch.no_grad()
     def reduce(self, tensors: Sequence[Tensor]) -> None:
-        """Add all up in those of rank 0."""
+        """Sum the tensors of all processes into rank 0's."""
         options = dist.ReduceOptions()
         options.rootRank, options.reduceOp = 0, dist.ReduceOp.SUM
         for kind, some in _buckets(tensors):
@@ -57,8 +58,8 @@ class Group:
 
 
 def join_default(folder: Path, rank: int, size: int, gpu: int | None = None) -> None:
-    """Have torch's default group meet in a folder: gloo that listens on the loopback address alone. Of its own accord
-    it would choose the address that this machine's name has. `gpu`: NCCL instead, with this GPU for what follows."""
+    """Initialise torch's default group in a folder: gloo listening on the loopback address alone (by default it would
+    listen on the address of this machine's name). `gpu`: NCCL instead, with this GPU as the current device."""
     if gpu is not None:
         torch.cuda.set_device(gpu)
         torch.cuda.init()
@@ -78,7 +79,7 @@ def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-    """(kind of device, some tensors of one kind and type), in an order that is the same in every process."""
+    """Yield (kind of device, some tensors of one device and type), in the same order in every process."""
     kinds: dict[tuple[str, torch.dtype], list[Tensor]] = {}
     for t in tensors:
         kinds.setdefault((t.device.type, t.dtype), []).append(t)

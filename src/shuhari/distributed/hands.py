@@ -1,4 +1,5 @@
-"""What a run needs of its workers: a process to call (`Hand`), where such come from (`Yard`), what is known of one."""
+"""What a run needs of its workers: a process to call (`Hand`), a source of workers (`Yard`), and the record of one
+(`Worker`)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class Hand(Protocol):
 
 
 class Yard(Protocol):
-    """Where workers come from."""
+    """A source of workers."""
 
     def hire(self, index: int) -> Hand: ...
     def put(self, data: bytes) -> Any: ...  # what `Hand.send` takes as a blob
@@ -32,7 +33,7 @@ class Yard(Protocol):
 
 @dataclass(eq=False)
 class Worker:
-    """A worker as the run knows it: `asked`, groups that it has now."""
+    """A worker as the run knows it; `asked`: number of groups that it has now."""
 
     index: int
     hand: Hand

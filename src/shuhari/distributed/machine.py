@@ -1,4 +1,4 @@
-"""How many processes of a run this machine has room for, so that a slip of the hand does not fill it."""
+"""A limit on the number of a run's processes on this machine, so that a typing mistake does not fill it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ A_CORE = 16  # processes for each core, above which they do not begin in time: s
 
 
 def check_machine(given: Distributed) -> None:
-    """RecipeError for more workers or learners than can be on this machine; workers of a cluster that is joined are
-    elsewhere."""
+    """Raise RecipeError for more workers or learners than this machine has room for; workers of a joined cluster do not
+    count."""
     cores = count_cores()
     memory = measure_memory()
     most = max(1, min(A_CORE * cores, memory // EACH))

@@ -1,4 +1,4 @@
-"""What a run and its workers say to each other: plain data of our own codec as bytes, no objects."""
+"""The messages between a run and its workers: plain data as bytes of our own codec, no objects."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ ERRORS: dict[str, type[Exception]] = {  # that end a run by their own name; any 
 
 
 class LostWorkerError(RuntimeError):
-    """A worker's process has ended, or cannot be reached: what it was asked is to be asked again."""
+    """The error if a worker's process has ended or cannot be reached: its request is to be sent again."""
 
 
 def pack(tree: Any) -> bytes:
-    """A message; TypeError for what is no plain data, with its place."""
+    """Encode a message. Raises TypeError, with the place, for what is no plain data."""
     return codec.dumps(tree)
 
 
 def unpack(data: bytes) -> Any:
-    """The tree of a message."""
+    """Decode a message."""
     return codec.loads(data, LIMIT)
 
 
 def write_count(count: float) -> list[Any]:
-    """Where schedules stand (`Context.count`)."""
+    """Convert the position of schedules (`Context.count`) to plain data."""
     return [float(count), *((count.spent, count.whole, count.in_steps) if isinstance(count, Count) else ())]
 
 
 def read_count(saved: Sequence[Any]) -> float:
-    """The inverse of `write_count`."""
+    """Invert `write_count`."""
     first, *more = saved
     return Count(first, more[0], more[1], in_steps=more[2]) if more else first
 
 
 def write_group(group: Sequence[Trajectory], request: Request) -> list[dict[str, Any]]:
-    """A graded group, without the request where that is the one that was asked."""
+    """Convert a graded group to plain data, without the request if it is the one that was sent."""
     return [
         {"steps": t.steps, "status": t.status, "info": t.info, "graded_by": t.graded_by,
          "request": None if t.request is request else t.request}
@@ -52,19 +52,19 @@ def write_group(group: Sequence[Trajectory], request: Request) -> list[dict[str,
 
 
 def read_group(saved: Sequence[Mapping[str, Any]], request: Request) -> list[Trajectory]:
-    """The inverse of `write_group`: trajectories of the very request that was asked."""
+    """Invert `write_group`; trajectories refer to the request that was sent."""
     return [Trajectory(**{**t, "request": t["request"] or request}) for t in saved]
 
 
 def write_error(error: BaseException) -> dict[str, Any]:
-    """An error in words."""
+    """Convert an error to plain data."""
     return {"kind": type(error).__name__, "text": str(error.args[0] if len(error.args) == 1 else error),
             "notes": list(vars(error).get("__notes__", ())),
             "where": error.where if isinstance(error, RecipeError) else ""}  # fmt: skip
 
 
 def read_error(saved: Mapping[str, Any], who: str) -> Exception:
-    """What is raised here of an error that was told."""
+    """Return the exception to raise here for an error that `write_error` has converted."""
     kind, text = saved["kind"], saved["text"]
     error = ERRORS[kind](text) if kind in ERRORS else RuntimeError(f"{kind}: {text}")
     for note in (*saved["notes"], f"raised in {who}"):

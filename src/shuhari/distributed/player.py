@@ -1,9 +1,9 @@
 """The worker's side: a process that plays and grades groups for a run elsewhere, with components of the same recipe.
 
-What a group gives depends on its request, the run's seed and the weights (its random streams are named by them), so any
+A group depends on its request, the run's seed and the weights alone (its random streams are named by them), so any
 worker can play it, and play it again. A worker has no memory of its own: its models get their weights from the run
-(`reach`), and what a rollout or a grader asks of the run as a whole (`ctx.background`, `ctx.probe`, `ctx.tell`) is not
-there; a group that asks for it is given back (`refused`), and the run plays it. Left out: curricula, learners, lanes.
+(`reach`), and services of the run as a whole (`ctx.background`, `ctx.probe`, `ctx.tell`) are missing; a group whose
+rollout or grader needs one is returned as `refused`, and the run plays it. Left out: curricula, learners, lanes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PLAYED: ContextVar[Context | None] = ContextVar("played", default=None)  # of th
 
 
 class Refused(PassThrough):
-    """What only the run itself can do. No Exception: nobody's `except Exception` takes it for a failure."""
+    """A request for what only the run itself can do. It is no Exception, so that no `except Exception` takes it for a
+    failure."""
 
 
 class Player:
@@ -52,8 +53,8 @@ class Player:
     # ---------------------------------------------------------------- weights
 
     async def reach(self, serial: int, after: int, stage: int, version: int, blobs: Sequence[bytes]) -> None:
-        """Take the weights number `serial`: role -> what has changed since those of number `after`, which are waited
-        for; -1: they are whole, as a new worker gets them. Messages may overtake each other."""
+        """Load the weights number `serial`: role -> changes since number `after`, which is awaited, as messages may
+        overtake each other; -1: all weights, as a new worker gets them."""
         while self.serial < after:
             await self._reached.wait()
         if self.serial != after:  # given up
@@ -73,7 +74,7 @@ class Player:
         self._reached = asyncio.Event()
 
     def _install(self, index: int) -> None:
-        """Bring the roles of a stage to life and open what it plays with; weights follow."""
+        """Create the roles of a stage and open the components that it plays with; weights follow."""
         ctx, stage = self.ctx, self.stages[index]
         ctx.play(stage)
         ctx.curriculum = None  # that of the run knows what was learnt
@@ -87,8 +88,8 @@ class Player:
     # ---------------------------------------------------------------- groups
 
     async def play(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        """The graded `group` of a request, with what it has `spent` (ledger) and what went wrong (`problems`); or why
-        it was `refused`, or the `error` that ends the run, or `dropped`."""
+        """Return the graded `group` of a request, with what it has `spent` (ledger) and what went wrong (`problems`);
+        or else why it was `refused`, the `error` that ends the run, or `dropped`."""
         if ask["number"] in self._dropped:
             self._dropped.remove(ask["number"])
             return {"dropped": True, "spent": {}, "problems": []}
@@ -106,24 +107,24 @@ class Player:
         return {**answer, "spent": ctx.ledger, "problems": ctx.problems}
 
     async def wait_for(self, serial: int) -> None:
-        """Until the weights of that number, or later ones, are here; or will not come (`give_up`)."""
+        """Wait until the weights of that number or later ones are loaded, or will not come (`give_up`)."""
         while self.serial < serial:
             await self._reached.wait()
 
     def give_up(self) -> None:
-        """Let those go that wait for weights: none will come."""
+        """Release the groups that wait for weights, as none will come."""
         self.serial = 2**62
         self._reached.set()
 
     def drop(self, number: int) -> None:
-        """Give up a group that nobody waits for any more, or that is still to be begun."""
+        """Cancel a group that is no longer wanted, even one that has not begun."""
         if (task := self._playing.get(number)) is not None:
             task.cancel()
         else:
             self._dropped.add(number)
 
     def _fork(self, ask: Mapping[str, Any]) -> Context:
-        """The run as this group sees it."""
+        """Return the run's context as this group sees it."""
         stage = self.stages[ask["stage"]]
         rollout, task = stage.list_rollouts()[ask["rollout"]]
         other = task if ask["apart"] else None
@@ -133,7 +134,7 @@ class Player:
         return ctx
 
     def close(self) -> None:
-        """Let go of what it plays with."""
+        """Close the components that it plays with."""
         self.ctx.close()
 
 
@@ -154,7 +155,7 @@ async def _play(ctx: Context, ask: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _charge(what: str, amount: float) -> None:
-    """What the engine has spent falls to the group that asked."""
+    """Charge what the engine has spent to the group that made the call."""
     if (ctx := PLAYED.get()) is not None:
         ctx.charge(what, amount)
 

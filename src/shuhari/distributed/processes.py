@@ -1,5 +1,5 @@
-"""Further processes of a run on this machine: how they are begun, asked, missed when they die, and ended. Messages are
-the codec's, over a pipe each; their logs lie in one folder below the temporary files. Needs POSIX."""
+"""Further processes of a run on this machine: starting them, calling them, noticing their death, and ending them.
+Messages are the codec's, over one pipe each; their logs lie in one folder below the temporary files. Needs POSIX."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LINES = 20  # of a log that an error shows
 
 
 class RankError(RuntimeError):
-    """A learner process failed or died: the message names it and has the last lines of its log."""
+    """The error if a learner process failed or died: it names the process and has the last lines of its log."""
 
 
 class Process:
-    """A further process, the link to it, its log; `asked`: what it was asked last."""
+    """A further process, the link to it, and its log; `asked`: the name of its last call."""
 
     def __init__(self, module: str, number: int, folder: Path) -> None:
         self.number, self.asked, self.log = number, "", folder / f"learner-{number}.log"
@@ -39,9 +39,9 @@ class Process:
 
 
 class Processes:
-    """Those that run `module` (`distributed.rank`), of a team of `size` in all. `doing`: what they are asked -> in
-    words; `anew`: a hint for one that fails as it starts; `glance`: called while one waits; `ended`: before all are
-    ended. RankError, at any call, for what goes wrong in one of them; afterwards none of them is left."""
+    """The processes that run `module` (`distributed.rank`), in a team of `size`. `doing`: name of a call -> its
+    description; `anew`: a hint for one that fails as it starts; `glance`: called while waiting; `ended`: called before
+    all are ended. Every call raises RankError for what goes wrong in one of them, and then ends them all."""
 
     def __init__(self, module: str, size: int, doing: Mapping[str, str], anew: str, glance: Callable[[], None],
                  ended: Callable[[], None]) -> None:  # fmt: skip
@@ -51,7 +51,8 @@ class Processes:
         self._end: Any = do_nothing  # before there are processes
 
     def start(self, setups: Mapping[int, Mapping[str, Any]]) -> Path:
-        """Begin one for each number, and tell it its setup and the `folder` where all meet, which is returned."""
+        """Start one process for each number, send it its setup and the `folder` in which all meet, and return the
+        folder."""
         folder = Path(tempfile.mkdtemp(prefix="shuhari-learners-"))
         self._end = weakref.finalize(self, _end, self.others, folder)
         for number in setups:
@@ -64,7 +65,7 @@ class Processes:
         return folder
 
     def wait_until(self, has_come: Callable[[Process], bool]) -> None:
-        """Wait for each of them, or for its failure."""
+        """Wait for each process, or for its failure."""
         until = time.monotonic() + TIMEOUT
         while not all(other.link.poll(0) or has_come(other) for other in self.others):
             time.sleep(0.01)
@@ -96,8 +97,8 @@ class Processes:
             other.link.send_bytes(data)
 
     def answer(self, other: Process, *, still: bool = False) -> Any:
-        """What one answers; what is in flight goes on meanwhile, unless all is to stand `still`. It is waited for as
-        long as all live, as nobody knows how long a step of theirs computes; while it starts, for TIMEOUT."""
+        """Return the answer of one process; rollouts in flight go on meanwhile, unless `still`. The wait lasts as long
+        as all processes live, as the duration of a step is unknown; while it starts, at most TIMEOUT."""
         until = time.monotonic() + TIMEOUT
         try:
             while not other.link.poll(GLANCE):
@@ -117,14 +118,14 @@ class Processes:
         return codec.loads(answer[1:], limit=2**40) if len(answer) > 1 else None
 
     def answers(self, *, still: bool = False) -> list[Any]:
-        """What each of them answers, in their order."""
+        """Return the answers of all processes, in order."""
         return [self.answer(other, still=still) for other in self.others]
 
     # ---------------------------------------------------------------- what may go wrong
 
     def find_dead(self, error: object, first: Process | None = None) -> RankError:
-        """Who is to blame where all of them together could not go on: one that a signal has ended, else any that has
-        ended; where none has, `first`."""
+        """Return the error naming the process to blame if all of them together failed to go on: any that has ended
+        within PATIENCE, else `first`."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             for other in self.others:
@@ -134,7 +135,7 @@ class Processes:
         return self.fail(first or self.others[0], f"or another one did not go on ({error}), while")
 
     def fail(self, other: Process, how: str) -> RankError:
-        """The error of one that failed or died; all are ended."""
+        """Return the error of a process that failed or died, and end all."""
         with suppress(subprocess.TimeoutExpired):
             other.process.wait(PATIENCE if how.startswith(("died", "failed")) else 0)
         code = other.process.returncode
@@ -149,7 +150,7 @@ class Processes:
 
 
 def _end(others: list[Process], folder: Path) -> None:
-    """Hang up on all, wait, and kill what does not end."""
+    """Close all links, wait, and kill the processes that do not end."""
     try:
         for other in others:
             other.link.close()

@@ -1,9 +1,9 @@
-"""What a further learner process runs (`python -m shuhari.distributed.rank LINK`): the models and parts of the run,
-made anew from its recipe, whose weights it is sent, and of each optimiser batch the share that it is given, by the same
-code as in one process. It steps nothing.
+"""The program of a further learner process (`python -m shuhari.distributed.rank LINK`): the models and parts of the
+run, built from its recipe, with weights that it is sent. It differentiates its share of each optimiser batch with the
+same code as in one process. It steps no optimiser.
 
-The link carries messages as the codec writes them, tensors of weights and gradients go through `group`. No pickle. It
-ends with its parent, however that ends. Left out: rollouts, rewards, optimisers, which stay with the parent.
+The link carries messages of the codec; tensors of weights and gradients go through `group`. No pickle. The process ends
+with its parent, however that ends. Left out: rollouts, rewards and optimisers, which stay with the parent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORK = ("columns", "gradient", "hvp")
 
 
 class Stamps:
-    """Stands for an optimiser batch of `size` rows where pieces stamp."""
+    """A stand-in for an optimiser batch of `size` rows, which collects what pieces stamp."""
 
     def __init__(self, size: int) -> None:
         self.size, self.stamps = size, dict[str, Tensor]()
@@ -43,7 +43,7 @@ class Stamps:
 
 
 def main(make: Callable[[Mapping[str, Any]], Any]) -> None:
-    """Be a further process: `make` of its setup is what hears messages."""
+    """Run a further process: `make`, called with its setup, returns the object that handles messages."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     faulthandler.enable()
     link = Connection(int(sys.argv[1]))
@@ -61,7 +61,7 @@ def main(make: Callable[[Mapping[str, Any]], Any]) -> None:
 
 
 def make_stages(setup: Mapping[str, Any]) -> tuple[list[Components], Context]:
-    """The stages of the run's recipe, made anew, and a context for them; sets how many threads torch has."""
+    """Build the stages of the run's recipe and a context for them; also sets torch's number of threads."""
     from shuhari.config.build import build_stages
     from shuhari.config.recipe import Recipe
     from shuhari.loop.context import Context
@@ -74,8 +74,8 @@ def make_stages(setup: Mapping[str, Any]) -> tuple[list[Components], Context]:
 
 
 def serve(link: Connection, make: Callable[[Mapping[str, Any]], Any]) -> None:
-    """Serve messages until the link is closed. Each is answered once, an iterator with each of its answers, None not
-    at all."""
+    """Serve messages until the link is closed. Each gets one answer; an iterator each of its answers, None no answer.
+    """
     from shuhari.store.codec import dumps, loads
 
     here = make(loads(link.recv_bytes()))
@@ -88,7 +88,8 @@ def serve(link: Connection, make: Callable[[Mapping[str, Any]], Any]) -> None:
 
 
 class Rank:
-    """`setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`, `cuda`."""
+    """A learner process. `setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` in which all meet,
+    `threads`, `cuda`."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
         from shuhari.distributed.group import Group
@@ -100,11 +101,11 @@ class Rank:
         self.group = Group(Path(setup["folder"]), self.rank, setup["size"], cuda=setup["cuda"])
 
     def hear(self, ask: str, **rest: Any) -> Any:
-        """The answer to a message; None where none is waited for."""
+        """Return the answer to a message; None if none is expected."""
         return getattr(self, f"on_{ask}")(**rest) if ask not in WORK else self.work(ask, **rest)
 
     def on_stage(self, name: str) -> dict[str, Any]:
-        """Bring to life the roles of the stages up to this one. Their tensors, name -> shape."""
+        """Create the roles of the stages up to this one, and return their tensors, name -> shape."""
         from shuhari.distributed.devices import move_models
         from shuhari.loop.roles import cast_roles
 
@@ -118,7 +119,7 @@ class Rank:
         return {name: list(t.shape) for name, t in self.tensors.items()}
 
     def on_weights(self, names: Mapping[str, str]) -> None:
-        """Take over tensors, name -> type of numbers."""
+        """Load tensors, name -> type of numbers, from the group's broadcast."""
         for name, dtype in names.items():
             t = self.tensors[name]
             if str(t.dtype) != f"torch.{dtype}":
@@ -164,13 +165,13 @@ class Rank:
         }
 
     def on_reduce(self) -> None:
-        """Add up the gradients of all."""
+        """Sum the gradients of all processes."""
         self.group.reduce(self.grads)
         self.grads = []
 
 
 def walk_tensors(models: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of all parameters and buffers of the models, each once."""
+    """Yield (name, tensor) of all parameters and buffers of the models, each once."""
     from shuhari.ports.hooks import ability
 
     seen: set[int] = set()

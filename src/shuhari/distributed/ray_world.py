@@ -1,7 +1,7 @@
-"""Ray as this process is connected to it: one of the run's own on this machine, or a cluster that is joined.
+"""This process's connection to Ray: a Ray of the run's own on this machine, or a cluster that is joined.
 
-A Ray of our own listens on the loopback address alone, asks for a token that is made for it and stands in the
-environment of this process and its children only, has no dashboard, and ends with this process, however that ends.
+A Ray of our own listens on the loopback address alone, asks for a token that is made for it and exists only in the
+environment of this process and its children, has no dashboard, and ends with this process, however that ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANSWER = 10.0  # seconds in which an address takes a connection
 
 
 def import_ray() -> Any:
-    """The package. RecipeError where it is not installed."""
+    """Import and return the package `ray`. Raises RecipeError if it is not installed."""
     try:
         import ray
     except ImportError:
@@ -58,7 +58,7 @@ class World:
         self.logs: Path | None = None
 
     def open(self) -> None:
-        """Connect, or start. RecipeError where there is no Ray at the address."""
+        """Connect to Ray, or start it. Raises RecipeError if there is no Ray at the address."""
         if self.address.startswith("ray://"):
             message = f"{self.address!r}: expected `auto` or host:port of a cluster that this machine is a node of"
             raise RecipeError("distributed.address", message)
@@ -92,7 +92,7 @@ class World:
         self._warn()
 
     def _check_address(self) -> None:
-        """RecipeError where the Ray that this process has is another than that of the address."""
+        """Raise RecipeError if this process is connected to another Ray than the address names."""
         here = str(self.ray.get_runtime_context().gcs_address)
         if self.address != "auto" and _resolve(self.address) != _resolve(here):
             message = f"{self.address!r}, and this process is connected to Ray at {here!r}: ray.shutdown() first"
@@ -123,7 +123,7 @@ class World:
             LOG.warning("Ray listens on %s, and not on the loopback address alone; it asks for a token", host)
 
     def _set_environment(self) -> None:
-        """For a Ray of our own, with a token that is in no file."""
+        """Set the environment for a Ray of our own, with a token that is in no file."""
         if self._before:
             return
         wanted = {**OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -148,7 +148,7 @@ class World:
         return None
 
     def explain_loss(self) -> str:
-        """"" while the processes of a Ray of our own live."""
+        """Return which process of a Ray of our own has ended; "" if none has."""
         if not self.own:
             return ""
         with contextlib.suppress(AttributeError):
@@ -159,7 +159,7 @@ class World:
         return ""
 
     def close(self) -> None:
-        """End what was started here, leave what was joined."""
+        """End the Ray that was started here, and leave a joined cluster."""
         own, joined, self.own, self.joined = self.own, self.joined, False, False
         if own or joined:
             with contextlib.suppress(Exception):
@@ -171,7 +171,7 @@ class World:
 
 
 def _resolve(address: str) -> str:
-    """host:port with the host as a number, as far as it is known; this machine's names are one."""
+    """Return host:port with the host as a number, if it is known; all names of this machine become 127.0.0.1."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError):
         host = socket.gethostbyname(host)
@@ -181,7 +181,7 @@ def _resolve(address: str) -> str:
 
 
 def _read_environment() -> None:
-    """Have Ray's core, if it is loaded, read how it asks for tokens, and which, again."""
+    """Make Ray's core, if it is loaded, read again whether to use tokens, and which."""
     core: Any = sys.modules.get("ray._raylet")
     if core is not None:
         core.Config.initialize("")
@@ -190,7 +190,7 @@ def _read_environment() -> None:
 
 @contextlib.contextmanager
 def _kept_signals() -> Iterator[None]:
-    """Ray sets a handler of its own for SIGTERM: the run's stays."""
+    """Keep the run's handler of SIGTERM, which Ray replaces."""
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM) if main else None
     yield
@@ -199,7 +199,7 @@ def _kept_signals() -> Iterator[None]:
 
 
 def _silence() -> None:
-    """Ray prints what dies in words of its own, among the run's report: the crew says it."""
+    """Stop Ray from printing deaths among the run's report, as the crew reports them."""
     with contextlib.suppress(Exception):
         from ray._private.ray_logging import global_worker_stdstream_dispatcher as told
 

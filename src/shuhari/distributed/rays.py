@@ -1,6 +1,6 @@
 """Workers as actors of Ray, in the world that `ray_world` opens.
 
-Ray moves bytes here: what they say is our own codec's (`messages`). Left out: Ray's own restarts, placement,
+Ray only moves bytes; messages are of our own codec (`messages`). Left out: Ray's own restarts, placement and
 autoscaling.
 """
 
@@ -51,8 +51,8 @@ class RayHand:
         self.actor, self.logs, self.index, self.pid = actor, logs, index, 0
 
     def send(self, method: str, message: bytes, blobs: Sequence[Any] = ()) -> Future[bytes]:
-        """Call a method of `Work`. In the future is LostWorkerError where the actor is not there, and else what the
-        method has raised: it would raise it again."""
+        """Call a method of `Work`. The future gets LostWorkerError if the actor is gone, and else the method's result
+        or its exception, which would be raised again if the call were repeated."""
         out: Future[bytes] = Future()
         if not import_ray().is_initialized():  # of a run that ends: the call would start another Ray
             out.set_exception(LostWorkerError("Ray is not there any more"))
@@ -77,7 +77,7 @@ class RayHand:
             out.set_result(found.result())
 
     def tell(self) -> str:
-        """The last lines that its process wrote, where its log is on this machine."""
+        """Return the last lines that its process wrote, if its log is on this machine."""
         files = sorted(self.logs.glob(f"worker-*-{self.pid}.*")) if self.logs and self.pid else []
         lines = [
             line
@@ -95,8 +95,8 @@ class RayHand:
 
 
 class Rays:
-    """A `Yard` of Ray actors. `address` "": of the Ray that this process has, or else of one that is started for it,
-    with its files in `folder` ("": one of its own)."""
+    """A `Yard` of Ray actors. `address` "" means the Ray of this process, or else one that is started for it, with its
+    files in `folder` ("": one of its own)."""
 
     def __init__(self, workers: int, address: str = "", folder: str = "") -> None:
         self.workers, self.address = workers, address
@@ -104,22 +104,23 @@ class Rays:
         self.world.open()
 
     def hire(self, index: int) -> RayHand:
-        """An actor, on the node that has the fewest where there are several."""
+        """Start an actor; in a cluster, on the node that has the fewest."""
         own = not self.address
         options = {"num_cpus": 0 if own else 1, "max_concurrency": MOST + 100, "max_restarts": 0}
         made = self.world.ray.remote(Actor).options(**options, scheduling_strategy="DEFAULT" if own else "SPREAD")
         return RayHand(made.remote(), self.world.logs, index)
 
     def put(self, data: bytes) -> Any:
-        """Bytes in the object store: once for all workers of a node."""
+        """Store bytes in the object store, once for all workers of a node."""
         return self.world.ray.put(np.frombuffer(data, np.uint8))
 
     def explain_loss(self) -> str:
-        """Which process of a Ray of our own has ended."""
+        """Return which process of a Ray of our own has ended; "" if none has."""
         return self.world.explain_loss()
 
     def restart(self) -> None:
-        """Ray is not begun a second time in a process whose first one was killed (`rays_apart`): LostWorkerError."""
+        """Raise LostWorkerError: Ray cannot start a second time in a process whose first Ray was killed (`rays_apart`).
+        """
         raise LostWorkerError("the run cannot go on without it")
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class Rays:
 
 
 def _find_raised(error: BaseException) -> Exception | None:
-    """The error of a method that ran; None for what Ray itself reports, such as a death or a lost object."""
+    """Return the exception of a method that ran; None for what Ray itself reports, such as a death or a lost object."""
     known = import_ray().exceptions
     if not isinstance(error, known.RayTaskError):
         return None
@@ -139,7 +140,7 @@ def _find_raised(error: BaseException) -> Exception | None:
 
 
 def _explain(error: BaseException) -> str:
-    """What Ray says of a dead actor, in a line."""
+    """Return Ray's reason for the loss of an actor, in a line."""
     text = str(error)
     if DETAIL in text:
         text = text.partition(DETAIL)[2].partition(" Some common causes")[0]

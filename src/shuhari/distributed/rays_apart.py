@@ -1,9 +1,9 @@
-"""Ray in a process of its own (`rays_process`), and a `Yard` of what lives there: where Ray's core ends its process,
-as it may when a raylet dies, the run is not in it and goes on, with a Ray that is begun again.
+"""Ray in a process of its own (`rays_process`), and a `Yard` of what lives there. If Ray's core ends its process, as it
+may when a raylet dies, the run is not in it and goes on, with a restarted Ray.
 
-A Ray of the run's own is begun again at most AGAIN times; a cluster that was joined is nobody's here to begin. The two
-talk by a pipe, in messages of our own codec, each followed by the bytes that it announces. Left out: what Ray itself is
-told (`rays`).
+A Ray of the run's own is restarted at most AGAIN times; a joined cluster is never restarted from here. The two
+processes talk over a pipe, in messages of our own codec, each followed by the bytes that it announces. Left out: the
+calls to Ray itself (`rays`).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ NAMES = count()  # of what is kept there: no two alike, whichever process has it
 
 
 def open_yard(workers: int, address: str = "") -> rays.Rays | RaysApart:
-    """Where the workers of a run come from: the Ray that this process has, or one of a process of its own."""
+    """Return the source of a run's workers: the Ray of this process, or one in a process of its own."""
     if "ray" in sys.modules and ray_world.import_ray().is_initialized():
         return rays.Rays(workers, address)
     return RaysApart(workers, address)
 
 
 class RaysApart:
-    """A `Yard`. RecipeError where no Ray can be started or joined."""
+    """A `Yard` in a process of its own. Raises RecipeError if no Ray can be started or joined."""
 
     def __init__(self, workers: int, address: str = "") -> None:
         self.workers, self.address, self.begun = workers, address, 0
@@ -74,12 +74,11 @@ class RaysApart:
         return Put(self.side, data)
 
     def explain_loss(self) -> str:
-        """Which process of it has ended."""
+        """Return why Ray is gone; "" if it is not."""
         return self.side.loss
 
     def restart(self) -> None:
-        """Begin a Ray of the run's own again, and with it all that was kept there. LostWorkerError where there is none
-        to begin."""
+        """Restart a Ray of the run's own; what it held is gone. Raises LostWorkerError if it cannot be restarted."""
         self.side.close()
         if self.address:
             raise LostWorkerError(f"the cluster at {self.address} was joined, and is not begun anew from here")
@@ -124,7 +123,7 @@ class ApartHand:
             self.pid = unpack(begun.result()).get("pid", 0)
 
     def tell(self) -> str:
-        """The last lines that its process wrote, where its log is on this machine."""
+        """Return the last lines that its process wrote, if its log is on this machine."""
         with suppress(LostWorkerError, TimeoutError):
             return self.side.call({"do": "tell", "name": self.name}).result(TELL).decode(errors="replace")
         return ""
@@ -135,7 +134,7 @@ class ApartHand:
 
 
 class Side:
-    """The process. `loss`: why it is not there any more, "" while it is."""
+    """The process that holds Ray. `loss`: why it is gone, "" if it is not."""
 
     def __init__(self, workers: int, address: str) -> None:
         self.loss = ""
@@ -170,11 +169,12 @@ class Side:
             return {"error": {"where": "", "text": text}}
 
     def send(self, ask: Mapping[str, Any], *data: bytes) -> None:
-        """Have something done; lost, where the process is."""
+        """Send a request without an answer; it is lost if the process is."""
         self._out.put((pack({**ask, "data": len(data)}), *data))
 
     def call(self, ask: Mapping[str, Any], *data: bytes, who: str = "Ray") -> Future[bytes]:
-        """Have something done, and its answer: LostWorkerError where who does it is gone, or what it raised."""
+        """Send a request and return the future of its answer: LostWorkerError if the process or worker is gone, or what
+        it raised."""
         out: Future[bytes] = Future()
         ticket = next(self._tickets)
         with self._lock:
@@ -185,7 +185,7 @@ class Side:
         return out
 
     def close(self) -> None:
-        """End it, and all that lives in it; it has some seconds to do that itself."""
+        """End the process and all that lives in it, after some seconds in which it may end by itself."""
         self.lose("it was ended")
         self._end()
 
@@ -217,7 +217,7 @@ class Side:
         self.lose(why)
 
     def lose(self, why: str) -> None:
-        """Nobody answers any more; the first cause counts."""
+        """Fail all open calls, as nobody answers any more; the first cause counts."""
         with self._lock:
             self.loss = self.loss or why
             calls, self._calls = self._calls, {}
@@ -242,7 +242,7 @@ def _settle(out: Future[bytes], answer: bytes | Exception) -> None:
 
 
 def _write(out: queue.SimpleQueue[tuple[bytes, ...]], link: Connection) -> None:
-    """Write what is asked, as fast as it is read; nothing hangs up."""
+    """Write requests as fast as they are read; an empty tuple closes the link."""
     while parts := out.get():
         with suppress(OSError):  # the other end is gone: who reads hears of it
             for part in parts:
@@ -252,7 +252,7 @@ def _write(out: queue.SimpleQueue[tuple[bytes, ...]], link: Connection) -> None:
 
 
 def _read(owner: Any, link: Connection) -> None:
-    """Hand on what is answered; the owner is not kept by its reader."""
+    """Hand on the answers; the reader does not keep the owner alive."""
     while True:
         try:
             told = unpack(link.recv_bytes())
@@ -269,7 +269,7 @@ def _read(owner: Any, link: Connection) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], out: queue.SimpleQueue[tuple[bytes, ...]], folder: str) -> None:
-    """Hang up, wait, and kill what does not end, and what Ray has started there."""
+    """Close the link, wait, and kill the process with what Ray has started there, if it does not end."""
     out.put(())
     try:
         wait_for_end(process, LEAVE)

@@ -1,7 +1,7 @@
-"""The process that Ray lives in, for the run that is at the other end of the pipe (`rays_apart`).
+"""The process that Ray lives in, serving the run at the other end of the pipe (`rays_apart`).
 
-It starts or joins Ray, and does what it is told until it hears the end, or nothing more. Where a process of its Ray
-dies it says so and ends, and what is left of that Ray with it.
+It starts or joins Ray, and serves requests until the run ends it or the pipe closes. If a process of its Ray dies, it
+reports that and ends, with what is left of that Ray.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORDS = {"put": "keep bytes in its object store", "hire": "begin an actor"}
 
 
 class Server:
-    """What is kept by name: actors, bytes in the object store, and why one of them is not there."""
+    """The objects kept by name: actors, bytes in the object store, and why one of them is missing."""
 
     def __init__(self, link: Connection) -> None:
         self.link, self.yard = link, None  # type: Connection, Any
@@ -43,7 +43,7 @@ class Server:
             pass
 
     def do(self, ask: Mapping[str, Any], data: bytes) -> None:
-        """One thing that the run wants."""
+        """Carry out one request of the run."""
         name = ask["name"]
         if ask["do"] == "hire":
             self.hands[name] = self.yard.hire(ask["index"])
@@ -75,7 +75,7 @@ class Server:
             self.say({"ticket": ticket, "raised": write_error(error)})
 
     def check(self) -> None:
-        """End where a process of Ray has: an actor that is lost with it is not lost alone."""
+        """End this process if a process of Ray has ended, as the other actors are then lost too."""
         if why := self.yard.explain_loss():
             self.say({"gone": why})
             os._exit(1)  # Ray's core would wait for what is gone
@@ -103,7 +103,7 @@ class Server:
 
 
 def hand_on(server: Server) -> None:
-    """The lines of the log here are the run's."""
+    """Send the lines of this process's log to the run."""
     handler = logging.Handler(logging.INFO)
     handler.emit = lambda record: server.say({"log": record.levelno, "text": record.getMessage()})  # type: ignore[method-assign]
     LOG.addHandler(handler)

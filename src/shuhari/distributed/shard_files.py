@@ -1,9 +1,9 @@
-"""The tensors of processes that each have a shard: every process writes its own file, and any number of processes, one
-too, reads of them what it needs. A shard is a range of the first axis.
+"""The tensors of sharded processes in files: every process writes its own, and any number of processes (one too) reads
+what it needs of them. A shard is a range of the first axis.
 
     shard-00001-of-00004.safetensors, .json    the tensors of one process, where each begins; `whole.json` is last
 
-Left out: checksums; a folder is there whole or not at all, as it is renamed into place.
+Left out: checksums; a folder is either complete or absent, as it is renamed into place.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def name_part(path: Path, rank: int, size: int, end: str) -> Path:
 
 
 def write_part(path: Path, rank: int, size: int, tensors: Mapping[str, Tensor], begins: Mapping[str, int]) -> None:
-    """Write what one process has: name -> its rows, and the first of them in the whole."""
+    """Write the part of one process: name -> its rows, and the index of their first row in the whole tensor."""
     path.mkdir(parents=True, exist_ok=True)
     write_file(name_part(path, rank, size, "safetensors"), tensor_files.pack(tensors))
     write_file(name_part(path, rank, size, "json"), [json.dumps(dict(begins)).encode()])
 
 
 def finish(written: Path, path: Path, size: int, more: Mapping[str, Any]) -> None:
-    """With all parts written below `written`: say so, and put the folder in its place. What was there lies beside it
-    until then, where `Shards` finds it. `more`: plain numbers."""
+    """Mark the folder `written` as complete, once all parts are written, and put it in place of `path`. The previous
+    folder lies beside it until then, where `Shards` finds it. `more`: plain numbers."""
     write_file(written / "whole.json", [json.dumps({"format": FORMAT, "size": size, **more}).encode()])
     sync_directory(written)
     old = _name_old(path)
@@ -53,13 +53,13 @@ def finish(written: Path, path: Path, size: int, more: Mapping[str, Any]) -> Non
 
 
 def _name_old(path: Path) -> Path:
-    """Where the folder lies that another one is taking the place of."""
+    """Return the path of the previous folder while it is replaced."""
     return path.with_name(f".old-{path.name}")
 
 
 class Rows:
-    """A safetensors file of which rows are read as they are asked for: nothing else of it is in memory. ValueError for
-    a file that is none, or whose table does not fit its bytes."""
+    """A safetensors file that is read by rows, on request; nothing else of it is in memory. Raises ValueError for a
+    file of another kind, or whose table does not fit its bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path, size = path, path.stat().st_size
@@ -82,7 +82,7 @@ class Rows:
             self.shapes[name], self._of[name] = shape, (dtype, begin)
 
     def read(self, name: str, first: int, end: int) -> Tensor:
-        """Rows [first, end) of a tensor, or as many of them as there are."""
+        """Read rows [first, end) of a tensor, or as many of them as there are."""
         (n, *rest), (dtype, begin) = self.shapes[name], self._of[name]
         first, end = min(first, n), min(end, n)
         width = math.prod(rest) * dtype.itemsize
@@ -100,8 +100,8 @@ class Rows:
 
 
 class Shards:
-    """What the processes of a folder wrote; of one that was being replaced when its writer ended, what was there
-    before. FileNotFoundError or ValueError for one that is not whole."""
+    """The tensors that all processes wrote to a folder; the previous ones, if the writer ended while replacing it.
+    Raises FileNotFoundError or ValueError for an incomplete folder."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists() and _name_old(path).exists():
@@ -123,7 +123,7 @@ class Shards:
         return list(self._parts)
 
     def read(self, name: str, first: int = 0, rows: int | None = None) -> Tensor:
-        """Rows [first, first + rows) of a tensor, None: to its end. KeyError for a name that is not there."""
+        """Read rows [first, first + rows) of a tensor; rows None: to its end. Raises KeyError for an unknown name."""
         if name not in self._parts:
             raise KeyError(f"{self.path} has no {name!r}; {nearest(name, self._parts)}")
         end = 2**62 if rows is None else first + rows
@@ -155,7 +155,7 @@ class Weights:
 
 def export(path: Path, like: Path, directory: Path) -> None:
     """Write the weights of a folder of shards as a Hugging Face directory, a tensor at a time; configuration and
-    tokenizer are copies of those of the directory `like`."""
+    tokenizer are copied from the directory `like`."""
     shards = Shards(path)
     names = [n for n in shards.names() if n.startswith("weights/")]
     directory.mkdir(parents=True, exist_ok=True)

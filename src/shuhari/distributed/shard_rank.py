@@ -1,9 +1,9 @@
-"""What a learner process of a model in shards runs (`python -m shuhari.distributed.shard_rank LINK`): its shard of the
-weights and of what optimisers keep, and with all others each step of an optimiser on a batch that it is sent. The other
-side is `shard_team`.
+"""The program of a learner process with a sharded model (`python -m shuhari.distributed.shard_rank LINK`): it holds its
+shard of the weights and of the optimiser's state, and makes each optimiser step together with all other learners, on a
+batch that it is sent. The other side is `shard_team`.
 
-Components are made anew from the run's recipe, the model from its configuration; weights come by the link, rows of one
-tensor at a time, and go back so. Left out: rollouts, rewards, scoring before the update, which stay with the run.
+Components are built from the run's recipe, the model from its configuration; weights come and go over the link, rows of
+one tensor at a time. Left out: rollouts, rewards and scoring before the update, which stay with the run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ dist: Any = torch.distributed  # not all of whose names are declared
 
 
 class ShardRank:
-    """`setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`, and `gpu`, the
-    number of the first learner's GPU (None: on CPUs)."""
+    """A learner process. `setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` in which all meet,
+    `threads`, and `gpu`, the number of the first learner's GPU (None: on CPUs)."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
         self.rank = setup["rank"]
@@ -38,14 +38,15 @@ class ShardRank:
         self.mesh = dist.device_mesh.init_device_mesh("cpu" if gpu is None else "cuda", (setup["size"],))
 
     def hear(self, ask: str, **rest: Any) -> Any:
-        """The answer to a message, an iterator of several; None where none is waited for."""
+        """Return the answer to a message, or an iterator of several; None if none is expected."""
         return getattr(self, f"on_{ask}")(**rest)
 
     def on_model(
         self, config: str, suppressed: list[int], pad: int, roles: list[str], place: list[str], dtype: str,
         bfloat16: bool, recompute: bool, limit: int,
     ) -> dict[str, list[int]]:  # fmt: skip
-        """Make the model that plays `roles`, its numbers not set yet: name -> the first row here, and how many."""
+        """Make the model that plays `roles`, with weights not set yet, and return name -> its first row here, and how
+        many."""
         from transformers import AutoConfig
 
         from shuhari.distributed.sharded import Sharded, make_model, make_sharded
@@ -63,7 +64,7 @@ class ShardRank:
         return {name: list(self.sharded.find_range(name)) for name in self.sharded.shards}
 
     def on_own(self, place: list[str]) -> list[str]:
-        """Have the optimiser of a part step the shards: the kinds of what it keeps of each parameter."""
+        """Have the optimiser of a part step the shards, and return the names of its state per parameter."""
         part = self._find(place)[1]
         if id(part) not in self.owned:
             self.sharded.own(part)
@@ -72,26 +73,26 @@ class ShardRank:
 
     @torch.no_grad()
     def on_take(self, place: list[str], kind: str, name: str, rows: Tensor) -> None:
-        """Take over the rows here of one tensor, with no place of the model."""
+        """Load the rows here of one tensor of the optimiser's state; without a place, of the model."""
         self._find_tensors(place, kind)[name].copy_(rows)
 
     def on_count(self, place: list[str], steps: list[float]) -> None:
-        """Take over how many steps each parameter has had."""
+        """Load the number of steps of each parameter."""
         optimiser = self._find(place)[1].optimiser
         optimiser.state = {**optimiser.state, "steps": torch.tensor(steps)}
 
     def on_tell(self, place: list[str], kind: str) -> Iterator[Tensor]:
-        """The rows here of each tensor of a kind, with no place of the model."""
+        """Yield the rows here of each tensor of one kind of the optimiser's state; without a place, of the model."""
         yield from (x.detach() for x in self._find_tensors(place, kind).values())
 
     def on_counts(self, place: list[str]) -> list[float]:
-        """How many steps each parameter has had."""
+        """Return the number of steps of each parameter."""
         found: list[float] = self._find(place)[1].optimiser.state["steps"].tolist()
         return found
 
     @torch.no_grad()
     def on_clear(self, place: list[str]) -> None:
-        """Let an optimiser forget."""
+        """Reset the state of an optimiser to zeros."""
         optimiser = self._find(place)[1].optimiser
         zeros = {k: {i: torch.zeros_like(x) for i, x in own.items()} if k != "steps" else torch.zeros_like(own)
                  for k, own in optimiser.state.items()}  # fmt: skip
@@ -101,7 +102,8 @@ class ShardRank:
         self, place: list[str], share: Mapping[str, Any], links: Mapping[str, Any], ctx: Mapping[str, Any],
         count: list[Any], terms: dict[str, list[str]],
     ) -> dict[str, Any]:  # fmt: skip
-        """One step of a part's optimiser, with all others, on an optimiser batch: what it reports."""
+        """Make one step of a part's optimiser with all other learners on an optimiser batch, and return what it
+        reports."""
         from shuhari.distributed.shares import take_now, unpack_share
         from shuhari.learners.loss import Loss
 
@@ -118,14 +120,14 @@ class ShardRank:
         return {} if self.rank else {"info": info, "terms": terms, "stamps": dict(loss.batch.stamps)}
 
     def _find(self, place: list[str]) -> tuple[Any, Any]:
-        """Learner and part of (stage, learner, part)."""
+        """Return the learner and the part of (stage, learner, part)."""
         stage, learner, part = place
         found: Any = self.stages[stage].learners[learner]
         return found, found.parts[part]
 
     def _find_tensors(self, place: list[str], kind: str) -> dict[str, Tensor]:
-        """Parameter -> its rows here, as they lie in memory: of what an optimiser keeps, or with no place of the model,
-        as an optimiser may keep weights of its own."""
+        """Return parameter -> its rows here, as they lie in memory: of the optimiser's state or, without a place, of
+        the model, as an optimiser may keep weights of its own."""
         if not place:
             return dict(self.sharded.shards)
         own = self._find(place)[1].optimiser.state[kind]

@@ -1,11 +1,11 @@
 """Learners that have the trained model in shards (`distributed.shard`), the run's side; the other one is `shard_rank`.
 
-The learners are further processes. Each has its rows of the weights, of gradients and of what the optimiser keeps, is
-sent each optimiser batch, and with the others differentiates it and steps. In the run's process `Far` stands for the
-optimiser, so that nothing is kept there but a copy of the weights, which sampling, scoring, followers and checkpoints
-read: its rows come back after each update, a tensor at a time, and are sent where somebody else has moved them. What an
-optimiser remembers is gathered for a checkpoint, in the form of one process, so that the number of learners, and
-whether they have shards, may differ from one start to the next. A `Team` for what a learner asks of one.
+The learners are further processes. Each holds its rows of the weights, of the gradients and of the optimiser's state,
+is sent each optimiser batch, and differentiates it and steps together with the others. In the run's process `Far`
+stands for the optimiser, so that only a copy of the weights is kept there, for sampling, scoring, followers and
+checkpoints: its rows come back after each update, a tensor at a time, and are sent again if something else has changed
+them. For a checkpoint the optimiser's state is gathered in the form of one process, so that a resumed run may have
+another number of learners, with or without shards. A `Team` for what a learner needs of one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ WHOLE = "or distributed.shard = false"
 
 
 def open_shards(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> ShardTeam:
-    """The team of a run whose trained model is in shards; in its parts `Far` takes the place of optimisers. RecipeError
-    for what cannot be so."""
+    """Return the team of a run with a sharded model, and put `Far` in place of the optimisers of its parts. Raises
+    RecipeError for what cannot be sharded."""
     team, known, role = ShardTeam(recipe, stages, ctx), set[int](), ""
     for stage in stages:
         learners = dict(zip(stage.learners, walk_learners(stage.learners), strict=True))
@@ -72,7 +72,7 @@ def open_shards(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> S
 
 
 def check_part(where: str, part: Part, stage: Components) -> None:
-    """RecipeError for a part that cannot be trained in shards, as far as its settings say."""
+    """Raise RecipeError for a part that cannot be trained in shards, as far as its settings show."""
     if len(part.trains) != 1:
         raise _refuse(f"{where} trains {', '.join(part.trains)}: expected one role, {WHOLE}")
     (role,) = part.trains
@@ -103,7 +103,7 @@ def check_part(where: str, part: Part, stage: Components) -> None:
 
 
 def _check_model(role: str, model: Any, size: int) -> None:
-    """RecipeError for a model that `size` learners cannot have in shards, as far as its settings say."""
+    """Raise RecipeError for a model that `size` learners cannot shard, as far as its settings show."""
     at = f"models.{role}"
     if ability(model, "export") is None:
         raise _refuse(f"{at} is {type(model).__name__}, which is no language model: expected 'causal', {WHOLE}")
@@ -129,8 +129,9 @@ def _refuse(problem: str) -> RecipeError:
 
 @dataclass(eq=False)
 class Far:
-    """The optimiser of a part in the run's process: its steps are made by the learners, whose memory it shows as one.
-    `place`: (stage, learner, part); `role`: whose weights they are; `reset`: the optimiser's own."""
+    """A stand-in, in the run's process, for the optimiser of a part: the learners make its steps, and their state is
+    shown as one. `place`: (stage, learner, part); `role`: the role whose weights they are; `reset`: the optimiser's
+    own."""
 
     team: ShardTeam
     place: tuple[str, str, str]
@@ -142,11 +143,11 @@ class Far:
         self.saved: dict[str, Any] | None = None  # a state that the learners do not have yet
 
     def bind(self, params: Sequence[nn.Parameter]) -> None:
-        """Own these parameters. RecipeError where they are of a model that cannot be in shards."""
+        """Own these parameters. Raises RecipeError if they belong to a model that cannot be sharded."""
         self.names = self.team.name_all(self.role, params)
 
     def step(self, evaluate: Any, at: float) -> Info:
-        """One step, made by the learners; see `FirstOrder.step`."""
+        """Have the learners make one step; see `FirstOrder.step`."""
         return self.team.step(self, evaluate)
 
     def observe(self, event: Event) -> None:
@@ -165,8 +166,8 @@ class Far:
 
 
 class ShardTeam:
-    """The processes that have a model in shards (`learners.pieces.Team`). They begin with the first step. RankError, at
-    any call, for what goes wrong in one of them; afterwards none is left."""
+    """The processes that hold a sharded model (`learners.pieces.Team`). They start with the first step. Every call
+    raises RankError for what goes wrong in one of them, and then ends them all."""
 
     def __init__(self, recipe: Recipe, stages: Sequence[Components], ctx: Context) -> None:
         self.recipe, self.ctx, self.size = recipe, ctx, stages[0].distributed.learners
@@ -183,14 +184,14 @@ class ShardTeam:
     # ---------------------------------------------------------------- what a learner asks of a team
 
     def takes(self, batch: Batch, params: Sequence[Tensor]) -> bool:
-        """Never: a loss is not differentiated here, `Far` sends the batch."""
+        """Return False: no loss is differentiated here, as `Far` sends the batch."""
         return False
 
     def spread(self, pieces: Pieces, place: tuple[str, str]) -> Work:
         raise NotImplementedError("the pieces of a loss whose model is in shards: expected a step of `Far`")
 
     def settle(self) -> None:
-        """Have the weights here again as the steps of an update left them."""
+        """Copy the weights back here after the steps of an update."""
         if not self._stale:
             return
         params = dict(self._module.lm.named_parameters())
@@ -206,7 +207,7 @@ class ShardTeam:
     # ---------------------------------------------------------------- what `Far` asks
 
     def name_all(self, role: str, params: Sequence[nn.Parameter]) -> list[str]:
-        """The names of a role's parameters. RecipeError for a model that cannot be in shards."""
+        """Return the names of a role's parameters. Raises RecipeError for a model that cannot be sharded."""
         model = self.ctx.models[role]
         _check_model(role, model, self.size)
         module: Any = model.module
@@ -221,7 +222,7 @@ class ShardTeam:
         return [names[id(p)] for p in params]
 
     def step(self, far: Far, loss: Any) -> Info:
-        """One step of a part's optimiser on the loss of an optimiser batch."""
+        """Make one step of a part's optimiser on the loss of an optimiser batch."""
         self._begin(far)
         batch: Batch = loss.batch
         links = {name: (index, dict(columns)) for name, (index, columns) in batch.links.items()}
@@ -238,7 +239,7 @@ class ShardTeam:
         return info
 
     def collect(self, far: Far) -> dict[str, Any]:
-        """What an optimiser remembers, as it would have it in one process."""
+        """Return the state of an optimiser, as it would be in one process."""
         if far.place not in self.owned:
             return {}
         place, params = list(far.place), dict(self._module.lm.named_parameters())
@@ -252,7 +253,7 @@ class ShardTeam:
         return tree
 
     def clear(self, far: Far) -> None:
-        """Let an optimiser forget."""
+        """Reset the state of an optimiser."""
         far.saved = None
         if far.place in self.owned:
             self.processes.ask_all("clear", place=list(far.place))
@@ -260,7 +261,7 @@ class ShardTeam:
     # ---------------------------------------------------------------- how
 
     def _begin(self, far: Far) -> None:
-        """Have processes, with the model, its weights, and the optimiser as it stands."""
+        """Start the processes if needed, and send them the model, its changed weights, and the optimiser's state."""
         if not self.processes.others:
             self._start()
         params = dict(self._module.lm.named_parameters())
@@ -306,7 +307,7 @@ class ShardTeam:
         return kinds
 
     def _send(self, place: list[str], kind: str, tensors: dict[str, Tensor]) -> None:
-        """Give each learner its rows of tensors, one after the other; with no place of the model's."""
+        """Send each learner its rows of tensors, one after the other; without a place, of the model."""
         for name, whole in tensors.items():
             for other, own in zip(self.processes.others, self.ranges, strict=True):
                 first, rows = own[name]
@@ -314,8 +315,8 @@ class ShardTeam:
                 self.processes.ask(other, "take", place=place, kind=kind, name=name, rows=shard)
 
     def _gather(self, place: list[str], kind: str, like: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """(parameter, whole tensor of a kind), one after the other; with no place the model's. `like`: of
-        these shapes."""
+        """Yield (parameter, whole tensor of a kind), one after the other; without a place, of the model. `like`:
+        tensors of these shapes."""
         self.processes.ask_all("tell", place=place, kind=kind)
         for name in self.ranges[0]:
             whole = torch.empty_like(like[name], requires_grad=False)
@@ -326,7 +327,7 @@ class ShardTeam:
 
 
 def _mark(params: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """What tells whether somebody has written to parameters."""
+    """Return marks that change if parameters are written to."""
     return {name: (p.data_ptr(), p._version) for name, p in params.items()}
 
 

@@ -6,11 +6,10 @@ differentiates its share, and the same steps.
     info = shards.step(batch, ctx)
     shards.save(folder)
 
-Weights, gradients and what the optimiser keeps are shards of `dtype`, float32 by default; `compute` = bfloat16 gathers,
-multiplies in that type, over those masters. The embedding and the head are gathered for a whole
-forward and backward. A recipe's `distributed.shard` has this in further processes (`shard_team`, `shard_rank`). Left
-out: layouts but llama, mistral, qwen2 and qwen3, value heads, adapters, sampling, meshes of other devices than CPUs
-and CUDA.
+Weights, gradients and the optimiser's state are shards of `dtype`, float32 by default; `compute` = bfloat16 gathers and
+multiplies in that type, over those masters. The embedding and the head are gathered for a whole forward and backward. A
+recipe's `distributed.shard` runs this in further processes (`shard_team`, `shard_rank`). Left out: layouts other than
+llama, mistral, qwen2 and qwen3, value heads, adapters, sampling, and meshes of other devices than CPUs and CUDA.
 
 Axes: `B` rows, `N` tokens, `D` hidden.
 """
@@ -50,25 +49,25 @@ dist: Any = torch.distributed  # not all of whose names are declared
 
 
 class Lean:
-    """The lean forward of a model in shards, as `Trunk` asks it: each layer gathers its weights as it runs. Its weights
-    are those that are gathered, so it gives none."""
+    """The lean forward of a sharded model, with the interface that `Trunk` uses. Each layer gathers its weights as it
+    runs, so `live` returns none."""
 
     def __init__(self, lm: Any) -> None:
         self.lm, self.scale = lm, lm.lean_scale
 
     def live(self, dtype: torch.dtype | None = None) -> None:
-        """Nothing: see the class."""
+        """Return None; see the class."""
 
     def hidden(self, w: None, *args: Any, **more: Any) -> Tensor:
-        """As `layouts.Lean.hidden`."""
+        """Return the hidden states, as `layouts.Lean.hidden` does."""
         found: Tensor = self.lm.lean_hidden(*args, **more)
         return found
 
 
 class Sharded:
-    """A model in shards, and the part that trains it. Every call is made by all processes of `mesh`, a device mesh of
-    one axis, of CPUs or of CUDA, where each process has set its GPU before. ValueError for another, and where CUDA or
-    NCCL is missing."""
+    """A sharded model, and the part that trains it. All processes of `mesh` make every call; `mesh` is a device mesh of
+    one axis, of CPUs or of CUDA, and each process has set its GPU before. Raises ValueError for another mesh, and if
+    CUDA or NCCL is missing."""
 
     def __init__(self, model: Causal, mesh: Any, part: Part) -> None:
         check_mesh(mesh)
@@ -81,9 +80,9 @@ class Sharded:
     @classmethod
     def load(cls, path: Path, mesh: Any, part: Part, *, recompute: bool = False, dtype: torch.dtype = torch.float32,
              compute: torch.dtype | None = None, context: int = 0, weights: Path | None = None) -> Sharded:  # fmt: skip
-        """The model of a Hugging Face directory, of whose weights each process reads its rows; `weights`: a folder of
-        `save`, of any number of processes, whose weights and optimiser take their place. ValueError for a layout that
-        is not supported."""
+        """Load the model of a Hugging Face directory; each process reads its rows of the weights. `weights`: a folder
+        of `save`, of any number of processes, whose weights and optimiser state are loaded instead. Raises ValueError
+        for a layout that is not supported."""
         from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
         check_mesh(mesh)
@@ -111,31 +110,32 @@ class Sharded:
         part.optimiser.bind(list(self.shards.values()))
 
     def step(self, batch: Batch, ctx: Ctx, tokens: int | None = None) -> Info:
-        """One step of the optimiser on the loss of a batch, the same in all processes; `ctx.models` has the model."""
+        """Make one optimiser step on the loss of a batch, which is the same in all processes; `ctx.models` has the
+        model."""
         ctx.team = self
         loss = Loss(batch, self.part, "policy", ctx, list(self.shards.values()), tokens, None, ("main", "policy"))
         return self.part.optimiser.step(loss, ctx.count)
 
     def takes(self, batch: Batch, params: Sequence[Tensor]) -> bool:
-        """Always (`learners.pieces.Team`): no process has a whole copy to differentiate."""
+        """Return True (`learners.pieces.Team`): no process has a whole copy to differentiate."""
         return True
 
     def spread(self, pieces: Pieces, place: tuple[str, str]) -> Spread:
         return Spread(self, pieces)
 
     def settle(self) -> None:
-        """Nothing: the shards are the weights."""
+        """Do nothing: the shards are the weights."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def add_up(self, x: Tensor) -> Tensor:
-        """The sum over the processes."""
+        """Return the sum of a tensor over the processes."""
         dist.all_reduce(x, group=self.mesh.get_group())
         return x
 
     def tell_all(self, tree: Any) -> list[Any]:
-        """What each process has said, by rank: plain data."""
+        """Gather plain data from all processes, and return it by rank."""
         data, at = torch.frombuffer(bytearray(codec.dumps(tree)), dtype=torch.uint8), self.mesh.device_type
         sizes = torch.zeros(self.size, dtype=torch.long, device=at)
         sizes[self.rank] = len(data)
@@ -149,7 +149,8 @@ class Sharded:
     # ---------------------------------------------------------------- saving
 
     def save(self, path: Path) -> None:
-        """Write weights and optimiser as the folder `path`, each process its own; it is there whole or not at all."""
+        """Write weights and optimiser state as the folder `path`, each process its own part; the folder is complete or
+        absent."""
         state = self.part.optimiser.state  # type: ignore[attr-defined]
         kept = {f"optimiser/{kind}/{n}": own[str(i)] for kind, own in state.items() if kind != "steps"
                 for i, n in enumerate(self.shards)}  # fmt: skip
@@ -182,7 +183,7 @@ class Sharded:
         optimiser.state = tree
 
     def find_range(self, name: str) -> tuple[int, int]:
-        """The first row that this process has of a parameter, and how many."""
+        """Return the first row that this process has of a parameter, and how many."""
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
         p = self.named[name]
@@ -191,8 +192,9 @@ class Sharded:
 
 
 class Spread:
-    """The pieces of one optimiser batch, of which each process computes its share (`learners.pieces.Work`). All run as
-    many, as every one gathers weights: who has fewer, or no row at all, runs its first again, for nothing."""
+    """The pieces of one optimiser batch; each process computes its share (`learners.pieces.Work`). All processes run
+    equally many pieces, as each run gathers weights: one with fewer pieces, or no row at all, runs its first piece
+    again and drops the result."""
 
     def __init__(self, team: Sharded, pieces: Pieces) -> None:
         self.team, self.whole = team, pieces
@@ -207,7 +209,7 @@ class Spread:
 
     @torch.no_grad()
     def columns(self) -> dict[str, Tensor]:
-        """The live columns of the whole optimiser batch, without gradient."""
+        """Return the live columns of the whole optimiser batch, without gradient."""
         pieces = [*self.mine.pieces[: self.due], *[self.mine.pieces[0]] * (self.runs - self.due)]
         scores = [self.mine.live(piece) for piece in pieces]
         order = torch.cat([piece["_row"] for piece in pieces[: self.due]] or [self.rows[0][:0]]).argsort()
@@ -225,7 +227,7 @@ class Spread:
     def gradient(
         self, terms: Collection[str], upstream: Mapping[str, Tensor] | None, meter: Meters
     ) -> list[Tensor | None]:
-        """See `Pieces.gradient`; of this process's shards, summed over all rows."""
+        """Return the gradients as `Pieces.gradient` does, for this process's shards, summed over all rows."""
         named, own = self.team.named, Meters()
         for i in range(self.runs):
             idle = i >= self.due
@@ -247,7 +249,7 @@ class Spread:
         return grads
 
     def hvp(self, term: str, vector: Tensor) -> Tensor:
-        """NotImplementedError: gathered weights have no second derivative."""
+        """Raise NotImplementedError: gathered weights have no second derivative."""
         raise NotImplementedError("a Hessian-vector product of a model in shards: expected an optimiser of first order")
 
 
@@ -255,7 +257,7 @@ class Spread:
 
 
 def check_mesh(mesh: Any) -> None:
-    """ValueError for a mesh that is neither of CPUs nor of CUDA, and for one of CUDA where that is missing."""
+    """Raise ValueError for a mesh of other devices than CPUs or CUDA, and for a CUDA mesh if CUDA is missing."""
     if mesh.device_type not in ("cpu", "cuda"):
         raise ValueError(f"a model in shards on a mesh of {mesh.device_type!r}: expected one of 'cpu' or 'cuda'")
     if mesh.device_type == "cuda" and (missing := find_missing(0, 1)):
@@ -263,7 +265,7 @@ def check_mesh(mesh: Any) -> None:
 
 
 def make_model(lm: Any, text: Any, context: int, recompute: bool, path: str = "") -> Causal:
-    """What `make_sharded` made, as a model that scores; `text`: its tokenizer."""
+    """Return the result of `make_sharded` as a model that scores; `text`: its tokenizer."""
     model = Causal(path=path)
     model.module = Trunk(lm, 0, context, recompute, lean=Lean(lm))  # type: ignore[arg-type]
     model.text = text
@@ -273,8 +275,8 @@ def make_model(lm: Any, text: Any, context: int, recompute: bool, path: str = ""
 def make_sharded(
     config: Any, mesh: Any, dtype: torch.dtype, compute: torch.dtype | None, limit: int | None = None
 ) -> Any:
-    """A Hugging Face model of which this process has its shards, their numbers not set yet. `limit`: the longest row
-    that it reads, None: as its configuration says."""
+    """Make a Hugging Face model of which this process holds its shards, with weights not set yet. `limit`: the longest
+    row that it reads, None: as its configuration has it."""
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
     from transformers import AutoModelForCausalLM
 
@@ -317,7 +319,7 @@ def make_sharded(
 
 
 def _run_block(lean: layouts.Lean, block: nn.Module) -> Any:
-    """A method of one block: its part of the lean forward, over the weights that are gathered as it is called."""
+    """Return a method of one block: its part of the lean forward, over the weights that are gathered for the call."""
     one: Any = copy.copy(lean)
     one._blocks = [block]
 
@@ -334,7 +336,7 @@ def _run_block(lean: layouts.Lean, block: nn.Module) -> Any:
 
 
 def _make_lean(config: Any, make: Any, dtype: torch.dtype, limit: int | None) -> layouts.Lean:
-    """The lean forward of this layout, compared with the model's own on a net of one narrow layer."""
+    """Return the lean forward of this layout, after comparing it with the model's own on a net of one narrow layer."""
     small = copy.deepcopy(config)
     small.num_hidden_layers, small.intermediate_size, small.vocab_size = 1, 8, 32
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None

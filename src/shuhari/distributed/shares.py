@@ -1,5 +1,5 @@
-"""An optimiser batch in shares, one a process, and a share as plain data: its rows, and what lies beside them in the
-episodes that they are from, as losses may look ahead and back; and of the run's context what they may ask.
+"""An optimiser batch cut into shares, one a process, and a share as plain data: its rows, the rows beside them in their
+episodes (losses may look ahead and back), and what losses may read of the run's context.
 
 Axes: `B` rows.
 """
@@ -17,8 +17,8 @@ from shuhari.distributed.messages import read_count, write_count
 
 
 def cut_shares(batch: Batch, n: int, *, packed: bool) -> list[Tensor]:
-    """n times the rows of a share, ascending, of about as many tokens each and one row at least. Packed, neighbours of
-    a group stay together, as they begin with the same text; padded, rows of like length do."""
+    """Return the rows of n shares, each ascending, of about as many tokens each and at least one row. Packed,
+    neighbours of a group stay together, as they begin with the same text; padded, rows of similar length do."""
     length = batch["length"]
     order = batch["group"].argsort(stable=True) if packed else length.argsort(descending=True, stable=True)
     total = length[order].clamp(min=1).cumsum(0)
@@ -30,7 +30,7 @@ def cut_shares(batch: Batch, n: int, *, packed: bool) -> list[Tensor]:
 
 
 def pack_share(share: Batch) -> dict[str, Any]:
-    """A view of some rows as a tree of plain data; `unpack_share` is the inverse."""
+    """Convert a view of some rows to a tree of plain data; `unpack_share` is the inverse."""
     rows = torch.arange(len(share)) if share.rows is None else share.rows
     base = Batch(share.whole, None, None, share.arena, None, share.stream)
     needed = _find_beside(base, rows)
@@ -43,7 +43,7 @@ def unpack_share(tree: Mapping[str, Any]) -> Batch:
 
 
 def _find_beside(base: Batch, rows: Tensor) -> Tensor:
-    """The rows of the groups and chains that `rows` are of, ascending."""
+    """Return the rows of the groups and chains that contain `rows`, ascending."""
     group = base["group"]
     found = torch.isin(group, group[rows].unique())
     new = found.nonzero().squeeze(1)
@@ -56,7 +56,7 @@ def _find_beside(base: Batch, rows: Tensor) -> Tensor:
 
 
 def pack_now(ctx: Any) -> dict[str, Any]:
-    """Where a run stands, as plain data; `take_now` sets another context there."""
+    """Return the position of a run as plain data; `take_now` sets it in another context."""
     return {"ctx": {"step": ctx.step, "version": ctx.version, "within": ctx.within}, "count": write_count(ctx.count)}
 
 

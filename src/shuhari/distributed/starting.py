@@ -1,5 +1,5 @@
-"""What is being started beside a run that takes long, so that nobody takes it for a slow step: a line when it begins,
-and what watches the run (`cli.pulse`) can ask what it is."""
+"""Names slow start-ups (Ray, vLLM), so that nobody takes them for a slow step: a line is logged when one begins, and
+the display of a run (`cli.pulse`) can look up what it waits for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ended = [float("-inf")]  # when the last one was there (`time.monotonic`)
 
 
 def begin(what: str, *, told: bool = False) -> None:
-    """From now on `what` is being started; a line of the run's log says so, but where it was `told` before."""
+    """Note that `what` is starting, and log a line about it, unless it was `told` before."""
     _now.append(what)
     if not told:
         logging.getLogger("shuhari").info("%s", what)
 
 
 def end(what: str) -> None:
-    """It is there, or will not be; nothing where that was said before."""
+    """Note that the start of `what` is over; does nothing if that was noted before."""
     if what in _now:
         _now.remove(what)
         _ended[0] = time.monotonic()
@@ -28,7 +28,7 @@ def end(what: str) -> None:
 
 @contextmanager
 def starting(what: str) -> Iterator[None]:
-    """While inside, `what` is being started."""
+    """Note that `what` is starting while the code inside runs."""
     begin(what)
     try:
         yield
@@ -37,5 +37,5 @@ def starting(what: str) -> Iterator[None]:
 
 
 def find_start() -> tuple[str, float]:
-    """What is being started now, "" for nothing; and when the last start was over (`time.monotonic`)."""
+    """Return what is starting now, "" for nothing; and when the last start was over (`time.monotonic`)."""
     return (_now[-1] if _now else ""), _ended[0]

@@ -1,10 +1,10 @@
-"""Learners over several processes, the driver's side (the other one is `rank`): an optimiser batch is cut into shares,
-every process differentiates its own, and the gradients are added up here, where the optimiser steps. Processes begin
-with the first batch that they share, are sent the weights that have moved, and hold no other memory, so nothing of them
-is in a checkpoint.
+"""Data-parallel learners, the driver's side (the other one is `rank`): an optimiser batch is cut into shares, every
+process differentiates its own, and the gradients are summed here, where the optimiser steps. The processes start with
+the first batch that they share, are sent the weights that have changed, and hold no other state, so nothing of them is
+in a checkpoint.
 
-Left out: scoring before the update and sampling, which this process does; a process that is replaced when it dies (the
-run ends with the cause, and goes on from its last checkpoint). Needs POSIX.
+Left out: scoring before the update and sampling, which this process does; replacing a process that dies (the run ends
+with the cause, and resumes from its last checkpoint). Needs POSIX.
 
 Axes: `B` rows of an optimiser batch.
 """
@@ -37,8 +37,8 @@ __all__ = ["RankError", "Team", "open_team"]
 
 
 def open_team(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> Team | ShardTeam | None:
-    """The team of a run, None where `distributed.learners` is 1. ValueError for what several learners cannot do, and
-    for more processes, of workers too, than there is room for."""
+    """Return the team of a run, None if `distributed.learners` is 1. Raises ValueError for what several learners cannot
+    do, and for more processes, workers included, than there is room for."""
     check_machine(stages[0].distributed)
     size = stages[0].distributed.learners
     if size == 1:
@@ -63,8 +63,8 @@ def open_team(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> Tea
 
 
 class Team:
-    """`size` processes, this one among them. RankError, at any call, for what goes wrong in another; afterwards none of
-    them is left."""
+    """The `size` learner processes, this one among them. Every call raises RankError for what goes wrong in another,
+    and then ends them all."""
 
     def __init__(self, recipe: Recipe, stages: Sequence[Components], ctx: Context, size: int) -> None:
         self.recipe, self.stages, self.ctx, self.size = recipe, stages, ctx, size
@@ -75,12 +75,12 @@ class Team:
         self._moved: set[int] = set()  # the ids of parameters that were stepped since; a fused kernel counts no version
 
     def takes(self, batch: Batch, params: Sequence[Tensor]) -> bool:
-        """Whether each of them gets a row; either way these parameters are stepped next."""
+        """Whether a batch has a row for each process; either way, note that these parameters are stepped next."""
         self._moved |= {id(p) for p in params}
         return len(batch) >= self.size
 
     def spread(self, pieces: Pieces, place: tuple[str, str]) -> Spread:
-        """Give everyone a share of the pieces of an optimiser batch."""
+        """Send every process its share of the pieces of an optimiser batch."""
         if not self.processes.others:
             self._start()
         if self._stage != self.ctx.name:
@@ -88,7 +88,7 @@ class Team:
         return Spread(self, pieces, place)
 
     def settle(self) -> None:
-        """Nothing: parameters are stepped here."""
+        """Do nothing: parameters are stepped here."""
 
     def close(self) -> None:
         """See `Processes.close`."""
@@ -101,7 +101,7 @@ class Team:
     # ---------------------------------------------------------------- what is said
 
     def send_weights(self, params: Sequence[Tensor]) -> None:
-        """Send all tensors that are not as the others have them; `params` are stepped from now on."""
+        """Send all tensors that have changed since they were sent; `params` are stepped from now on."""
         tensors = dict(rank.walk_tensors(self.ctx.models))
         now = {name: (t.data_ptr(), t._version) for name, t in tensors.items()}
         sent = {n: t for n, t in tensors.items() if self._sent.get(n) != now[n] or id(t) in self._moved}
@@ -111,7 +111,7 @@ class Team:
         self.together("broadcast", list(sent.values()))
 
     def together(self, what: str, tensors: Sequence[Tensor]) -> None:
-        """Have the group do this; all others are on their way there."""
+        """Make a call of the group, which all other processes are about to make."""
         assert self._group is not None
         try:
             getattr(self._group, what)(tensors)
@@ -153,7 +153,7 @@ _DOING = {"share": "taking its rows", "stage": "making the models of a stage", "
 
 
 class Spread:
-    """The pieces of one optimiser batch, of which each process computes its share (`learners.pieces.Work`)."""
+    """The pieces of one optimiser batch; each process computes its share (`learners.pieces.Work`)."""
 
     def __init__(self, team: Team, pieces: Pieces, place: tuple[str, str]) -> None:
         self.team, self.processes, self.whole = team, team.processes, pieces
@@ -168,7 +168,7 @@ class Spread:
 
     @torch.no_grad()
     def columns(self) -> dict[str, Tensor]:
-        """The live columns of the whole optimiser batch, without gradient."""
+        """Return the live columns of the whole optimiser batch, without gradient."""
         self._ask_all("columns")
         scored = [self.mine.columns(), *self.processes.answers()]
         order = torch.cat(self.rows).argsort()
@@ -180,7 +180,7 @@ class Spread:
     def gradient(
         self, terms: Collection[str], upstream: Mapping[str, Tensor] | None, meter: Meters
     ) -> list[Tensor | None]:
-        """See `Pieces.gradient`; the sum over the shares."""
+        """Return the gradients as `Pieces.gradient` does, summed over the shares."""
         if upstream is None:  # else they were sent for the columns
             self.team.send_weights(self.params)
         for other, rows in zip(self.processes.others, self.rows[1:], strict=True):
@@ -200,7 +200,7 @@ class Spread:
         return [g if has else None for g, has in zip(sums, reached, strict=True)]
 
     def hvp(self, term: str, vector: Tensor) -> Tensor:
-        """See `Pieces.hvp`; the sum over the shares."""
+        """Return the product as `Pieces.hvp` does, summed over the shares."""
         self._ask_all("hvp", term=term, vector=vector)
         out = self.mine.hvp(term, vector)
         for found in self.processes.answers():

@@ -1,8 +1,8 @@
-"""Which weights workers must be sent: what may have changed since they were sent last, and no more.
+"""The weights that workers must be sent: what may have changed since they were sent last, and no more.
 
 Parameters that are trained, or follow others, are sent at each sync; frozen ones (the layers under adapters, a
-reference) once, and again only where they were written to; buffers where they differ. Of an adapter that is the adapter
-alone. `blobs` is what a worker that begins now needs.
+reference) once, and again only if they were written to; buffers if they differ. With an adapter, only the adapter is
+sent at each sync. `blobs` is what a new worker needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMORY: Key = ("", "")  # stands for what models remember beside their weights
 
 @dataclass(eq=False)
 class Blob:
-    """Weights as bytes, and which they are."""
+    """Weights as bytes, with the names of their tensors."""
 
     data: bytes
     keys: set[Key]
@@ -33,7 +33,7 @@ class Blob:
 
 @dataclass(eq=False)
 class Outbox:
-    """What was sent, newest last."""
+    """The blobs that were sent, newest last."""
 
     blobs: list[Blob] = field(default_factory=list)
     _frozen: dict[Key, tuple[int, int]] = field(default_factory=dict)  # address and number of writes, as it was sent
@@ -41,8 +41,8 @@ class Outbox:
     _models: dict[str, Any] = field(default_factory=dict)
 
     def add(self, models: Mapping[str, Any], moved: Collection[str]) -> list[Blob]:
-        """The blobs of what has changed of the models since the last call. `moved`: roles whose weights follow those of
-        others; of other frozen parameters a change is seen by what torch counts of writes to them."""
+        """Return blobs of what has changed in the models since the last call. `moved`: roles whose weights follow those
+        of others; changes of other frozen parameters are seen by torch's count of writes to them."""
         if (
             {r: id(m) for r, m in models.items()}
             != {r: id(m) for r, m in self._models.items()}
@@ -63,7 +63,7 @@ class Outbox:
         return new
 
     def _find(self, role: str, model: Any, *, moves: bool) -> list[tuple[bool, str, Tensor]]:
-        """(whether it is sent at each sync, name, tensor) of what is to be sent of a model now."""
+        """Return (whether it is sent at each sync, name, tensor) of each tensor of a model that has to be sent now."""
         module = ability(model, "module")
         if module is None:
             return []

@@ -1,4 +1,5 @@
-"""What a worker's process runs: a `Player` behind messages. It knows no Ray, so that other transports share it."""
+"""The program of a worker's process: a `Player` behind messages. It is independent of Ray, so that other transports can
+share it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from shuhari.loop.outside import compute_digests
 
 
 class Work:
-    """The calls that a worker takes, each a message and answered by one."""
+    """The calls that a worker serves; each takes a message and returns one."""
 
     def __init__(self) -> None:
         self.player: Player | None = None
@@ -25,7 +26,7 @@ class Work:
         self._begun = asyncio.Event()  # calls need not come in the order in which they were made
 
     async def begin(self, message: bytes) -> bytes:
-        """Make the components of the run: {pid, node} or {error}."""
+        """Build the components of the run, and return {pid, node} or {error}."""
         given = unpack(message)
         try:
             _see(given["folder"], given["places"])
@@ -39,7 +40,7 @@ class Work:
         return pack({"pid": os.getpid(), "node": socket.gethostname()})
 
     async def reach(self, message: bytes, blobs: Sequence[bytes]) -> bytes:
-        """Take weights."""
+        """Load weights; see `Player.reach`."""
         await self._begun.wait()
         if self.player is not None:
             try:
@@ -50,7 +51,8 @@ class Work:
         return b""
 
     async def play(self, message: bytes) -> bytes:
-        """Play a group: see `Player.play`; `unfit`, where there are no components or no weights to play it with."""
+        """Play a group (see `Player.play`); the answer is `unfit` if there are no components or no weights to play it
+        with."""
         await self._begun.wait()
         ask = unpack(message)
         if self.player is not None:
@@ -66,7 +68,7 @@ class Work:
             return pack({"refused": why, "spent": answer["spent"], "problems": []})
 
     async def _gather(self, turn: int, rank: int, n: int) -> None:
-        """Until all `n` that were asked in one turn are here; then they go on in the order of their ranks."""
+        """Wait until all `n` calls of one turn are here; then they go on in the order of their ranks."""
         here = self._turns.setdefault(turn, {})
         here[rank] = asyncio.get_running_loop().create_future()
         if len(here) == n:
@@ -77,7 +79,7 @@ class Work:
         await here[rank]
 
     async def drop(self, message: bytes) -> bytes:
-        """Give a group up."""
+        """Cancel a group."""
         await self._begun.wait()
         if self.player is not None:
             self.player.drop(unpack(message)["number"])
@@ -85,15 +87,15 @@ class Work:
 
 
 def _see(folder: str, places: Mapping[str, Any]) -> None:
-    """Import and open what the run would: from its folder, and where it looks."""
+    """Set up imports and files as in the run: its folder, and its search places."""
     if Path(folder).is_dir():
         os.chdir(folder)
     look_there(places)
 
 
 def _check_outside(outside: Mapping[str, Sequence[str]]) -> None:
-    """FileNotFoundError or ValueError where a file that the recipe names is not here, or not the same: name -> (path,
-    digest)."""
+    """Raise FileNotFoundError or ValueError if a file that the recipe names is missing here or not the same: name ->
+    (path, digest)."""
     for name, (path, digest) in outside.items():
         node = socket.gethostname()
         if not Path(path).exists():

@@ -25,9 +25,9 @@ BLOCK = 16  # decisions whose noise is drawn at once
 
 @dataclass(eq=False)
 class Call:
-    """One sample call of a group (`asker`): draws in `context`, one for each of the `keys` [n] of their noise, for the
-    `future`. `place` counts the calls of a run. `rows`: what a decoder makes of it, one a draw; `began`: what those had
-    said when the run was saved; `watch`: see `Local.sample`."""
+    """One sample call of a group (`asker`): one draw in `context` for each noise key in `keys` [n], the result of
+    `future`. `place` numbers the calls of a run. `rows`: the decoder's rows, one a draw; `began`: their partial state
+    from when the run was saved; `watch`: see `Local.sample`."""
 
     name: str
     role: str
@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """One score call: the columns `names` of `step` under `role`."""
+    """One score call: columns `names` of `step` under `role`."""
 
     role: str
     step: Step
@@ -53,7 +53,7 @@ class Query:
 
 
 def answer_calls(model: Any, calls: Sequence[Call], tokens: int, version: int) -> list[list[Trace]]:
-    """The draws of calls with one sampling, in parts of at most `tokens` (0: in one)."""
+    """Return the draws of calls that share one sampling, in batches of at most `tokens` (0: one batch)."""
     contexts, sampling = (
         [
             c.context
@@ -78,7 +78,7 @@ def answer_calls(model: Any, calls: Sequence[Call], tokens: int, version: int) -
 
 
 def add_text(trace: Trace, model: Any) -> Trace:
-    """The trace with `info["text"]`, where it holds tokens that the model decodes."""
+    """Return the trace with `info["text"]`, if it holds tokens and the model decodes."""
     decode = ability(model, "decode")
     if not is_tokens(trace.action) or decode is None:
         return trace
@@ -86,7 +86,7 @@ def add_text(trace: Trace, model: Any) -> Trace:
 
 
 def answer_queries(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[str, Array]]:
-    """The columns of queries with one role and the same names."""
+    """Return the columns of queries that share one role and the same names."""
     request = Request(Problem("score", "", None))
     batch = pack([Trajectory(request, (q.step,)) for q in queries])
     needs = [parse_need(queries[0].role, name) for name in queries[0].names]
@@ -105,7 +105,7 @@ def parse_need(role: str, name: str) -> Need:
 
 
 def list_roles(role: str, names: Sequence[str]) -> list[str]:
-    """The roles whose models a score asks, each once."""
+    """List the roles whose models a score needs, each once."""
     return list(dict.fromkeys((
         role,
         *(
@@ -134,7 +134,7 @@ def fail(waiting: Sequence[Any], error: Exception) -> None:
 
 
 def _parts(contexts: Sequence[Any], sampling: Sampling, tokens: int) -> list[slice]:
-    """Consecutive rows within the budget of tokens; a row beyond it forms a part of its own."""
+    """Split consecutive rows into slices within the budget of tokens; a row above the budget is a slice of its own."""
     if not tokens:
         return [slice(0, len(contexts))]
     parts, first, longest = [], 0, 0
@@ -147,7 +147,7 @@ def _parts(contexts: Sequence[Any], sampling: Sampling, tokens: int) -> list[sli
 
 
 def _stack(contexts: Sequence[Payload]) -> Any:
-    """[B, ...] tensor of dense contexts, or a mapping of tensors."""
+    """Stack dense contexts into a [B, ...] tensor, or into a mapping of tensors."""
     first = contexts[0]
     if isinstance(first, Mapping):
         return {

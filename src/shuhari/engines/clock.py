@@ -1,9 +1,9 @@
-"""Virtual time: an event loop that, where nothing is ready, jumps to its next timer instead of sleeping.
+"""Virtual time: an event loop that jumps to its next timer if nothing is ready, instead of sleeping.
 
-With it an asynchronous run is a function of its seed, so that it can be tested and resumed bit by bit. Threads of an
-executor are waited for, all of them, while time stands still, and answer in the order in which they were asked. What
-waits for the world outside in another way (a socket, a process) comes too late beside a timer: the jump does not wait.
-`run_together` is for coroutines of any loop.
+It makes an asynchronous run a function of its seed, so that the run can be tested and resumed bit by bit. Time stands
+still until all threads of an executor have finished; their results arrive in the order of the calls. Other waiting for
+the outside world (a socket, a process) loses against a timer: the jump does not wait for it. `run_together` works in
+any event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Virtual:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose `time()` begins at 0; `at` may be set while it does not run."""
+    """An event loop whose `time()` begins at 0; `at` may be set while the loop does not run."""
 
     _scheduled: list[asyncio.TimerHandle]
     _ready: Any
@@ -52,7 +52,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.at
 
     def jump(self, timeout: float) -> None:
-        """To the first timer, exactly."""
+        """Advance the time to the first timer, exactly."""
         self.at = self._scheduled[0].when() if self._scheduled else self.at + timeout
 
     def run_in_executor(  # type: ignore[override]
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 waits.set_result(thread.result())
 
     async def settle(self) -> None:
-        """Until nothing is left to do at this instant."""
+        """Wait until nothing is left to do at this instant."""
         while self._ready or self.threads:
             await asyncio.sleep(0)
 
@@ -98,7 +98,8 @@ class _Jumping(selectors.SelectSelector):
 
 
 def new_loop(virtual: Durations | None) -> asyncio.AbstractEventLoop:
-    """The event loop of a run; one in real time says in a profile how long it `wait`ed for the world outside."""
+    """Return the event loop of a run. In real time it profiles the time spent waiting for the outside world as `wait`.
+    """
     if virtual is not None:
         return VirtualLoop()
     if sys.platform == "win32":  # its own kind of loop has processes
@@ -117,8 +118,8 @@ def new_loop(virtual: Durations | None) -> asyncio.AbstractEventLoop:
 
 
 async def run_together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines side by side; their results, in order. Where one raises, the others are cancelled and have ended
-    before it is raised here, so that nothing goes on for what nobody waits for any more."""
+    """Run coroutines concurrently and return their results, in order. If one raises, the others are cancelled and
+    awaited before the error is raised here, so nothing goes on unobserved."""
     tasks = [asyncio.ensure_future(c) for c in coroutines]
     try:
         return await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""Copies of models at their last sync, which the engine serves while the trainer updates the weights."""
+"""Copies of models at their last sync: the engine serves them while the trainer updates the weights."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class Copies:
         bind_models({role: self.of(model) for role, model in models.items()})  # a copy is made of copies
 
     def of(self, model: Any) -> Any:
-        """The model as of the last sync, or `model` itself where it has no weights."""
+        """Return the model as of the last sync, or `model` itself if it has no weights."""
         return self._made[id(model)][1] if id(model) in self._made else model

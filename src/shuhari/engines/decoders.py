@@ -1,6 +1,6 @@
-"""The decoders of the models that an engine serves: made when they are first needed, with the weights of the last sync.
+"""Decoders of the models that an engine serves: made on first use, with the weights of the last sync.
 
-Left out: which rows run in them, and for whom (`local`).
+Left out: which rows run in them, and for which calls (`local`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from shuhari.ports import ability
 
 
 class Decoders:
-    """`settings`: of each decoder."""
+    """The decoders by model; `settings` are the settings of each decoder."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
@@ -20,13 +20,13 @@ class Decoders:
         self._stale: set[int] = set()  # models whose decoders have not seen the weights of the last sync
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """(model, decoder) of the models that have one."""
+        """Iterate over (model, decoder) of the models that have one."""
         return ((model, decoder) for model, decoder in self._made.values() if decoder is not None)
 
     def sync(self, models: Iterable[Any], version: int, *, moving: bool) -> None:
-        """Serve these models with new weights, and forget the decoders of others. moving: the weights may move before a
-        decoder is asked again, so that all of them take them now; else those that have rows do, and the others when
-        they are needed."""
+        """Serve these models with new weights, and drop the decoders of others. moving: the weights may change before a
+        decoder is used again, so all decoders take them now; otherwise only decoders with running rows do, and the
+        others on their next use."""
         served = {id(model) for model in models}
         self._made = {i: pair for i, pair in self._made.items() if i in served}
         for model, decoder in self._made.values():
@@ -36,8 +36,8 @@ class Decoders:
                 self._stale.add(id(model))
 
     def of(self, model: Any, source: Callable[[], Any], version: int) -> Any:
-        """The decoder of a model, with the weights of the last sync, which has this version; None if it has none.
-        source: gives the model, or the copy of it, whose weights are taken."""
+        """Return the decoder of a model with the weights of the last sync, whose version is `version`; None if it has
+        none. source: returns the model, or its copy, whose weights are taken."""
         if id(model) not in self._made:
             decoder = None if ability(model, "decoder") is None else source().decoder(**self._settings)
             self._made[id(model)] = model, decoder

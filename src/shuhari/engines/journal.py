@@ -1,7 +1,8 @@
 """A journal of the engine's answers to groups still in flight, so that a resumed run replays them.
 
-A call is named by its key and by what was asked; it is kept under the group that asked (`CURRENT_GROUP`), with the
-loop's time of its answer, until that group has been learnt from. Of calls that run, what they have said so far is kept.
+A call is identified by its key and arguments. Its answer is kept under the group that made the call (`CURRENT_GROUP`),
+with the event loop's time of the answer, until that group has been trained on. For calls that still run, the partial
+output is kept.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Calls = dict[str, dict[str, dict[str, Any]]]  # asker -> call -> what is known o
 
 
 class Journal:
-    """`answered`: answers, {"at": time, "answer": plain data}. Of a run that is resumed, `before` are answers that were
-    not asked for again yet, and `begun` calls that had not been answered."""
+    """Answers by group and call; `answered`: {"at": time, "answer": plain data}. In a resumed run, `before` are answers
+    that have not been requested again yet, and `begun` are calls that had no answer yet."""
 
     def __init__(self) -> None:
         self.answered: Calls = {}
@@ -31,7 +32,8 @@ class Journal:
         self._asked: dict[str, Counter[str]] = {}
 
     def name(self, *asked: Any) -> str:
-        """The name of a call of the current group: its arguments, and how often they came before. Empty outside."""
+        """Return the name of a call of the current group, made of its arguments and of how often they came before; ""
+        outside of a group."""
         if not (asker := CURRENT_GROUP.get()):
             return ""
         what = f"{code(codec.dumps(asked)):x}"
@@ -40,7 +42,7 @@ class Journal:
         return f"{what}#{count[what]}"
 
     def keep(self, asker: str, call: str, answer: Any, at: float) -> None:
-        """Record an answer and the time of the loop at which it is given."""
+        """Record an answer and its time on the event loop."""
         if asker:
             self.answered.setdefault(asker, {})[call] = {"at": at, "answer": answer}
 
@@ -50,13 +52,13 @@ class Journal:
             calls.pop(asker, None)
 
     def load(self, answered: Calls, begun: Calls) -> None:
-        """Load the answers of the run that is resumed."""
+        """Load the answers of the resumed run."""
         self.answered = {asker: dict(calls) for asker, calls in answered.items()}
         self.before = {asker: dict(calls) for asker, calls in answered.items()}
         self.begun = {asker: dict(calls) for asker, calls in begun.items()}
 
     async def known(self, call: str) -> Any:
-        """The answer from before, at its time where time is virtual; None where there is none."""
+        """Return the recorded answer of a call, in virtual time at its recorded time; None if there is none."""
         known = self.before.get(CURRENT_GROUP.get(), {}).pop(call, None)
         if known is None:
             REPLAYING.set(False)
@@ -69,11 +71,11 @@ class Journal:
         return known["answer"]
 
     def half(self, call: str) -> Mapping[str, Any] | None:
-        """The partial rows of a call that was still running."""
+        """Return the partial rows of a call that was still running, or None."""
         return self.begun.get(CURRENT_GROUP.get(), {}).pop(call, None)
 
 
 def plain(trace: Trace) -> dict[str, Any]:
-    """A trace as plain data for the codec."""
+    """Convert a trace to plain data for the codec."""
     known = {"action": trace.action, "logp": trace.logp, "version": trace.version, "info": dict(trace.info)}
     return known if trace.taken is None else {**known, "taken": trace.taken}

@@ -1,8 +1,8 @@
-"""The engine in this process: calls that wait at the same time share the forwards of their model.
+"""The engine in this process: calls that wait at the same time share forward passes of their model.
 
-A language model with a `decoder` (`models.text.decoding`) is served continuously: a finished row leaves at once, its
-place goes to one that waits, and new calls join those that run. Any other model answers all calls of a moment in one
-go (`batched`). Left out: other processes, a cache of prompts over calls that do not overlap.
+A language model with a `decoder` (`models.text.decoding`) uses continuous batching: a finished row leaves at once, a
+waiting row takes its place, and new calls join the running ones. Any other model answers all calls of a moment in one
+batch (`batched`). Left out: other processes, and a prompt cache across calls that do not overlap.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class Local:
     """Sample and score every role in this process; calls that wait at the same time share forwards (continuous
     batching).
 
-    With `staleness` above 0, groups stay in flight over steps, and rows that are being sampled when new weights come go
-    on with those; each decision keeps its version and its log-probability.
+    With `staleness` above 0, groups stay in flight across steps, and rows being sampled continue with new weights as
+    these arrive; each decision keeps its version and its log-probability.
 
-    What a draw gives depends on the run's `seed`, its key and its number among the n only, not on what else is waiting.
-    A model may have a `limit`, the longest row of tokens that it reads: a call beyond it fails alone. Charged are
-    `tokens` (drawn) and `prompt_tokens` (read)."""
+    A draw depends only on the run's `seed`, its key and its number among the n, not on what else is waiting. A model
+    may have a `limit`, the longest row of tokens that it reads: a call beyond it fails alone. The engine charges
+    `tokens` (drawn) and `prompt_tokens` (read).
+    """
 
     spreads = ("tokens", "slots", "chunk")
     tokens: Count = 0
@@ -80,12 +81,12 @@ class Local:
         self._timer: asyncio.Handle | None = None  # of the next step of the decoders
 
     def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
-        """Set the seed of the noise, and the ledger that is charged."""
+        """Set the seed of the noise, and the ledger to charge."""
         self.seed, self.charge = seed, charge
 
     def sync(self, models: Mapping[str, Any], version: int) -> None:
-        """Serve the current weights of these models from now on, stamped with this version. Rows that are
-        being sampled go on with the new weights."""
+        """Serve the current weights of these models from now on, stamped with this version; running rows continue with
+        them."""
         self.models, self.version = models, version
         if self.staleness:
             self._copies.renew(models)
@@ -104,9 +105,9 @@ class Local:
         self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object],
         watch: Callable[[Row, int, float], None] | None = None,
     ) -> list[Trace]:
-        """n traces of `role` in `context`; text ones with `info["text"]`. `key` names the call: it must be the only one
-        of the run. watch: what a decoder calls with (row, token, log-probability) as each row says one, but its last.
-        Raises NoRoom for a text that leaves the model none, and what the model raises."""
+        """Sample n traces of `role` in `context`; text traces have `info["text"]`. `key` must be unique among the run's
+        calls. watch: the decoder calls it with (row, token, log-probability) for each token of a row but its last.
+        Raises NoRoom for a context that leaves no room for an answer, and what the model raises."""
         name = self._journal.name("sample", key, context, sampling) if self.staleness else ""
         if name and (known := await self._journal.known(name)) is not None:
             return [Trace(**trace) for trace in known]
@@ -130,8 +131,8 @@ class Local:
         return traces
 
     async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
-        """name -> [K] (or [K, n]) of an action that may be anybody's, at temperature 1. Names are those of `Dist`;
-        `kl:reference` asks for that of two roles. Raises ValueError for a text longer than a model reads."""
+        """Return name -> [K] (or [K, n]) for an action, whoever took it, at temperature 1. Names are methods of `Dist`;
+        `kl:reference` is the KL of two roles. Raises ValueError for a text longer than the model reads."""
         step = Step.of(context, action)
         name = self._journal.name("score", role, tuple(names), context, action) if self.staleness else ""
         if name and (known := await self._journal.known(name)) is not None:
@@ -148,7 +149,8 @@ class Local:
         return columns
 
     def _fits(self, role: str, context: Any, more: int) -> None:
-        """Refuse a call that would fail the whole forward: a text that with `more` tokens is longer than its model."""
+        """Raise NoRoom for a text that with `more` tokens is longer than its model reads, as it would fail the whole
+        forward."""
         limit = ability(self.models.get(role), "limit") if is_tokens(context) else None
         if limit is not None and not 1 <= len(context) <= limit - more:
             raise NoRoom(len(context), limit, more)
@@ -156,7 +158,7 @@ class Local:
     # ---------------------------------------------------------------- what is in flight, for the store
 
     def saved(self) -> dict[str, Any]:
-        """The answers given to groups in flight, and the partial rows of running calls: plain data."""
+        """Return the answers given to groups in flight, and the partial rows of running calls, as plain data."""
         for _, decoder in self._decoders:
             _ = decoder.rows  # which writes down what they have said
         begun = {asker: dict(calls) for asker, calls in self._journal.begun.items()}
@@ -171,12 +173,12 @@ class Local:
         return {**state, "done": id(row) not in self._rows}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Resume from `saved`: answered calls are replayed, the others wait for `loaded`."""
+        """Resume from `saved`: recorded answers are replayed, other calls wait for `loaded`."""
         self._journal.load(saved["told"], saved["begun"])
         self._places, self._due, self._held = saved["places"], saved["due"], True
 
     def loaded(self) -> None:
-        """Resume the rows of all calls that were in flight together, as after a sync."""
+        """Resume the rows of all calls in flight together, as after a sync."""
         self._held = False
         if self._due is not None:
             self._timer, self._due = self._running_loop().call_at(self._due, self._step), None
@@ -190,7 +192,7 @@ class Local:
     # ---------------------------------------------------------------- serving
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop; work scheduled on another one is dropped."""
+        """Return the running event loop; work scheduled on another loop is dropped."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._woken, self._timer = loop, False, None
@@ -202,7 +204,7 @@ class Local:
             loop.call_soon(loop.call_soon, self._flush)  # after the tasks that are ready now have called too
 
     def _flush(self) -> None:
-        """Answer waiting calls; those that a decoder serves are queued there."""
+        """Answer the waiting calls; calls that a decoder serves are queued there."""
         self._woken = False
         calls, queries, self._calls, self._queries = self._calls, self._queries, [], []
         for group in group_by([c for c in calls if not c.future.done()], self._kind):
@@ -244,12 +246,12 @@ class Local:
             fail(queries, error)
 
     def synced(self, role: str) -> Any:
-        """The model of a role as of the last sync, since calls may come while the trainer updates weights."""
+        """Return the model of a role as of the last sync, since calls may come while the trainer updates weights."""
         model = role_model(self.models, role)
         return self._copies.of(model) if self.staleness else model
 
     def _deliver(self, call: Call, traces: list[Trace], tokens: int = 0) -> None:
-        """Answer a call, after the time of `tokens` decoding steps where time is virtual."""
+        """Answer a call, in virtual time after the duration of `tokens` decoding steps."""
         assert self._loop is not None
         wait = tokens * self.virtual.decode if self.virtual else 0.0
         if self.staleness:
@@ -262,7 +264,7 @@ class Local:
     # ---------------------------------------------------------------- decoders
 
     def _decoder(self, role: str) -> Any:
-        """The decoder of a role's model, with the weights of the last sync; None where it has none."""
+        """Return the decoder of a role's model with the weights of the last sync; None if it has none."""
         return self._decoders.of(self.models.get(role), lambda: self.synced(role), self.version)
 
     def _admit(self, calls: list[Call], decoder: Any) -> None:
@@ -331,4 +333,4 @@ def _set(future: asyncio.Future[Any], answer: Any) -> None:
 
 
 def _charge_nothing(what: str, amount: float) -> None:
-    """Outside of a run nothing is charged."""
+    """Charge nothing: the default outside of a run."""

@@ -1,9 +1,9 @@
 """Any server of the OpenAI completions API as the engine of one role, whose weights are the server's own.
 
-For a role that is frozen, for a judge, for an evaluation. The server must return the log-probability of each token, and
-ids that are known: `token_ids` (vLLM, with `return_token_ids`), tokens written as `token_id:5`, or tokens of which each
-is one token of ours. Nothing else is believed: re-tokenised text may be other ids. Left out: chat, streams, truncated
-sampling (the server does not say which ids it kept), weights that follow (that is `vllm`).
+It is for a frozen role, a judge or an evaluation. The server must return the log-probability of each token, and ids
+that are known: `token_ids` (vLLM, with `return_token_ids`), tokens written as `token_id:5`, or tokens of which each is
+one token of ours. Nothing else is accepted, since re-tokenised text may have other ids. Left out: chat, streams,
+truncated sampling (the server does not report which ids it kept), and weight updates (see `vllm`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ LARGEST = 1 << 26  # bytes of a reply
 
 
 class ServerError(RuntimeError):
-    """A server that did not answer, or not what was asked: the rollout has failed."""
+    """The error if a server does not answer, or answers with something else: the rollout has failed."""
 
 
 class _Busy(Exception):
-    """A reply after which it is worth asking again, in `wait` seconds or later."""
+    """A reply after which the request may be sent again, in `wait` seconds or later."""
 
     def __init__(self, what: str, wait: float = 0.0) -> None:
         super().__init__(what)
@@ -60,9 +60,10 @@ class OpenAI:
     """Sample the text of one role by a server of the OpenAI completions API, whose weights are its own; all other
     roles, and scores, stay in this process.
 
-    The role has a model here, whose tokenizer it is. An end token that the server leaves out is added, its
-    log-probability NaN. A key goes only over https or to this machine. ValueError for an address or a key that cannot
-    be used."""
+    The role also has a model in this process, whose tokenizer is used. An end token that the server leaves out is
+    added, with log-probability NaN. A key is sent only over https or to this machine. Raises ValueError for an address
+    or a key that cannot be used.
+    """
 
     spreads = ("address", "connections")
     address: str = "http://127.0.0.1:8000"
@@ -111,26 +112,27 @@ class OpenAI:
 
     @property
     def fixed(self) -> str:
-        """The role that it answers for with weights that do not follow."""
+        """The role that is sampled with weights that are not updated; "" if log-probabilities come from this process
+        (`rescore`)."""
         return "" if self.rescore else self.role
 
     # ---------------------------------------------------------------- the port
 
     def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
-        """Set the seed of the draws, and the ledger that is charged. ValueError where the key is not there, or where
-        nothing listens at the address."""
+        """Set the seed of the draws, and the ledger to charge. Raises ValueError if the key is not set, or if nothing
+        listens at the address."""
         self._key()
         self._reach()
         self.outside.open(seed, charge)
 
     def sync(self, models: Mapping[str, Any], version: int) -> None:
-        """Serve these models; the server's weights are what they are."""
+        """Serve these models; the server's weights stay as they are."""
         self.outside.sync(models, version)
 
     async def sample(
         self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
     ) -> list[Trace]:
-        """n traces of `role` in `context`. See `Local.sample`; ServerError where the server fails."""
+        """Sample n traces of `role` in `context`. See `Local.sample`; raises ServerError if the server fails."""
         traces = await self.outside.sample(role, context, sampling, n, key)
         if not self.rescore or not self.outside.serves(role):
             return traces
@@ -138,11 +140,11 @@ class OpenAI:
         return [copy_with(t, logp=s["log_prob"]) for t, s in zip(traces, scores, strict=True)]
 
     async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
-        """By the models of this process."""
+        """Score by the models of this process."""
         return await self.outside.local.score(role, context, action, names)
 
     def refuses(self, sampling: Sampling) -> str:
-        """Why it cannot sample by these settings; "" where it can."""
+        """Return why the engine cannot sample with these settings; "" if it can."""
         if why := explain_refusal(sampling):
             return why
         if sampling.truncates:
@@ -158,7 +160,7 @@ class OpenAI:
         return ""
 
     def stand_in(self) -> Local:
-        """The engine that a rehearsal asks, which costs nothing."""
+        """Return the engine that a rehearsal uses, which costs nothing."""
         return Local(staleness=self.staleness)
 
     @property
@@ -167,15 +169,15 @@ class OpenAI:
         return self.outside.local.busy
 
     def saved(self) -> dict[str, Any]:
-        """The answers given to groups in flight."""
+        """Return the answers given to groups in flight."""
         return self.outside.saved()
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Answer again what was answered; what was being said is asked for anew."""
+        """Replay the recorded answers; unfinished calls are sent again."""
         self.outside.load(saved)
 
     def loaded(self) -> None:
-        """All that were in flight have asked again."""
+        """Resume once all calls in flight have been made again."""
         self.outside.local.loaded()
 
     def forget(self, asker: str) -> None:
@@ -183,7 +185,7 @@ class OpenAI:
         self.outside.forget(asker)
 
     def close(self) -> None:
-        """End what is being asked, and with it the threads that ask."""
+        """End the open requests and their threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for sock in list(self._open):
@@ -193,7 +195,7 @@ class OpenAI:
     # ---------------------------------------------------------------- what it says
 
     def outline(self) -> Outline:
-        """Of the role's model here, whose tokenizer the server must have too."""
+        """Return the outline of the role's model in this process, whose tokenizer the server must share."""
         model = role_model(self.outside.models, self.role)
         if ability(model, "export") is None:
             raise ValueError(f"role {self.role!r} is played by {type(model).__name__}: expected a model of text "
@@ -205,7 +207,7 @@ class OpenAI:
         return replace(outline, limit=min(outline.limit, self.max_model_len or outline.limit))
 
     async def speak(self, piece: Piece, lost: Callable[[int], None]) -> Said:
-        """Ask for a piece, again where the server is busy. Of one that is called off it does not tell what was said."""
+        """Request a piece, again if the server is busy. For a cancelled piece `lost` is not called."""
         if why := self.refuses(piece.sampling):
             raise ValueError(f"sampling: {why}")
         body: dict[str, Any] = {
@@ -225,7 +227,7 @@ class OpenAI:
         return Said(tokens, logp, [self.outside.version] * len(tokens), stopped)
 
     def _read(self, choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-        """The ids of an answer, and the log-probability of each. ServerError where they cannot be known."""
+        """Return the ids of an answer, and the log-probability of each. Raises ServerError if they cannot be known."""
         told: Any = choice.get("logprobs") or {}
         logp, written, ids = told.get("token_logprobs"), told.get("tokens"), choice.get("token_ids")
         if not isinstance(logp, list) or not all(isinstance(x, int | float) and x <= 1e-3 for x in logp):
@@ -242,7 +244,7 @@ class OpenAI:
         return list(ids), [float(x) for x in logp]
 
     def _id_of(self, token: str) -> int:
-        """The id of a token by how it is written; -1 where that is not sure."""
+        """Return the id of a token as the server writes it; -1 if that is not certain."""
         if match := re.fullmatch(r"token_id:(\d{1,9})", token):
             return int(match[1])
         model = role_model(self.outside.models, self.role)
@@ -291,8 +293,8 @@ class OpenAI:
         return choices[0]
 
     def _post(self, data: bytes) -> Mapping[str, Any]:
-        """One request, of `timeout` seconds in all once it is connected; no redirect is followed, and no proxy is
-        asked, so that the key goes nowhere else."""
+        """Send one request, of `timeout` seconds in all once connected. It follows no redirect and uses no proxy, so
+        that the key goes nowhere else."""
         parts, key = self._parts, self._key()
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(str(parts.hostname), parts.port, timeout=self.timeout)
@@ -335,12 +337,12 @@ class OpenAI:
         return found
 
     def _end(self, sock: socket.socket) -> None:
-        """End a connection that another thread waits for: closing alone would not wake it."""
+        """End a connection that another thread waits for, since closing alone would not wake it."""
         self._late.add(sock)
         with suppress(OSError):  # it has ended
             socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _hide(text: str, key: str) -> str:
-    """The beginning of a server's words, without the key that it may repeat."""
+    """Return the first 300 characters of a server's text, without the key, which the server may repeat."""
     return (text.replace(key, "***") if key else text)[:300]

@@ -1,9 +1,9 @@
-"""What engines have in common whose model is served by somebody else: a row is asked for in pieces, answers are kept
-for a run that is resumed, and all that the other one cannot do is done by the engine in this process.
+"""What engines share whose model runs elsewhere: a row is requested in pieces, answers are recorded for a resumed run,
+and the engine in this process does everything that the other side cannot.
 
-A piece is a run of tokens under one setting. A row is one piece, but where its first token bans some ids, or where it
-may end at a stop string: then it is asked for a few tokens at a time, and what comes after the string is dropped; the
-other side keeps what it has read (its prefix cache). Left out: who answers (`Speaker`).
+A piece is a run of tokens under one setting. A row is one piece, unless its first token bans some ids or it may end at
+a stop string: then it is requested a few tokens at a time, and tokens after the string are dropped; the other side
+keeps what it has read (its prefix cache). Left out: who answers (`Speaker`).
 
 Axes: `K` decisions of a row, `S` ids a decision.
 """
@@ -35,8 +35,8 @@ PIECE = 32  # tokens between two looks for a stop string: a block of vLLM's pref
 
 @dataclass(frozen=True)
 class Piece:
-    """So many tokens behind `ids`: at most `most`, of this seed (below 2**63), never one of `never`, ended by any of
-    `stops`. `kept`: alternatives wanted with each decision, -1 for all."""
+    """A request for tokens after `ids`: at most `most`, drawn with this seed (below 2**63), never one of `never`, ended
+    by any of `stops`. `kept`: number of alternatives wanted with each decision, -1 for all."""
 
     ids: list[int]
     most: int
@@ -49,8 +49,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Said:
-    """The answer to a piece: tokens, logp and the version of the weights of each [K], whether an end token was said,
-    and the alternatives of each decision, id -> log-probability, of those that could be drawn."""
+    """The answer to a piece: tokens, log-probabilities and versions of the weights, each [K]; whether an end token was
+    drawn; and for each decision the alternatives that could be drawn, id -> log-probability."""
 
     tokens: Sequence[int]
     logp: Sequence[float]
@@ -60,20 +60,21 @@ class Said:
 
 
 class Speaker(Protocol):
-    """Who answers pieces, and how what it serves is described."""
+    """The other side: it answers pieces, and describes the model that it serves."""
 
     role: str
 
     def outline(self) -> Outline: ...
 
     async def speak(self, piece: Piece, lost: Callable[[int], None]) -> Said:
-        """`lost` is told how many tokens were said of a piece that is called off, where that is known."""
+        """Answer a piece. If it is cancelled, `lost` is called with the number of tokens drawn so far, if that is
+        known."""
         ...
 
 
 def explain_refusal(sampling: Sampling, vocabulary: int = 0) -> str:
-    """Say why an engine elsewhere cannot sample by these settings as the one here does; "" where it can. `vocabulary`:
-    0 where it is not known yet."""
+    """Return why an engine elsewhere cannot sample with these settings as the one here does; "" if it can.
+    `vocabulary`: 0 if it is not known yet."""
     if sampling.epsilon != 0:
         return f"epsilon is {sampling.epsilon}: a language model samples without; expected 0"
     if isinstance(sampling.temperature, Ramp):
@@ -93,7 +94,8 @@ def explain_refusal(sampling: Sampling, vocabulary: int = 0) -> str:
 async def say_row(
     context: Array, sampling: Sampling, key: int, outline: Outline, speaker: Speaker, count: Callable[[int], None]
 ) -> Trace:
-    """One row of text, as `Row.trace` describes one that is sampled here; `count` is told the tokens of each piece."""
+    """Sample one row of text and return it as `Row.trace` describes a row sampled here; `count` is called with the
+    number of tokens of each piece."""
     most = min(sampling.max_new, outline.limit - len(context))
     stops = make_stops(sampling.stop, outline.spell(sampling.stop), outline.decode)
     wide = (sampling.top_k or -1) if sampling.truncates else 0
@@ -151,7 +153,8 @@ async def say_row(
 
 
 def _find_stop(tokens: Sequence[int], old: int, stops: Any) -> int:
-    """How many tokens there are when a stop string is complete, of those behind the first `old`; 0: it is not."""
+    """Return the number of tokens at which a stop string is complete, searching after the first `old`; 0 if there is
+    none."""
     for end in range(old + 1, len(tokens) + 1):
         window = np.array(tokens[max(0, end - stops.window) : end], np.int64)[None]
         if stops(window)[0]:
@@ -160,7 +163,7 @@ def _find_stop(tokens: Sequence[int], old: int, stops: Any) -> int:
 
 
 def _pad(rows: Sequence[Sequence[Any]], fill: float, dtype: Any) -> Array:
-    """[K, S] of K lists of up to S entries."""
+    """Pad K lists of up to S entries to an array [K, S]."""
     out = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
@@ -168,10 +171,12 @@ def _pad(rows: Sequence[Sequence[Any]], fill: float, dtype: Any) -> Array:
 
 
 class Outside:
-    """Serves `speaker.role`, and roles that the same model plays, by the speaker; all other roles here.
+    """An engine that serves `speaker.role`, and roles that share its model, by the speaker; all other roles in this
+    process.
 
-    staleness: as of `Local`. Answers that a group in flight got are given again in a run that is resumed; what was
-    being said is asked for anew."""
+    staleness: as in `Local`. In a resumed run, recorded answers to groups in flight are replayed, and unfinished calls
+    are made again.
+    """
 
     def __init__(self, speaker: Speaker, staleness: int) -> None:
         self.speaker, self.staleness = speaker, staleness
@@ -189,13 +194,13 @@ class Outside:
         self.local.sync(models, version)
 
     def serves(self, role: str) -> bool:
-        """Whether the speaker answers for a role."""
+        """Whether the speaker serves a role."""
         return self.models.get(role) is not None and self.models[role] is self.models.get(self.speaker.role)
 
     async def sample(
         self, role: str, context: Any, sampling: Sampling, n: int, key: Sequence[object]
     ) -> list[Trace]:
-        """See `Engine.sample`."""
+        """Sample as `Engine.sample` does."""
         model = role_model(self.models, role)
         if not self.serves(role):
             return await self.local.sample(role, context, sampling, n, key=key)
@@ -223,7 +228,8 @@ class Outside:
         return traces
 
     async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
-        """See `Engine.score`: by the speaker where it is asked for `log_prob` of what it serves, and can tell."""
+        """Score as `Engine.score` does: by the speaker if only `log_prob` of its own role is wanted and it can score,
+        else here."""
         ask = ability(self.speaker, "read")
         if ask is None or not self.serves(role) or tuple(names) != ("log_prob",) or not is_tokens(context):
             return await self.local.score(role, context, action, names)
@@ -248,7 +254,8 @@ class Outside:
         return columns
 
     def _check(self, context: Array, sampling: Sampling, outline: Outline) -> None:
-        """Refuse before anything is asked: the other side cuts long contexts short, and hangs on ids out of range."""
+        """Raise for calls that the other side cannot answer before anything is sent, as it cuts long contexts short and
+        hangs on ids out of range."""
         if not 1 <= len(context) < outline.limit:
             raise NoRoom(len(context), outline.limit)
         if why := explain_refusal(sampling, outline.vocabulary):

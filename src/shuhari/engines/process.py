@@ -1,9 +1,9 @@
 """A process of another interpreter that answers requests: lines of JSON over its pipes, any number at a time.
 
-A thread reads the replies and another writes the requests, so they may be waited for in any event loop, or without one,
-and a process that reads nothing holds nobody up. No shell, no pickle, no
-socket. What the process prints is a file, whose last lines an error shows. It ends as its pipe does, so it outlives
-nobody. Left out: what the requests are.
+One thread reads the replies and another writes the requests, so replies can be awaited in any event loop or without
+one, and a process that stops reading blocks nobody. It uses no shell, no pickle and no socket. What the process prints
+goes to a file, whose last lines an error shows. The process ends when its pipe does, so it outlives nobody. Left out:
+what the requests are.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ Reply = Mapping[str, Any]
 
 
 class DiedError(RuntimeError):
-    """The process is gone: the request was not answered. It may be asked again of another one."""
+    """The error if the process is gone: the request was not answered, and may be sent to another process."""
 
 
 class Process:
-    """One process of `command` in `folder`, which is removed with it; `log`: the file of what it prints. `first` is its
-    first request, to be answered by {"ready": true} within `seconds`. Raises DiedError, with what it said."""
+    """One process of `command` in `folder`, which is removed with it; `log`: the file for what it prints. The request
+    `first` is sent first, and must be answered by {"ready": true} within `seconds`. Raises DiedError, with what the
+    process printed."""
 
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], folder: Path, log: Path, first: Reply, seconds: float
@@ -79,13 +80,13 @@ class Process:
         return self._end.alive and self.process.poll() is None
 
     def __len__(self) -> int:
-        """How many requests wait."""
+        """Return the number of requests without a reply."""
         return len(self._waiting)
 
     async def ask(self, request: Reply, patience: float, late: Callable[[Reply], None] = lambda _: None) -> Reply:
-        """The reply, waited for in this event loop; DiedError where the process ends, or says nothing at all for
-        `patience` seconds. A request that nobody waits for any more is called off, and what it was then answered with,
-        if anything, is given to `late`."""
+        """Send a request and await the reply in this event loop. Raises DiedError if the process ends, or sends nothing
+        at all for `patience` seconds. If the caller is cancelled, so is the request, and a reply that it still gets
+        goes to `late`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
 
@@ -114,7 +115,8 @@ class Process:
         return self._check(future.result())
 
     def call(self, request: Reply, seconds: float) -> Reply:
-        """The reply, with which all else waits. DiedError where there is none within `seconds`: it is then ended."""
+        """Send a request and block until the reply. If there is none within `seconds`, end the process and raise
+        DiedError."""
         answer: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         ticket = self._put(request, answer.put)
         try:
@@ -126,7 +128,7 @@ class Process:
             self._forget(ticket)
 
     def last_lines(self) -> str:
-        """The end of what it has printed, for an error."""
+        """Return the end of what the process has printed, for an error."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LINES:]
         except OSError:
@@ -134,7 +136,7 @@ class Process:
         return "".join(f"\n  {line[:300]}" for line in ["its last lines:", *lines]) if lines else ""
 
     def close(self) -> None:
-        """End it, with all that it has started, and remove its folder."""
+        """End the process and all that it has started, and remove its folder."""
         self._end()
 
     def _put(self, request: Reply, hear: Callable[[Reply], None]) -> int:
@@ -155,7 +157,7 @@ class Process:
         self._out.put(json.dumps(message) + "\n")
 
     def hear(self, reply: Reply) -> None:
-        """Of the thread that reads."""
+        """Hand on a reply; called by the reading thread."""
         self.heard = time.monotonic()
         if "id" not in reply:
             self._ready.put(reply)
@@ -166,7 +168,7 @@ class Process:
             waiting(reply)
 
     def hear_end(self) -> None:
-        """Of the thread that reads: there will be no further reply."""
+        """Fail all waiting requests, as no further reply comes; called by the reading thread."""
         self._ready.put({})
         with self._lock:
             waiting, self._waiting, self._gone = list(self._waiting.values()), {}, True
@@ -184,7 +186,7 @@ class Process:
 
 
 def _write(out: queue.SimpleQueue[str | None], process: subprocess.Popen[str]) -> None:
-    """Write what is asked, as fast as it is read; its end closes the pipe."""
+    """Write requests as fast as the process reads them; None closes the pipe."""
     assert process.stdin is not None
     with suppress(OSError, ValueError), process.stdin:  # the other end is closed: the reader hears of it
         while (line := out.get()) is not None:
@@ -193,7 +195,7 @@ def _write(out: queue.SimpleQueue[str | None], process: subprocess.Popen[str]) -
 
 
 def _read(owner: Callable[[], Process | None], process: subprocess.Popen[str]) -> None:
-    """Hand on the replies; the process is not kept alive by its reader."""
+    """Hand on the replies; the reader does not keep the process alive."""
     assert process.stdout is not None
     while True:
         try:
@@ -217,7 +219,7 @@ def _set(future: asyncio.Future[Any], answer: Any) -> None:
 
 
 def _find_shared(group: int) -> set[Path]:
-    """The files of shared memory that processes of a group map; none where the system does not tell."""
+    """Return the shared-memory files that the processes of a group map; none if the system does not show it."""
     found: set[Path] = set()
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):  # one that has just ended, or is another user's
@@ -228,7 +230,8 @@ def _find_shared(group: int) -> set[Path]:
 
 
 def _end(process: subprocess.Popen[str], out: queue.SimpleQueue[str | None], folder: Path, shared: set[Path]) -> None:
-    """Have its input closed, on which it goes by itself; end what is left of it and of what it has started."""
+    """Close the input, at which the process should end by itself; then kill what is left of it and of what it has
+    started."""
     if process.pid == os.getpid():
         return
     out.put(None)

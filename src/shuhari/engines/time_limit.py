@@ -1,14 +1,13 @@
-"""A limit in seconds for a call of a user's function, which may hang.
+"""A time limit, in seconds, for a call of a user's function, which may hang.
 
-In the main thread the call is interrupted as Ctrl-C would do it: by a timer of the system, whose signal Python looks at
-between two instructions, while it waits, within regular expressions and products of huge numbers. No other thread can
-be interrupted, so from one (a notebook) the function is called in a thread of its own, which is given up when its time
-is over. A function that swallows every interruption, or switches its timer off, and never returns ends the process
-(`watchdog`). Left out: libraries in C that look at no signal (what they compute ends, and is late then); limits on
-memory; functions that mean harm.
+In the main thread a system timer interrupts the call as Ctrl-C would: Python sees its signal between two instructions,
+while it waits, and within regular expressions and products of huge numbers. No other thread can be interrupted, so from
+another thread (a notebook) the function is called in a thread of its own, which is abandoned once its time is over. A
+function that swallows every interruption or switches its timer off, and never returns, ends the process (`watchdog`).
+Left out: libraries in C that check no signal (such a call ends, late); limits on memory; malicious functions.
 
-`guard` is what stands around a call of a user's code that is awaited by nobody, such as an environment's step;
-`contained` around any: what would end the whole run (`exit()`) is an error of that call, like any other.
+`guard` is for calls of user code that nobody awaits, such as an environment's step; `contained` is for any call: what
+would end the whole run (`exit()`) becomes an error of that call.
 """
 
 from __future__ import annotations
@@ -35,26 +34,27 @@ _left: list[threading.Thread] = []
 
 
 class Overdue(TimeoutError):
-    """A call that has not returned within its limit; an error of its own timeouts is another."""
+    """The error if a call has not returned within its limit, distinct from the call's own timeouts."""
 
 
 class EscapeError(RuntimeError):
-    """A user's code has raised what ends more than its call, such as SystemExit."""
+    """The error if user code raises what would end more than its call, such as SystemExit."""
 
 
 class PassThrough(BaseException):
-    """What `contained` lets by: it ends the call in which it was raised, and was not raised by a user's code."""
+    """An exception that `contained` lets through: it ends the call in which it was raised, and does not come from user
+    code."""
 
 
 class _Interruption(BaseException):
-    """Raised inside of the function: no `except Exception` of its own takes it for a wrong answer."""
+    """The interruption, raised inside the function; no `except Exception` of its own catches it."""
 
 
 @contextmanager
 def contained(*, awaited: bool = True) -> Iterator[None]:
-    """While a user's code runs inside: EscapeError, with its notes, for what is no `Exception` and was raised by that
-    code, not by who ends the run (Ctrl-C; where something is `awaited` inside, a task that is cancelled and a coroutine
-    that is closed)."""
+    """Run user code inside, and raise EscapeError, with the notes, for what is no `Exception` and comes from that code.
+    What comes from outside passes: Ctrl-C and, if something is `awaited` inside, a cancelled task or a closed
+    coroutine."""
     task = _find_task()
     try:
         yield
@@ -72,9 +72,9 @@ def contained(*, awaited: bool = True) -> Iterator[None]:
 
 @contextmanager
 def guard(what: Callable[[], str], seconds: float | None) -> Iterator[None]:
-    """`contained`, and Overdue, with `what` it was in words, where it has not returned within `seconds` (None, 0: as
-    long as it likes; so it may too in any thread but the main one, as what is made in one thread need not run in
-    another)."""
+    """Run user code in `contained`, and raise Overdue, with the text of `what`, if it has not returned within `seconds`
+    (None, 0: no limit). In other threads than the main one there is no limit, as what is made in one thread need not
+    run in another."""
     limit = seconds if seconds and threading.current_thread() is threading.main_thread() else None
     try:
         with nullcontext() if limit is None else _interrupted(limit), contained(awaited=False):
@@ -86,8 +86,8 @@ def guard(what: Callable[[], str], seconds: float | None) -> Iterator[None]:
 
 
 def ends_the_call(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether it came from outside, where the task of the call is cancelled or its coroutine closed, and was not raised
-    by the user's code itself."""
+    """Whether an error came from outside (the call's task was cancelled, or its coroutine closed) and was not raised by
+    the user's code itself."""
     if isinstance(error, asyncio.CancelledError):
         return task is None or task.cancelling() > 0
     if isinstance(error, GeneratorExit):  # what is closed runs in no task, or in another's
@@ -107,11 +107,10 @@ def _name(error: BaseException) -> str:
 
 
 async def call_within(seconds: float | None, call: Callable[[], Any]) -> Any:
-    """What a function returns, awaited where it is a coroutine; None: without a limit.
+    """Return the result of a function, awaited if it is a coroutine; seconds None: without a limit.
 
-    Raises Overdue after so many seconds by the clock (also where time is virtual); EscapeError for `exit()` and the
-    like; ContractError where a function that
-    cannot be interrupted has hung once more than GIVEN_UP times.
+    Raises Overdue after so many seconds by the clock (also in virtual time); EscapeError for `exit()` and the like;
+    ContractError if functions that cannot be interrupted have hung more than GIVEN_UP times.
     """
     with contained():
         return await _call_within(seconds, call)
@@ -132,7 +131,7 @@ async def _call_within(seconds: float | None, call: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _interrupted(seconds: float) -> Iterator[None]:
-    """Interrupt what is done inside after so many seconds. The alarm of another (a test's limit) is put back."""
+    """Interrupt the code inside after so many seconds. Another alarm (a test's limit) is restored."""
     armed, call = False, watchdog.Call(time.monotonic() + seconds)
 
     def interrupt(_: int, frame: FrameType | None) -> None:
@@ -166,7 +165,7 @@ def _interrupted(seconds: float) -> Iterator[None]:
 
 
 def _call_beside(seconds: float, call: Callable[[], Any]) -> Any:
-    """The same in a thread of its own, which goes on where its time is over."""
+    """Call within the limit in a thread of its own, which goes on if its time is over."""
     out: list[Any] = []
     error: list[BaseException] = []
 
@@ -190,7 +189,7 @@ def _call_beside(seconds: float, call: Callable[[], Any]) -> Any:
 
 
 async def _wait(work: Awaitable[Any], seconds: float) -> Any:
-    """What a coroutine waits for is bounded by the clock on the wall: virtual time would jump to a loop's timer."""
+    """Await within a limit of wall-clock time, as virtual time would jump to a timer of the loop."""
     loop, task, scope = asyncio.get_running_loop(), asyncio.current_task(), asyncio.timeout(None)
     ended, again, clocks = False, 0, list[threading.Timer]()
     assert task is not None
@@ -230,7 +229,7 @@ async def _wait(work: Awaitable[Any], seconds: float) -> Any:
 
 @dataclass(frozen=True)
 class _Driven(Awaitable[Any]):
-    """A coroutine, each stretch of which between two waits may be interrupted at the time `end`."""
+    """A coroutine that may be interrupted at the time `end` in each stretch between two waits."""
 
     work: Awaitable[Any]
     end: float

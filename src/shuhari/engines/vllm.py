@@ -1,9 +1,9 @@
 """vLLM as the engine: a process of vLLM's own interpreter (`vllm_child.py`) samples and scores text of one role.
 
 vLLM lives in an environment of its own, as its torch need not be ours: only its interpreter is named. Weights go there
-as safetensors in a folder of ours, into the engine that runs: rows that are being said wait, and are read again by the
-new weights, as `Local` does it. Other roles, and what vLLM cannot do, are served in this process (`outside.py`). Left
-out: a server by address, several processes, vLLM's own adapters (LoRA is merged), stop strings inside of it.
+as safetensors in a folder of ours, and are loaded into the running engine: rows in progress wait, and are read again by
+the new weights, as in `Local`. Other roles, and what vLLM cannot do, are served in this process (`outside.py`). Left
+out: a server by address, several processes, vLLM's own adapters (LoRA is merged), and stop strings inside of it.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ OURS = {  # of vLLM's arguments: what the contract of an engine rests on
 class Vllm:
     """Sample and score the text of one role by vLLM, in a process of its own; all other roles stay in this process.
 
-    Rows in flight go on by new weights, and each token has its version. Log-probabilities are those of the settings,
-    temperature and truncation included; what vLLM does in another way is refused before the first step
-    (`outside.explain_refusal`). Draws depend on the run's seed, the key and the place among the n; but two runs of vLLM
-    round differently, so no run repeats bit by bit. A process that dies is started again with the weights of the last
-    sync, and gets again what it had not answered.
+    Rows in flight continue with new weights, and each token has its version. Log-probabilities are those of the
+    settings, temperature and truncation included; settings that vLLM handles in another way are refused before the
+    first step (`outside.explain_refusal`). Draws depend on the run's seed, the key and the number among the n; but two
+    runs of vLLM round differently, so no run repeats bit by bit. A process that dies is started again with the weights
+    of the last sync, and gets its unanswered requests again.
 
-    It scores `log_prob` of the role that it serves; all other scores are computed here. ValueError for an address, and
-    for an argument in `more` that the engine sets itself."""
+    vLLM scores `log_prob` of its role; all other scores are computed here. Raises ValueError for an address, and for an
+    argument in `more` that the engine sets itself.
+    """
 
     spreads = ("python", "address", "memory", "threads", "slots", "log", "start", "patience")
     python: str = ""
@@ -116,13 +117,13 @@ class Vllm:
     # ---------------------------------------------------------------- the port
 
     def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
-        """Set the seed of the draws, and the ledger that is charged. ValueError without vLLM's interpreter."""
+        """Set the seed of the draws, and the ledger to charge. Raises ValueError without vLLM's interpreter."""
         self._find()
         self.outside.open(seed, charge)
 
     def sync(self, models: Mapping[str, Any], version: int) -> None:
         """Serve the current weights of these models from now on. The process starts with the first text that is asked
-        for; weights reach it at once where something is being said, or where they may be moved before it asks."""
+        for; it gets new weights at once if rows are running, or if the weights may change before its next request."""
         self.outside.sync(models, version)
         self._stale = True
         if self.process is not None and (self.staleness or len(self.process)):
@@ -131,36 +132,36 @@ class Vllm:
     async def sample(
         self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
     ) -> list[Trace]:
-        """n traces of `role` in `context`. See `Local.sample`."""
+        """Sample n traces of `role` in `context`. See `Local.sample`."""
         return await self.outside.sample(role, context, sampling, n, key)
 
     async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
-        """name -> [K] of an action that may be anybody's, at temperature 1."""
+        """Return name -> [K] for an action, whoever took it, at temperature 1."""
         return await self.outside.score(role, context, action, names)
 
     def refuses(self, sampling: Sampling) -> str:
-        """Why it cannot sample by these settings; "" where it can."""
+        """Return why the engine cannot sample with these settings; "" if it can."""
         return explain_refusal(sampling)
 
     def stand_in(self) -> Local:
-        """The engine that a rehearsal asks: it finds the same mistakes of a recipe, and starts nothing."""
+        """Return the engine that a rehearsal uses: it finds the same mistakes of a recipe, and starts nothing."""
         return Local(staleness=self.staleness)
 
     @property
     def busy(self) -> bool:
-        """Whether there is work in this process; what vLLM does goes on beside."""
+        """Whether there is work in this process; vLLM's work goes on beside it."""
         return self.outside.local.busy
 
     def saved(self) -> dict[str, Any]:
-        """The answers given to groups in flight."""
+        """Return the answers given to groups in flight."""
         return self.outside.saved()
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Answer again what was answered; what was being said is asked for anew."""
+        """Replay the recorded answers; unfinished calls are made again."""
         self.outside.load(saved)
 
     def loaded(self) -> None:
-        """All that were in flight have asked again."""
+        """Resume once all calls in flight have been made again."""
         self.outside.local.loaded()
 
     def forget(self, asker: str) -> None:
@@ -176,7 +177,7 @@ class Vllm:
     # ---------------------------------------------------------------- what it says
 
     def outline(self) -> Outline:
-        """Of the model that it serves, with the longest row of this engine."""
+        """Return the outline of the model that vLLM serves, with the longest row of this engine."""
         model = role_model(self.outside.models, self.role)
         if ability(model, "export") is None:
             message = "vLLM serves models of text that can be written for it (`causal`), engine.use = \"local\" all"
@@ -185,7 +186,7 @@ class Vllm:
         return replace(outline, limit=min(outline.limit, self.max_model_len or outline.limit))
 
     async def speak(self, piece: Piece, lost: Callable[[int], None]) -> Said:
-        """Ask for a piece; once more where the process has died meanwhile. What one that died had said is not known."""
+        """Request a piece, once more if the process dies meanwhile; what a dead process had sampled is not known."""
         s = piece.sampling
         request = {
             "do": "generate", "ids": piece.ids, "max": piece.most, "seed": piece.seed, "temperature": s.temperature,
@@ -210,7 +211,8 @@ class Vllm:
         return Said(tokens, logp, version, bool(reply["stopped"]), kept)
 
     async def read(self, ids: list[int], never: Sequence[int]) -> tuple[list[float], list[list[float]]]:
-        """The log-probability of each of ids but the first, at temperature 1, and those of the ids `never` there."""
+        """Return the log-probability of each id but the first, at temperature 1, and those of the ids `never` at the
+        same places."""
         reply = await self._ask({"do": "score", "ids": ids, "all": list(never)})
         return reply["logp"], reply.get("never", [])
 
@@ -223,7 +225,7 @@ class Vllm:
     # ---------------------------------------------------------------- the process and its weights
 
     def _serving(self) -> Process:
-        """The process, with the weights of the last sync; started where there is none."""
+        """Return the process, with the weights of the last sync; started if there is none."""
         process = self.process
         if process is not None and not process.alive:
             process.close()
@@ -249,7 +251,7 @@ class Vllm:
             raise RuntimeError(f"vLLM does not serve {outline.architecture!r}: {error}") from None
 
     def _environment(self, folder: Path) -> dict[str, str]:
-        """What vLLM sees of this process's environment: no keys, no hub, no proxies."""
+        """Return the environment variables of vLLM's process: no keys, no hub, no proxies."""
         threads = self.threads or count_cores()
         eager = self.more.get("enforce_eager", True)  # else a C++ compiler is asked at each start
         return {
@@ -261,8 +263,8 @@ class Vllm:
         }  # fmt: skip
 
     def _update(self, process: Process) -> Process | None:
-        """Give the process the weights of the last sync; None where it has to be started anew: another model, or an
-        update that failed, after which vLLM cannot be trusted."""
+        """Give the process the weights of the last sync. Returns None if the process has to be started anew: for
+        another model, or after a failed update, since vLLM cannot be trusted then."""
         before, weights = self._shape, self._export(self._folder)
         if self._shape == before:
             request = {"do": "update", "path": str(weights), "version": self.outside.version}
@@ -275,7 +277,7 @@ class Vllm:
         return None
 
     def _export(self, folder: Path) -> Path:
-        """Write the weights of the last sync; the header (names, types, shapes) becomes the engine's `_shape`."""
+        """Write the weights of the last sync; their header (names, types, shapes) becomes the engine's `_shape`."""
         model = self.outside.local.synced(self.role)
         self._exports += 1
         place = folder / f"weights-{self._exports}"
@@ -290,7 +292,7 @@ class Vllm:
 
 
 def _read_shape(place: Path) -> bytes:
-    """The configuration and the headers of the weights of a directory."""
+    """Read the configuration and the headers of the weights in a directory."""
     parts = [(place / "config.json").read_bytes()]
     for file in sorted(place.glob("*.safetensors")):
         with file.open("rb") as f:

@@ -10,8 +10,8 @@ its reply {"ready": true, "vllm": its version} or {"error": text}; the folder is
       -> {"tokens", "logp", "versions": [[version, first, last + 1]], "stopped", "kept": [[[id, logp], ..], ..]}
     {"do": "score", "ids", "all"}
       -> {"logp": of each token but the first} and, with all, {"never": [[of each of all], ..]}
-    {"do": "update", "path", "version"} -> {"seconds"}   weights in place; what is being said waits, and is read again
-    {"do": "cancel", "which": ids}      no reply; a "generate" that it calls off is answered with what was said
+    {"do": "update", "path", "version"} -> {"seconds"}   weights in place; running rows wait, and are read again
+    {"do": "cancel", "which": ids}      no reply; a "generate" that it calls off is answered with its tokens so far
 
 or {"error": text, "fatal": whether the engine is gone}. `kept`: so many alternatives a decision, -1 for all, 0 for
 none. Standard input that ends ends this process.
@@ -46,7 +46,7 @@ class Server:
         self.final = load("vllm.sampling_params").RequestOutputKind.FINAL_ONLY
 
     def take(self, request: dict[str, Any]) -> None:
-        """Begin what a line asks for."""
+        """Begin the work that a line requests."""
         if request["do"] == "cancel":
             for which in request["which"]:
                 if which in self.tasks:
@@ -65,7 +65,8 @@ class Server:
             self.tasks.pop(ticket, None)
 
     async def call_off(self, ticket: Any, task: asyncio.Task[None]) -> None:
-        """vLLM ends the answer with what was said; one that it has not begun, or does not end, is dropped."""
+        """Abort a request: vLLM returns what was drawn so far; a request that it has not begun, or does not end, is
+        dropped."""
         await self.engine.abort(f"r{ticket}")
         await asyncio.wait({task}, timeout=1.0)
         task.cancel()
@@ -114,7 +115,7 @@ class Server:
         return reply
 
     async def update(self, r: dict[str, Any]) -> dict[str, Any]:
-        """The key-value cache is cleared, so that what is being said goes on from what the new weights make of it."""
+        """Load new weights. The key-value cache is cleared, so that running rows are read again by the new weights."""
         began = time.perf_counter()
         await self.engine.pause_generation(mode="keep", clear_cache=True)
         await self.engine.collective_rpc("reload_weights", kwargs={"weights_path": r["path"]})
@@ -124,7 +125,7 @@ class Server:
 
 
 def end(engine: Any) -> None:
-    """End what vLLM has started: its process ends by itself in a second, or not at all."""
+    """End what vLLM has started: its process ends by itself within a second, or not at all."""
     try:
         engine.shutdown(timeout=1.0)
     except TypeError:  # of other versions

@@ -1,9 +1,10 @@
-"""The end of a process whose main thread hangs in a function that lets nothing interrupt it.
+"""Ends a process whose main thread hangs in a function that lets nothing interrupt it.
 
-A function may take every interruption for an error of its own (`except:`), or switch off the timer that interrupts it.
-Nothing within Python gets it back then, and the run would hang for ever. So a thread looks on, and after GRACE ends the
-process with a message. What a run has stored is whole at any moment, so the same command goes on after that. It ends
-nothing else: not a call of C that looks at no signal (which is late, and ends), and nothing that a debugger holds.
+A function may catch every interruption as an error of its own (`except:`), or switch off the timer that interrupts it.
+Nothing within Python can then get control back, and the run would hang for ever. So a thread watches, and after GRACE
+ends the process with a message. What a run has stored is complete at any moment, so the same command resumes it. The
+watchdog ends nothing else: no call of C that checks no signal (it is late, and ends), and nothing that a debugger
+holds.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ STATUS = 1  # of the process
 
 @dataclass(eq=False)
 class Call:
-    """A call in the main thread. end: when it is to be over (`time.monotonic`); handler: what its alarm calls; fired:
-    how often it has."""
+    """A call in the main thread. end: its deadline (`time.monotonic`); handler: what its alarm calls; fired: how often
+    the alarm has fired."""
 
     end: float
     handler: Any = None
     fired: int = 0
 
     def is_deaf(self) -> bool:
-        """Whether it goes on after an interruption, or none can come."""
+        """Whether the call goes on after an interruption, or cannot be interrupted."""
         off = signal.getsignal(signal.SIGALRM) is not self.handler or not any(signal.getitimer(signal.ITIMER_REAL))
         return self.fired > 1 or off
 
@@ -42,7 +43,7 @@ _thread: threading.Thread | None = None
 
 
 def begin(call: Call) -> None:
-    """Look on from now until `end` of this call."""
+    """Watch this call from now on, until `end` is called with it."""
     global _thread
     _calls.append(call)
     if _thread is None or not _thread.is_alive():  # never begun, or left behind by a fork
@@ -51,7 +52,7 @@ def begin(call: Call) -> None:
 
 
 def end(call: Call) -> None:
-    """The call has returned."""
+    """Stop watching a call that has returned."""
     _calls[:] = [c for c in _calls if c is not call]
 
 
@@ -69,7 +70,7 @@ def _look_on() -> None:
 
 
 def end_process(where: str = "") -> None:
-    """End the process with a message that says where it hangs: by default in what the main thread does."""
+    """End the process with a message naming where it hangs: by default the main thread's current line."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is not None and not where:
         where = f"at {frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
@@ -84,7 +85,7 @@ def end_process(where: str = "") -> None:
 
 
 def _is_debugged() -> bool:
-    """Whether somebody may be looking at the main thread line by line."""
+    """Whether a debugger may be stepping through the main thread."""
     if sys.version_info >= (3, 12) and sys.monitoring.get_tool(sys.monitoring.DEBUGGER_ID):
         return True
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)

@@ -1,4 +1,4 @@
-"""What a run spends and what goes wrong in it: the ledger, and the messages that its user is shown."""
+"""The ledger of what a run spends, and the messages about what goes wrong in it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ MESSAGES = 5  # of a step: the first of them
 
 
 class Accounts:
-    """The accounts of a run. `ledger`: name -> amount; `problems`: the first messages of this step; `failed`: is told
-    of each failure first, and may raise it; `muted`: nothing is charged, as what was spent is asked for again."""
+    """The accounts of a run. `ledger`: name -> amount; `problems`: the first messages of this step; `failed`: called
+    first with each failure, and may raise it; `muted`: nothing is charged, while calls that were charged before are
+    repeated."""
 
     def __init__(self) -> None:
         self.ledger: dict[str, float] = {}
@@ -23,14 +24,14 @@ class Accounts:
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
 
     def charge(self, what: str, amount: float) -> None:
-        """To the ledger, under the tag of what goes on (probes and evaluation are paid for, and apart)."""
+        """Add to the ledger, under the current tag (probes and evaluation are charged, under tags of their own)."""
         if not self._repeats():
             what = self._tag.get() + what
             self.ledger[what] = self.ledger.get(what, 0) + amount
 
     @contextmanager
     def charging_to(self, tag: str) -> Iterator[None]:
-        """Charge everything inside under `<tag>/`, within the tag that stands already."""
+        """Charge everything inside under `<tag>/`, within the current tag."""
         before = self._tag.set(f"{self._tag.get()}{tag}/")
         try:
             yield
@@ -38,7 +39,7 @@ class Accounts:
             self._tag.reset(before)
 
     def record_failure(self, what: str, error: BaseException, whose: str = "") -> None:
-        """Count a failure of user code and keep its message. Raises what `failed` does."""
+        """Count a failure of user code and keep its message. Raises what `failed` raises."""
         self.failed(what, error)
         self.charge(what, 1)
         place = "; ".join(vars(error).get("__notes__", ()))  # whose environment, which step

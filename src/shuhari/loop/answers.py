@@ -1,6 +1,7 @@
-"""Whether models can answer what is asked of them, before any is built: from what their `__call__` is said to return.
+"""Checks, before any model is built, that models have the methods that needs name, from the return annotation of their
+`__call__`.
 
-Left out: functionals, which may ask anything of a distribution, and models that do not say.
+Left out: functionals, which may use anything of a distribution, and models without an annotation.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def check_answers(stages: Sequence[Components]) -> None:
-    """Every method that a need names must be one of the distribution of its role's model, and what an importance ratio
-    reads (`Need.exact`) no bound. RecipeError with the place, and the nearest method."""
+    """Check that every method that a need names exists in the distribution of its role's model, and that the
+    log-probability of an importance ratio (`Need.exact`) is no bound. Raises RecipeError with the place, and the
+    nearest method."""
     models: dict[str, Any] = {}
     for stage in stages:
         for name in sort_roles(stage.models):
@@ -41,7 +43,7 @@ def check_answers(stages: Sequence[Components]) -> None:
 
 
 def answers(model: Any) -> Collection[str] | None:
-    """The names of what the distribution of a model has; None where it does not say."""
+    """Return the names of what the distribution of a model has; None if that is not declared."""
     if (own := ability(model, "offers")) is not None:
         return frozenset(own)
     try:

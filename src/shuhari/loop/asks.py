@@ -1,4 +1,4 @@
-"""What collection, groups in flight and jobs ask of the run beside what components may (`Ctx`)."""
+"""The context as collection, groups in flight and jobs see it: more than components may use (`Ctx`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shuhari.ports import AsyncEngine, Ctx
 
 
 class LoopCtx(Ctx, Protocol):
-    """`Ctx`, and what is no business of components. `loop.context.Context` has both."""
+    """`Ctx`, and what is internal to the loop. `loop.context.Context` has both."""
 
     rollout: Any  # a Rollout or a VectorRollout
     rewards: Mapping[str, Any]  # name -> Reward

@@ -1,8 +1,9 @@
 """Weights that a checkpoint has by reference: those of a loaded model that are still what lies at its `path`.
 
-Under adapters that is the base; of a role that nobody trains, a teacher or the reference of DPO, all of it. They are
-told by digests, of each tensor its own, when they are left out and again when they are put back. Left out: models from
-scratch, and those merged, fetched from a hub or begun with another run's weights, which a checkpoint has by value.
+With adapters that is the base; for a role that nobody trains, a teacher or the reference of DPO, all weights. They are
+recognised by the digest of each tensor, both when they are left out and when they are put back. Left out: models from
+scratch, and models that were merged, fetched from a hub or started from another run's weights; a checkpoint stores
+these by value.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ FEW = 64  # numbers of a tensor that are compared first: what is trained is told
 
 @dataclass(frozen=True)
 class Start:
-    """What a role's model was loaded from: `path` as its setting says, name -> digest of each of the weights that lie
-    there as they are, and of its first few numbers."""
+    """The source of a role's model: `path` as its setting has it, name -> digest of each weight that lies there
+    unchanged, and name -> digest of its first few numbers."""
 
     path: str
     digests: Mapping[str, str]
@@ -36,7 +37,7 @@ class Start:
 
 
 def find_start(model: Model) -> Start | None:
-    """The start of a model that has just been built; None where a checkpoint must have all of it."""
+    """Return the start of a model that has just been built; None if a checkpoint must store all of it."""
     if not (found := ability(model, "on_disk")()) or not found[1]:
         return None
     path, names = found
@@ -48,7 +49,7 @@ def find_start(model: Model) -> Start | None:
 def leave_out(
     weights: Mapping[str, Mapping[str, Tensor]], starts: Mapping[str, Start | None]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, dict[str, Any]]]:
-    """(role -> the weights that a checkpoint must have, role -> where the others lie and their digests)."""
+    """Return (role -> the weights that a checkpoint must store, role -> where the others lie and their digests)."""
     kept, based = dict[str, dict[str, Tensor]](), dict[str, dict[str, Any]]()
     for role, tree in weights.items():
         start = starts.get(role)
@@ -61,7 +62,7 @@ def leave_out(
 
 
 def find_same(tree: Mapping[str, Tensor], start: Start) -> dict[str, str]:
-    """Name -> digest of the weights that are still those of the start."""
+    """Return name -> digest of the weights that still equal the start's."""
     return {
         name: digest
         for name, digest in start.digests.items()
@@ -72,9 +73,9 @@ def find_same(tree: Mapping[str, Tensor], start: Start) -> dict[str, str]:
 def put_back(
     role: str, tree: Mapping[str, Tensor], entry: Mapping[str, Any], own: Mapping[str, Tensor], run: Path | None = None
 ) -> dict[str, Tensor]:
-    """The weights of a role, with those that its checkpoint has by reference: they are looked for among `own`, the
-    weights of a model that was loaded anew, then at the path, then in the copy that the `run` keeps of a small model.
-    StoreError where they are not there, or are others by now."""
+    """Return the weights of a role, including weights that its checkpoint stores by reference: they are looked up among
+    `own`, the weights of a freshly loaded model, then at the path, then in the copy that the `run` keeps of a small
+    model. Raises StoreError if they are missing, or have changed."""
     wanted: Mapping[str, str] = entry["digests"]
     found = {n: own[n] for n, digest in wanted.items() if n in own and find_digest(own[n]) == digest}
     if len(found) < len(wanted):
@@ -83,7 +84,8 @@ def put_back(
 
 
 def read_whole(tree: Mapping[str, Any], run: Path) -> dict[str, dict[str, Tensor]]:
-    """role -> its weights by a run's checkpoint, those by reference read from where they lie. Raises as `put_back`."""
+    """Return role -> its weights from a run's checkpoint, including weights stored by reference. Raises as `put_back`.
+    """
     based = tree.get(BASED, EMPTY)
     return {
         role: put_back(role, saved, based[role], EMPTY, run) if role in based else dict(saved)
@@ -92,7 +94,7 @@ def read_whole(tree: Mapping[str, Any], run: Path) -> dict[str, dict[str, Tensor
 
 
 def find_places(entry: Mapping[str, Any], run: Path | None = None) -> list[Path]:
-    """Where weights by reference may lie, of what is there: the path from here, as it was, the run's copy."""
+    """Return the existing places of weights by reference: the path from here, the original path, the run's copy."""
     copy = None if run is None else find_copy(run, str(entry["path"]))
     places = [Path(str(entry["path"])).expanduser(), Path(str(entry["place"])), *([copy] if copy else [])]
     return [p for p in dict.fromkeys(places) if p.exists()]
@@ -103,7 +105,7 @@ def _few(x: Tensor) -> str:
 
 
 def _read(role: str, wanted: Mapping[str, str], entry: Mapping[str, Any], run: Path | None) -> dict[str, Tensor]:
-    """The `wanted` weights, name -> digest, from the first place that has them."""
+    """Read the `wanted` weights, name -> digest, from the first place that has them."""
     from shuhari.models.text.pretrained import read_weights
 
     what = f"{len(wanted)} weights of role {role!r} stand in the checkpoint by reference"

@@ -1,8 +1,9 @@
-"""What a component must leave alone: the generators of the whole process, columns that it was given, models that it
-only looks at. A rehearsal looks, and so do the checks of `shuhari.testing`; training itself does not, for that costs.
+"""Checks of what a component must leave alone: the generators of the whole process, columns that it was given, models
+that it only reads. A rehearsal runs these checks, and so does `shuhari.testing`; training does not, because of their
+cost.
 
-Memory that is kept outside of `state` is looked for where a component of a user's has none: attributes that change.
-Left out: memory beside a `state`, which may be worked out anew, and in globals.
+State kept outside of `state` is looked for in a user's components without a `state`: attributes that change. Left out:
+state beside a `state`, which may be derived again, and globals.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # byte
 
 
 def generator_states() -> tuple[Any, ...]:
-    """The states of the generators that a whole process shares: torch's, numpy's and Python's."""
+    """Return the states of the generators that a whole process shares: torch's, numpy's and Python's."""
     numbers: Any = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), numbers[1].tobytes(), numbers[2], random.getstate()
 
 
 def copy_columns(batch: Batch) -> dict[str, Tensor]:
-    """name -> a copy of the column."""
+    """Return name -> a copy of the column."""
     return {name: batch[name].detach().clone() for name in sorted(batch.names())}
 
 
 def find_changed(batch: Batch, before: Mapping[str, Tensor]) -> str | None:
-    """The name of a column that is not as it was; None where all are."""
+    """Return the name of a column that has changed; None if none has."""
     return next((name for name, column in before.items() if not are_equal(batch[name], column)), None)
 
 
@@ -53,7 +54,7 @@ def are_equal(a: Tensor, b: Tensor) -> bool:
 
 
 def sum_weights(models: Mapping[str, Any]) -> dict[str, int]:
-    """role -> a checksum of the bits of its model's weights and statistics, whatever their order."""
+    """Return role -> a checksum of the bits of its model's weights and statistics, whatever their order."""
 
     def bits(x: Any) -> int:
         return int(x.detach().view(WHOLE[x.element_size()]).sum(dtype=torch.int64)) if isinstance(x, Tensor) else 0
@@ -64,8 +65,8 @@ def sum_weights(models: Mapping[str, Any]) -> dict[str, int]:
 
 @contextmanager
 def keep_columns(batch: Batch, who: str) -> Iterator[None]:
-    """A context manager that raises ContractError where a column of the batch was changed in place inside; stamped ones
-    are left out."""
+    """Raise ContractError if a column of the batch was changed in place inside the block; stamped columns are left out.
+    """
     before = copy_columns(batch)
     yield
     if (name := find_changed(batch, {k: v for k, v in before.items() if k not in batch.stamps})) is not None:
@@ -74,8 +75,8 @@ def keep_columns(batch: Batch, who: str) -> Iterator[None]:
 
 @contextmanager
 def notice_memory(ctx: Any, components: Any) -> Iterator[None]:
-    """A context manager that notes among the problems of the run where a user's component that has no `state` changes
-    attributes inside: a run that is resumed would go on without them."""
+    """Add a message to the run's problems if a user's component without a `state` changes attributes inside the block:
+    a resumed run would lose them."""
     own = [(path, c) for path, c in state.walk(components)
            if not type(c).__module__.startswith("shuhari.") and ability(c, "state") is None]  # fmt: skip
     before = [_describe_attributes(c) for _, c in own]
@@ -88,7 +89,7 @@ def notice_memory(ctx: Any, components: Any) -> Iterator[None]:
 
 
 def _describe_attributes(component: Any) -> dict[str, bytes]:
-    """name -> the bytes of each attribute that is plain: numbers, text, arrays and containers of these."""
+    """Return name -> the bytes of each attribute that is plain: numbers, text, arrays and containers of these."""
     found = {}
     for name, value in vars(component).items():
         if not name.startswith("__") and (not isinstance(value, Tensor | np.ndarray) or value.nbytes <= LARGE):
@@ -99,8 +100,8 @@ def _describe_attributes(component: Any) -> dict[str, bytes]:
 
 @contextmanager
 def notice_draws(ctx: Any, who: str) -> Iterator[None]:
-    """A context manager that notes among the problems of the run where what is done inside draws from a global
-    generator: what talks to others (a judge, a world) may do so for reasons of its own."""
+    """Add a message to the run's problems if the block draws from a global generator. It is no error: code that talks
+    to others (a judge, an environment) may have reasons to do so."""
     before = generator_states()
     yield
     if generator_states() != before:

@@ -1,9 +1,9 @@
-"""What chance scores on the held-out problems of a run: the line that its curve has to leave.
+"""The random baseline of a run: the score of random choices on its held-out problems.
 
-Of a controller it is a policy of uniformly random actions, of those that a mask allows, on the first EPISODES episodes
-that evaluation plays, or would; of a task that lists all answers there are to a problem, a uniform choice among them.
-Of other texts nobody knows it, and it is left out. Of the run its task alone is asked: the actions of an episode are
-drawn from a stream of their own, the same in every run.
+For a controller it is a policy of uniformly random actions, of those that a mask allows, on the first EPISODES episodes
+that evaluation plays, or would; for a task that lists all possible answers to a problem, a uniform choice among them.
+For other text tasks it is unknown and left out. Only the run's task is used: the actions of an episode come from a
+random stream of their own, the same in every run.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ EPISODES = 20  # at most, the first ones
 
 
 def measure_chance(ctx: Context, evaluation: Evaluation | None, rollout: Any) -> dict[str, float]:
-    """`greedy`, what chance scores where that is what evaluation reads, and `length`, the decisions of its episodes.
-    `rollout`: that of the evaluation, whose limit of steps holds. Empty where nobody knows it, nothing is played, or
-    several roles play; where it cannot be played, a line in the log says why."""
+    """Return `greedy`, the baseline's score by the measure of evaluation, and `length`, the decisions of its episodes.
+    `rollout`: that of the evaluation, whose limit of steps applies. Returns nothing if the score is unknown, nothing is
+    played, or several roles play; if episodes cannot be played, the log says why."""
     if evaluation is None or not evaluation.n or len(ability(rollout, "roles")) > 1:
         return {}
     measure = name_measure(evaluation.measure, ctx.reward_names, ctx.weights)
@@ -49,7 +49,7 @@ def measure_chance(ctx: Context, evaluation: Evaluation | None, rollout: Any) ->
 
 
 def _average_answers(task: Any, problems: list[Problem]) -> dict[str, float]:
-    """The mean score of all answers there are to the problems; empty where they are not listed."""
+    """Return the mean score of all possible answers to the problems; empty if they are not listed."""
     means = []
     for problem in problems:
         found = ability(task, "answers")(problem)
@@ -60,7 +60,8 @@ def _average_answers(task: Any, problems: list[Problem]) -> dict[str, float]:
 
 
 def _play(task: Any, problems: list[Problem], measure: str, limit: int) -> dict[str, float]:
-    """The scores of random actions; empty of text, and of a measure that neither environment nor task gives."""
+    """Return the scores of random actions; empty for text, and for a measure that neither environment nor task gives.
+    """
     found, scores, lengths = task.spaces(), list[float](), list[int]()
     for problem in problems if found is not None else ():
         env = task.environment(problem)
@@ -80,8 +81,8 @@ def _play(task: Any, problems: list[Problem], measure: str, limit: int) -> dict[
 
 
 def play_randomly(env: Any, problem: Problem, space: Any, limit: int) -> list[Step]:
-    """The steps of an episode of uniformly random actions, and a closing one; at most `limit` decisions. TypeError for
-    an environment whose steps are coroutines."""
+    """Return the steps of an episode of uniformly random actions, and a closing one; at most `limit` decisions. Raises
+    TypeError for an environment whose steps are coroutines."""
     space, seen = deepcopy(space), env.reset(problem)
     space.seed(code("chance", problem.task, problem.id) % 2**31)
     steps, status = list[Step](), None

@@ -1,7 +1,7 @@
-"""What is checked of all stages before the first step: roles, columns, streams, reward names, sizes of groups.
+"""Checks of all stages before the first step: roles, columns, streams, reward names, group sizes.
 
-A component of one's own that declares nothing is not checked, and behind one that does not say what it writes anything
-may be there (`declares`). Left out: what depends on data, such as the columns of a problem.
+A component of your own that declares nothing is not checked, and after one that does not declare what it writes any
+column may exist (`declares`). Left out: what depends on data, such as the columns of a problem.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ ANYTHING = ("*", *(f"{space}/*" for space in MISSED))  # what may be written by 
 
 
 def check_stages(stages: list[Components]) -> list[Components]:
-    """All of it; the stages themselves. RecipeError with the dotted key of the mistake and the nearest right name."""
+    """Run all checks and return the stages. Raises RecipeError with the dotted key of the mistake and the nearest right
+    name."""
     for stage in stages:
         check_needs(stage)
         check_plateaus(stage)
@@ -61,8 +62,8 @@ def check_stages(stages: list[Components]) -> list[Components]:
 
 
 def make_stages(recipe: Recipe) -> list[Components]:
-    """The stages of a recipe, checked. A RecipeError names the methods that were laid over it, where it is of what one
-    of them has set (or of none of them alone)."""
+    """Build the stages of a recipe and check them. A RecipeError names the methods laid over the recipe, if it concerns
+    a setting of one of them (or of none of them alone)."""
     try:
         return check_stages(build_stages(recipe.stages))
     except RecipeError as error:
@@ -79,7 +80,8 @@ def make_stages(recipe: Recipe) -> list[Components]:
 
 
 def check_names(stages: Sequence[Components]) -> None:
-    """Of a run that begins: no part of a stage that samples is called as numbers are that every such stage reports."""
+    """Check, as a run begins, that no part of a sampling stage has the name of a group of numbers that such stages
+    report."""
     for stage in stages:
         for place, learner in walk_learners(stage.learners):
             for name in set(_parts(learner)) & REPORTED if learner.buffer.wanted() > 0 else ():
@@ -88,7 +90,8 @@ def check_names(stages: Sequence[Components]) -> None:
 
 
 def check_columns(stages: Sequence[Components]) -> None:
-    """Every column, stream, reward and link that a component reads must be there where it reads it, in its stage."""
+    """Check that every column, stream, reward and link that a component reads exists where it reads it, in its stage.
+    """
     for stage in stages:
         graded = graded_columns(stage.task, stage.rollout, stage.rewards)
         for _, learner in walk_learners(stage.learners):
@@ -115,7 +118,7 @@ def check_columns(stages: Sequence[Components]) -> None:
 
 
 def check_samples(stage: Components) -> None:
-    """What compares the samples of a group must get as many as it wants."""
+    """Check that components that compare the samples of a group get enough samples."""
     rollout, plain = declares(stage.rollout), declares(stage.curriculum).stamps is not None
     if not (plain and rollout.least_n and rollout.stamps is not None):
         return  # who else may say how many there are
@@ -131,7 +134,8 @@ def check_samples(stage: Components) -> None:
 
 
 def check_room(stages: Sequence[Components]) -> None:
-    """A length of answers that a recipe sets must be shorter than what the policy reads: it could never be reached."""
+    """Check that a recipe's limit on the length of answers is shorter than the policy's context, so that it can be
+    reached."""
     models: dict[str, Any] = {}
     for stage in stages:
         models |= {name: role.model for name, role in stage.models.items() if role.model is not None}
@@ -149,18 +153,19 @@ def check_room(stages: Sequence[Components]) -> None:
 
 class Columns:
     """The columns `known` at a place: `reward/*` stands for any of a space (`reward`, `weight`, `links`), `*` for any
-    of none. `tells`: the task's environments may report further rewards (its setting `tells`)."""
+    outside of spaces. `tells`: whether the task's environments may report further rewards (its setting `tells`)."""
 
     def __init__(self, known: Iterable[str], tells: bool = False) -> None:
         self.known, self.tells = set(known), tells
 
     def add(self, component: Any, space: str = "") -> None:
-        """What a component may have written to a space ("": anywhere)."""
+        """Add what a component may have written to a space ("": anywhere)."""
         stamps, begins = declares(component).stamps, f"{space}/" if space else ""
         self.known |= {name for name in (ANYTHING if stamps is None else stamps) if name.startswith(begins)}
 
     def check(self, component: Any, place: Place, stage: str) -> None:
-        """What a component, and those in its fields, read. RecipeError with the setting that names what is missing."""
+        """Check what a component, and components in its fields, read. Raises RecipeError with the setting that names
+        what is missing."""
         for at, part in walk_placed(component, place):
             own = declares(part)
             for f in fields(part) if is_dataclass(part) else ():
@@ -176,17 +181,18 @@ class Columns:
                     raise self.missing(name, (*at, *setting), stage, whole)
 
     def step(self, component: Any, place: Place, stage: str) -> None:
-        """Check a component, and go on behind it."""
+        """Check a component, then add what it scores and writes."""
         self.check(component, place, stage)
         self.known |= {need.key for need in declares(component).needs}
         self.add(component)
 
     def has(self, name: str) -> bool:
-        """Whether a column may be there."""
+        """Whether a column may exist."""
         return name in self.known or is_among(name, self.known)
 
     def missing(self, name: str, place: Place, stage: str, whole: bool = False) -> RecipeError:
-        """The error for a column that is not there; `whole`: the setting has all of its name, also before the slash."""
+        """Return the error for a missing column; `whole`: the setting has its whole name, including the part before the
+        slash."""
         known = {n for n in self.known if not n.endswith("*")}
         space, _, rest = name.partition("/")
         names = set[str]()
@@ -206,7 +212,8 @@ class Columns:
 
 
 def _name_writers(name: str) -> str:
-    """Which registered transforms write a column by default, or the one that is nearest to its name; "" if none do."""
+    """Name the registered transforms that write a column by default, or the column nearest to its name; "" if none do.
+    """
     written = _list_written()
     near = nearest(name, written)
     column = name if name in written else near.split("'")[1] if near.startswith("did you") else ""
@@ -218,8 +225,8 @@ def _name_writers(name: str) -> str:
 
 
 def _list_written() -> dict[str, list[str]]:
-    """Columns -> the registered transforms that write them by default: of that name, then the library's, then the
-    methods'."""
+    """Return columns -> the registered transforms that write them by default: first the one of that name, then the
+    library's, then the methods'."""
 
     def rank(name: str) -> tuple[bool, str]:
         return not registry.find("transform", name).__module__.startswith("shuhari.transforms."), name
@@ -237,7 +244,7 @@ def _list_written() -> dict[str, list[str]]:
 
 
 def graded_columns(task: Task, rollout: Any, rewards: Mapping[str, Reward]) -> Columns:
-    """`reward/<name>` of all that grades, or pays on the way."""
+    """Return the `reward/<name>` columns of all graders, and of rewards paid during an episode."""
     graded = Columns((), is_dataclass(task) and any(f.name == "tells" for f in fields(task)))
     for grader in (task, rollout, *rewards.values()):
         graded.add(grader, "reward")
@@ -245,7 +252,7 @@ def graded_columns(task: Task, rollout: Any, rewards: Mapping[str, Reward]) -> C
 
 
 def check_weights(weights: Iterable[str], graded: Columns, stage: str) -> None:
-    """RecipeError for a weight of a reward that nothing grades."""
+    """Raise RecipeError for a weight of a reward that nothing grades."""
     for name in weights:
         if not graded.has(f"reward/{name}"):
             raise graded.missing(f"reward/{name}", ("reward", "weights", name), stage)
@@ -264,7 +271,7 @@ def _check_evaluation(stage: Components, evaluation: Evaluation) -> None:
 
 
 def _within(learner: Learner, place: Place) -> Iterator[tuple[Place, Any]]:
-    """(place, component) of a learner's transforms and objectives, in order."""
+    """Yield (place, component) of a learner's transforms and objectives, in order."""
     for key, transform in learner.transforms.items():
         yield (*place, "transform", key), transform
     for key, part in _parts(learner).items():
@@ -288,13 +295,13 @@ def _check_learner(learner: Learner, place: Place, there: Columns, stage: str) -
 
 
 def _parts(learner: Any) -> Mapping[str, Any]:
-    """The parts of a gradient learner; a learner of one's own may have none."""
+    """Return the parts of a gradient learner; a learner of your own may have none."""
     found: Mapping[str, Any] = ability(learner, "parts")
     return found
 
 
 def _setting(component: Any, name: str) -> Place:
-    """The field whose value names a column, where one does."""
+    """Return the field whose value names a column, if there is one."""
     values = [part for part in (name, name.partition("/")[2]) if part]
     names = [f.name for f in fields(component)] if is_dataclass(component) else []
     return next(((n,) for n in names if getattr(component, n) in values), ())

@@ -1,4 +1,4 @@
-"""What a run opens, each once, and closes at its end: rollouts, graders, the engine, workers."""
+"""What a run opens once, and closes at its end: rollouts, graders, the engine, workers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shuhari.ports import Engine, Reward, Rollout, Task, VectorRollout, ability
 
 
 class Opened:
-    """`components`: all that is closed with the run; `engine`: the one that was opened last."""
+    """`components`: everything closed with the run; `engine`: the one that was opened last."""
 
     def __init__(self) -> None:
         self.components: list[Any] = []
         self.engine: Engine | None = None
 
     def hold(self, component: Any) -> bool:
-        """Remember what is to be closed; whether it is new."""
+        """Remember a component that has to be closed, and return whether it is new."""
         new = all(component is not one for one in self.components)
         if new:
             self.components.append(component)
@@ -30,8 +30,8 @@ class Opened:
         rewards: Iterable[Reward],
         key: Callable[[str], int],
     ) -> None:
-        """Open rollouts, name -> (rollout, what it plays), and those in their fields if there is something to open
-        (lanes of environments), and hold the rewards. `key`: the seed of the rollout of a name."""
+        """Open rollouts, name -> (rollout, its task), and rollouts in their fields that need opening (lanes of
+        environments), and hold the rewards. `key`: returns the seed of the rollout of a name."""
         for reward in rewards:
             self.hold(reward)
         part: Rollout | VectorRollout
@@ -42,7 +42,7 @@ class Opened:
                     ability(part, "open")(task, key(place))
 
     def open_engine(self, engine: Engine, seed: int, charge: Callable[[str, float], None]) -> None:
-        """Open an engine, and close the one before it, of another stage."""
+        """Open an engine, and close the previous stage's."""
         if engine is not self.engine:
             if self.engine is not None:
                 ability(self.engine, "close")()
@@ -50,7 +50,7 @@ class Opened:
             self.engine = engine
 
     def close(self, *more: Any) -> None:
-        """Close all of it: components, then `more` (None is left out), then the engine."""
+        """Close everything: components, then `more` (None is skipped), then the engine."""
         for one in (*self.components, *more, self.engine):
             if one is not None:
                 ability(one, "close")()

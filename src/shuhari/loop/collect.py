@@ -1,4 +1,5 @@
-"""From requests to a graded batch: rollouts side by side, the task's grade, other rewards, one trained reward."""
+"""Collection, from requests to a graded batch: concurrent rollouts, the task's grade, other rewards, one trained
+reward."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ SILENT = 3  # of them, before graders that grade nothing are one
 
 
 class AllFailedError(RuntimeError):
-    """Every rollout of a batch has raised, so that there is nothing to learn from."""
+    """The error if every rollout of a batch has raised, so that there is nothing to train on."""
 
 
 async def collect_groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str = "") -> Batch:
-    """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
-    and leaves its group out."""
+    """Roll out and grade the requests concurrently; rows are in request order. A rollout that raises is counted and
+    reported, and its group is left out."""
     asked = [ctx.stamp_request(r, tag) for r in requests]
     assert ctx.rollout is not None
     finished = await run_together(collect_group(r, ctx.rollout, ctx) for r in asked)
@@ -45,8 +46,8 @@ async def collect_groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str 
 
 @spanned("pack")
 def pack_groups(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool = False) -> Batch:
-    """Graded groups as the rows of a batch, in their order; an empty group is one whose rollout failed. Raises
-    AllFailedError where all have failed."""
+    """Convert graded groups to the rows of a batch, in order; an empty group is one whose rollout failed. Raises
+    AllFailedError if all have failed."""
     if groups and not any(groups):
         raise AllFailedError(f"every rollout failed; {'; '.join(ctx.problems)}")
     given = list(chain.from_iterable(groups))
@@ -68,7 +69,7 @@ def pack_groups(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool
 
 
 def collect_decisions(n: int, ctx: LoopCtx) -> Batch:
-    """At least n decisions of the rollout's lanes of environments, which write rows directly."""
+    """Collect at least n decisions of the rollout's lanes of environments, which write rows directly."""
     rollout: Any = ctx.rollout
     ctx.latest = []
     with span("generate"):
@@ -83,8 +84,8 @@ def collect_decisions(n: int, ctx: LoopCtx) -> Batch:
 
 
 def add_reward(batch: Batch, ctx: LoopCtx) -> Batch:
-    """With the column `reward`: the sum of `reward/<name>`, weighted (by schedules, too), over the names whose weight
-    is not 0; NaN (ungraded) where one of them is missing, and where no name has a weight."""
+    """Return the batch with the column `reward`: the sum of `reward/<name>`, weighted (weights may be schedules), over
+    the names whose weight is not 0. It is NaN (ungraded) if one of them is missing, or if no name has a weight."""
     if not len(batch):
         return batch
     ungraded = torch.full(tuple(batch["mask"].shape), float("nan"))
@@ -101,9 +102,9 @@ def add_reward(batch: Batch, ctx: LoopCtx) -> Batch:
 
 
 def _list_unnamed(given: Sequence[Trajectory], ctx: LoopCtx, *, probe: bool) -> list[str]:
-    """The names with a weight that nobody has given in the whole run. Of what is trained on, KeyError if nothing is
-    graded at all, and for a name much like one that is graded, which nobody says that he gives. A `probe` may play
-    otherwise than training does, and on a task of its own (`apart`) others grade."""
+    """List the names with a weight that nobody has given in the whole run. For training data, raises KeyError if
+    nothing is graded at all, and for a name that no component declares and that resembles a graded one. A `probe` may
+    use another rollout than training, and a task of its own (`apart`) has other graders."""
     if ctx.apart:
         return []
     unnamed = [name for name in ctx.weights if name not in ctx.reward_names]
@@ -129,8 +130,8 @@ def _ungraded(name: str, near: str, ctx: LoopCtx) -> KeyError:
 
 
 def check_rounds(want: int, rounds: int, meter: Meter, ctx: LoopCtx) -> None:
-    """StalledError where a step still wants something after so many rounds of collection that no more will help:
-    after ROUNDS, or after SILENT where no sample of any round has a grade."""
+    """Raise StalledError if a step still wants groups after so many rounds of collection that more will not help: after
+    ROUNDS, or after SILENT if no sample of any round has a grade."""
     silent = meter.means().get("rollout/ungraded") == 1.0
     if rounds >= (SILENT if silent else ROUNDS):
         why = "; ".join(ctx.problems) or meter.why()
@@ -138,8 +139,8 @@ def check_rounds(want: int, rounds: int, meter: Meter, ctx: LoopCtx) -> None:
 
 
 async def collect_group(request: Request, rollout: Rollout, ctx: LoopCtx) -> list[Trajectory]:
-    """One stamped request rolled out and graded; empty where the rollout raised, which is counted and shown. One of the
-    run's workers does it where there are some."""
+    """Roll out and grade one stamped request; empty if the rollout raised, which is counted and reported. If the run
+    has workers, one of them does it."""
     unknown = set(request.settings) - set(rollout.accepts)
     if unknown:
         raise ValueError(f"the rollout takes no setting {min(unknown)!r}; {nearest(min(unknown), rollout.accepts)}")
@@ -159,11 +160,12 @@ async def collect_group(request: Request, rollout: Rollout, ctx: LoopCtx) -> lis
 
 
 async def grade_group(group: Sequence[Trajectory], ctx: LoopCtx, until: str = "") -> list[Trajectory]:
-    """By the task, then by the rewards of the run in their order, each asked of what it was not asked before; a grader
-    that raises gives None, is counted and shown. ContractError for what is no grade (`explain_grade`).
+    """Grade a group by the task, then by the run's rewards in order, each at most once. A grader that raises gives
+    None, and is counted and reported. Raises ContractError for what is no grade (`explain_grade`).
 
-    `until`: a reward's name. The later graders are not asked once something of the group has it, if none of them is
-    called so: a rollout that looks at one reward on its way leaves what judges the whole group for the end."""
+    `until`: a reward's name. Later graders are skipped once something in the group has it, if none of them has that
+    name: a rollout that needs one reward on its way leaves judges of the whole group for the end.
+    """
     with span("grade"):
         out = [t if "" in t.graded_by else _by_task(t, ctx) for t in group]
     names = list(ctx.rewards)
@@ -222,7 +224,8 @@ def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: LoopCtx) -> 
 
 
 def _without_overflow(grade: Mapping[str, Any] | None, ctx: LoopCtx, whose: str) -> Mapping[str, Any] | None:
-    """A grade that can be learnt from; None for one that overflows, which is its grader's failure: counted, shown."""
+    """Return a grade that can be trained on; None for one that overflows, which is counted and reported as its grader's
+    failure."""
     if wrong := find_overflow(grade):
         ctx.record_failure("failed_graders", OverflowError(f"it {wrong}"), whose)
         return None

@@ -1,7 +1,7 @@
-"""What a component may ask of a run (the `Ctx` port), put together of parts that know nothing of each other: random
-streams and schedules (`randomness`), costs and messages (`accounts`), the event loop (`eventloop`), what is opened and
-closed (`closing`), text (`wording`), groups in flight (`flight`). Here are the components of the stage, and collecting.
-"""
+"""The services of a run for its components (the `Ctx` port), put together of parts that know nothing of each other:
+random streams and schedules (`randomness`), costs and messages (`accounts`), the event loop (`eventloop`), what is
+opened and closed (`closing`), text (`wording`), groups in flight (`flight`). This module has the components of the
+stage, and collection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Of(Generic[T]):
-    """An attribute of a part of the context, which is read and set as one of the context."""
+    """An attribute of a part of the context that is read and set as one of the context's own."""
 
     def __init__(self, part: str) -> None:
         self.part = part
@@ -97,7 +97,7 @@ class Context:
         self.seen: list[Batch] = []  # the batches of this step, as transforms left them, where groups are collected
 
     def play(self, stage: Components) -> None:
-        """Serve the components of a stage from now on."""
+        """Use the components of a stage from now on."""
         self.name, self.task, self.engine, self.tokens = stage.name, stage.task, stage.engine, stage.tokens
         self.curriculum, self.rollout, self.n, self.sampling = stage.curriculum, stage.rollout, stage.n, stage.sampling
         self.rewards, self.weights = stage.rewards, stage.weights
@@ -110,9 +110,9 @@ class Context:
         ticket: int = 0,
         accounts: Accounts | None = None,
     ) -> Context:
-        """The run as something beside its training sees it (an evaluation): the same models, engine, ledger and event
-        loop; maybe another rollout and task (with names of its own for what is graded); row ids, a phase and tickets
-        (from `ticket` on) of its own. What is in flight is the run's. `accounts`: others than the run's."""
+        """Return the run as seen by something beside its training (an evaluation): the same models, engine, ledger and
+        event loop; optionally another rollout and task (with reward names of its own); with its own row ids, phase and
+        tickets (from `ticket` on). Groups in flight are the run's. `accounts`: replaces the run's."""
         other = copy.copy(self)
         other.streams, other.accounts = copy.copy(self.streams), accounts or copy.copy(self.accounts)
         other.within = phase
@@ -122,40 +122,40 @@ class Context:
         return other
 
     def set_threads(self) -> None:
-        """Torch's threads as this run has them: another run in the process may have set its own since."""
+        """Set torch's threads to this run's number: another run in the process may have changed it."""
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
 
     # ---------------------------------------------------------------- randomness, schedules, costs: see the parts
 
     def key(self, *name: object) -> int:
-        """The 63-bit number of a named stream, the same at every step."""
+        """Return the 63-bit number of a named stream, the same at every step."""
         return self.streams.key(*name)
 
     def rng(self, *name: object) -> torch.Generator:
-        """The generator of a named stream in this phase of this step (a round of collection, a draw, an optimiser
-        batch): the same name in another one is another stream."""
+        """Return the generator of a named stream in this phase of this step (a round of collection, a draw, an
+        optimiser batch): the same name in another phase is another stream."""
         return self.streams.rng(*name)
 
     def noise(self, batch: Batch, name: str) -> CounterNoise:
-        """Noise a row of the batch at hand, in this phase of this step: the same numbers however the batch is cut into
-        micro-batches."""
+        """Return noise for each row of the current batch, in this phase of this step: the same numbers however the
+        batch is cut into micro-batches."""
         return self.streams.noise(batch, name)
 
     def phase(self, *name: object, root: bool = False) -> Phase:
-        """What is done inside has random streams of its own, under `name` within the phase that stands, or `root`."""
+        """Give the code inside random streams of its own, under `name` within the current phase, or at the `root`."""
         return self.streams.phase(*name, root=root)
 
     def at(self, number: Number) -> float:
-        """A number, or a schedule's value at this step of the stage."""
+        """Return a number, or a schedule's value at this step of the stage."""
         return self.streams.at(number)
 
     def now(self, sampling: Sampling) -> Sampling:
-        """With schedules over steps resolved."""
+        """Return the sampling with schedules over steps resolved."""
         return self.streams.now(sampling)
 
     def charge(self, what: str, amount: float) -> None:
-        """To the ledger, under the tag of what goes on."""
+        """Add to the ledger, under the current tag."""
         self.accounts.charge(what, amount)
 
     def charging_to(self, tag: str) -> ContextManager[None]:
@@ -163,46 +163,46 @@ class Context:
         return self.accounts.charging_to(tag)
 
     def record_failure(self, what: str, error: BaseException, whose: str = "") -> None:
-        """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
+        """Count a failure of user code and keep its first messages: it is reported, and never becomes a reward of 0."""
         self.accounts.record_failure(what, error, whose)
 
     # ---------------------------------------------------------------- text and scores
 
     def encode(self, prompt: Payload, role: str = "policy") -> Payload:
-        """A string or messages as the token ids of the role's model; any other payload as it is."""
+        """Convert a string or messages to token ids of the role's model; return any other payload as it is."""
         return wording.encode(prompt, self.models, role)
 
     def encode_text(self, text: Payload, role: str = "policy") -> Payload:
-        """A text that goes on within a row, as the token ids of the role's model; any other payload as it is."""
+        """Convert a text that continues a row to token ids of the role's model; return any other payload as it is."""
         return wording.encode_text(text, self.models, role)
 
     def encode_answer(self, prompt: Payload, answer: Payload, role: str = "policy") -> Payload:
-        """An answer to a prompt as token ids, with the token that ends it (a chat's end of turn)."""
+        """Convert an answer to a prompt to token ids, with the token that ends it (a chat's end of turn)."""
         return wording.encode_answer(prompt, answer, self.models, role)
 
     def encode_turn(self, said: Payload, prompt: Payload, role: str = "policy", last: int = -1) -> Payload:
-        """What the role reads next, behind its own turn in a row that began with `prompt`, as token ids. last: the
-        token that its turn ended with."""
+        """Convert what the role reads next, after its own turn in a row that began with `prompt`, to token ids. last:
+        the last token of that turn."""
         return wording.encode_turn(said, prompt, last, self.models, role)
 
     def text(self, ids: Payload, role: str = "policy") -> str:
-        """Token ids of the role's model as text."""
+        """Convert token ids of the role's model to text."""
         return wording.decode(ids, self.models, role)
 
     def score(self, batch: Batch, needs: Sequence[Need]) -> Batch:
-        """With the columns of `needs` that are missing: one no-grad forward a role."""
+        """Return the batch with the missing columns of `needs`: one no-grad forward a role."""
         return gather(batch, needs, self.models, self.tokens)
 
     # ---------------------------------------------------------------- the engine
 
     @property
     def served(self) -> bool:
-        """Whether the engine has the models of some version."""
+        """Whether the current engine has been given the models."""
         return self.engine is self.opened.engine
 
     @spanned("sync")
     def serve(self) -> None:
-        """Give the engine the models as they are now."""
+        """Give the engine the current models."""
         self.opened.open_engine(self.engine, self.seed, self.charge)
         self.engine.sync(self.models, self.version)
         if self.crew is not None:
@@ -210,59 +210,60 @@ class Context:
 
     @property
     def virtual(self) -> Durations | None:
-        """The modelled durations, where the engine has some."""
+        """The modelled durations, if the engine has some."""
         return ability(self.engine, "virtual")
 
     @property
     def staleness(self) -> int:
-        """How many versions of the weights after its beginning a group may be learnt from; above 0 groups stay in
-        flight over steps."""
+        """Largest number of versions that the weights may have moved on since a group began, for it to be trained on;
+        above 0, groups stay in flight across steps."""
         return ability(self.engine, "staleness")
 
     @property
     def async_engine(self) -> AsyncEngine | None:
-        """The engine, where groups stay in flight over steps: then it keeps the answers that it gave them."""
+        """The engine, if groups stay in flight across steps: it then keeps the answers that it gave them."""
         return self.engine if self.staleness else None  # type: ignore[return-value]
 
     # ---------------------------------------------------------------- time, and what goes on beside training
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of the run's life, or of the stages whose time is of one kind."""
+        """The event loop of the whole run, or of its stages with the same kind of time."""
         return self.eventloop.get(self.virtual)
 
     def clock(self) -> float:
-        """Seconds; virtual where time is."""
+        """Return seconds; virtual ones if time is virtual."""
         return self.loop.time()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end. Where a loop runs in this thread already, as in a notebook, in another thread."""
+        """Run a coroutine to its end, in another thread if a loop already runs in this one, as in a notebook."""
         return run_in(self.loop, coroutine)
 
     def poll_rollouts(self) -> None:
-        """In a long computation, now and then: what is in flight goes on for as long as was computed since."""
+        """Let groups in flight continue for as long as was computed since; called now and then in a long computation.
+        """
         self.in_flight.poll()
 
     def background(self, key: str, coroutine: Coroutine[Any, Any, T]) -> Running:
-        """Begin a job beside training, or the one of that key that is there. See `Ctx`."""
+        """Begin a job beside training, or return the existing one of that key. See `Ctx`."""
         if self.refuse is not None:
             coroutine.close()
             raise self.refuse("background")
         return self.in_flight.jobs.begin(key, coroutine)
 
     def elapse(self) -> None:
-        """Let the virtual time of an update pass, if time is virtual, and charge that of the step; evaluation, which is
-        no part of a method, lies between two steps."""
+        """Let the virtual time of an update pass, if time is virtual, and charge the step's virtual time; evaluation,
+        which is no part of a method, happens between two steps."""
         if self.virtual is not None:
             self.wait(self.in_flight.elapse(self.virtual.train))
             self.charge("virtual_seconds", self.clock() - self.began)
 
     def open(self, rollouts: Mapping[str, tuple[Any, Task]], rewards: Iterable[Reward]) -> None:
-        """Open rollouts, name -> (rollout, what it plays), each once. They and the rewards are closed with the run."""
+        """Open rollouts, name -> (rollout, its task), each once. They and the rewards are closed with the run."""
         self.opened.open(rollouts, rewards, lambda place: self.key("rollout", place))
 
     def close(self) -> None:
-        """Let go of what a run holds, and leave torch's threads as they were."""
+        """Close what a run holds, and restore torch's threads."""
         self.in_flight.drop()
         for reward in self.rewards.values():  # of a context that nothing was opened in
             self.opened.hold(reward)
@@ -280,18 +281,18 @@ class Context:
             return await collect.collect_groups(requests, self, tag=tag)
 
     async def grade(self, trajectories: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
-        """By the run's own task and rewards, each asked once; see `collect.grade_group`."""
+        """Grade by the run's own task and rewards, each at most once; see `collect.grade_group`."""
         return await collect.grade_group(trajectories, self, until)
 
     def note_batch(self, batch: Batch) -> Batch:
-        """The batch, remembered to the end of the step for what the store keeps of its groups."""
+        """Return the batch, and remember it to the end of the step for the groups that the store keeps."""
         if self.groups:
             self.seen.append(batch)
         return batch
 
     def stamp_request(self, request: Request, tag: str) -> Request:
-        """With its key, and with the run's n and sampling where the request leaves them open. A mapping in place of
-        its sampling is laid over the run's; ValueError for a field that sampling has not."""
+        """Return the request with its key, and with the run's n and sampling if it leaves them open. A mapping as its
+        sampling overrides fields of the run's. Raises ValueError for a field that sampling does not have."""
         if self.refuse is not None:
             raise self.refuse("stamp_request")
         ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1

@@ -1,8 +1,8 @@
-"""The held-out curve of a controller whose recipe leaves `evaluate.every` open: a few episodes in between.
+"""The held-out curve of a controller whose recipe does not set `evaluate.every`: a few episodes between the two ends.
 
-`shuhari train` and `shuhari.train` ask for it, so that a picture has a curve and not two points; claims and studies do
-not. Nothing of the run changes by it: it tells no event, makes no checkpoint, and is charged under `curve/`. Left out:
-text, whose recipes say how often, and what else an evaluation may report (samples, further ways, metrics).
+`shuhari train` and `shuhari.train` use it, so that a plot has a curve rather than two points; claims and studies do
+not. It changes nothing in the run: it sends no event, makes no checkpoint, and is charged under `curve/`. Left out:
+text, whose recipes set how often, and other results of an evaluation (samples, further ways, metrics).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UPDATE = 4  # decisions of one episode after the other that take as long as an u
 
 
 def is_open(progress: Progress) -> bool:
-    """Whether the stage's recipe leaves it open how often its controller is evaluated."""
+    """Whether the stage's recipe leaves open how often its controller is evaluated."""
     stage = progress.stage
     tested, plain = stage.evaluate, "evaluate.every" in stage.defaults
     if tested is None or not plain or not tested.n or tested.more or tested.metrics or tested.watch:
@@ -36,9 +36,9 @@ def is_open(progress: Progress) -> bool:
 
 
 def is_due(progress: Progress, began: Count, ledger: Mapping[str, float]) -> bool:
-    """Whether the step that has just ended, and began at the count `began`, passed a mark on the budget, and the points
-    before have cost no more than SHARE of training. By what was counted, not by the clock: a run that is
-    resumed makes the same points."""
+    """Whether the step that has just ended, and began at the count `began`, passed a mark on the budget, and the
+    earlier points have cost no more than SHARE of training. It depends on counts, not on the clock, so a resumed run
+    makes the same points."""
     now = progress.count()
     marks = [int(POINTS * spent / now.whole) for spent in (began.spent, now.spent)]
     trained = sum(v * (UPDATE if counts(k, "updates") else counts(k, "decisions")) for k, v in ledger.items())
@@ -47,8 +47,8 @@ def is_due(progress: Progress, began: Count, ledger: Mapping[str, float]) -> boo
 
 @spanned("evaluate")
 def score_between(ctx: Context, progress: Progress) -> dict[str, float]:
-    """The held-out scores of a point, by the names that reports have, with `evaluate/episodes`, how many there were.
-    Empty where none is due."""
+    """Return the held-out scores of a point, by their names in reports, with `evaluate/episodes`, the number of
+    episodes. Empty if none is due."""
     tested, rollout, began = progress.stage.evaluate, progress.stage.evaluation_rollout, ctx.count
     if tested is None or not isinstance(began, Count) or not is_open(progress):
         return {}

@@ -1,5 +1,4 @@
-"""How far what was sampled lies from the policy that is to learn from it, in versions and in log-probability, and from
-the answers, where these are longer than what may be said.
+"""Off-policy distance of a batch (in versions and in log-probability), and the share of answers longer than `max_new`.
 
 Leaves out what an objective corrects (`ratio`); this is measured before the first update, on a few rows.
 
@@ -25,14 +24,14 @@ ROWS = 8  # rows of a step that are scored for the gap
 
 
 def describe_collected(batch: Batch, requests: Sequence[Request], ctx: LoopCtx) -> Info:
-    """What a step's report says of a collected batch and of what was asked for it."""
+    """Return the numbers of a step's report about a collected batch and its requests."""
     facts = summarise_batch(batch, (r.problem.task for r in requests))
     return {**facts, **measure_drift(batch, ctx), **measure_answers(requests, ctx)}
 
 
 def measure_answers(requests: Sequence[Request], ctx: LoopCtx) -> Info:
-    """`rollout/answers_too_long`, at the first step of a stage: the share of problems whose answer has more tokens than
-    a call of the policy may give, of those whose answer is a text that the model can write."""
+    """Return `rollout/answers_too_long`, at the first step of a stage: the share of problems whose answer has more
+    tokens than the policy may generate, among problems whose answer is a text that the model can write."""
     model = ctx.models.get("policy")
     if ctx.count or model is None or not is_text(model):
         return {}
@@ -46,10 +45,10 @@ def measure_answers(requests: Sequence[Request], ctx: LoopCtx) -> Info:
 
 
 def measure_drift(batch: Batch, ctx: LoopCtx) -> Info:
-    """Of a collected batch: `rollout/staleness`, the mean number of versions that a decision is old, and
-    `rollout/staleness_max`, where something is in flight over steps; of text, `engine/gap` and `engine/gap_max`, the
-    mean and largest absolute difference between the log-probability that the engine gave a decision and that of the
-    trainer's forward, over rows sampled by the policy as it is now."""
+    """Return the drift of a collected batch: `rollout/staleness`, the mean number of versions that a decision is old,
+    and `rollout/staleness_max`, if groups stay in flight across steps; for text, `engine/gap` and `engine/gap_max`, the
+    mean and largest absolute difference between a decision's log-probability from the engine and from the trainer's
+    forward, over rows sampled by the current policy."""
     if not len(batch):
         return {}
     info: Info = {}

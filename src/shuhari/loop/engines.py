@@ -1,4 +1,4 @@
-"""What is checked of an engine before the first step, and whether another one would be the right one."""
+"""Checks of an engine before the first step, and advice on whether another one would be faster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def check_engine(stage: Components) -> None:
-    """RecipeError, with what to set, for sampling that the engine cannot do as it is asked for, and for a role that is
-    trained where the engine answers with weights that do not follow."""
+    """Raise RecipeError, with what to set, for sampling settings that the engine does not support, and for a trained
+    role that the engine samples with weights that are not updated."""
     refuses, fixed = ability(stage.engine, "refuses"), ability(stage.engine, "fixed")
     asks = any(learner.buffer.wanted() > 0 for _, learner in walk_learners(stage.learners))
     sampled: dict[tuple[str, ...], Sampling | None] = {("rollout",): stage.sampling} if asks else {}
@@ -38,7 +38,7 @@ def check_engine(stage: Components) -> None:
 
 
 def advise_engine(stage: Components, max_new: int, models: Mapping[str, Any]) -> str:
-    """What the log says of a stage that another engine would serve faster; "" otherwise."""
+    """Return the advice for a stage that another engine would serve faster; "" if there is none."""
     policy, local = models.get("policy"), ability(stage.engine, "stand_in") is None
     asks = any(learner.buffer.wanted() > 0 for _, learner in walk_learners(stage.learners))
     if policy is None or not (local and asks) or ability(policy, "export") is None:

@@ -1,9 +1,9 @@
 """Held-out measurement: the same rollouts and graders as training, on problems that training never sees.
 
-Every evaluation of a run asks for the same problems under the same request keys, and so samples them with the same
-noise (common random numbers): two checkpoints differ by their weights, not by the luck of the draw. The price is that
-the error of that draw is common to all points of a curve; it averages out over seeds, not over steps. `fresh` gives
-each evaluation noise of its own.
+Every evaluation of a run uses the same problems under the same request keys, and so the same noise (common random
+numbers): two checkpoints differ by their weights, not by the luck of the draw. The price is that all points of a curve
+share the error of that draw; it averages out over seeds, not over steps. `fresh` gives each evaluation noise of its
+own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SPLITS = ("train", "test")  # which every task has
 
 
 def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int = 0) -> Outcomes:
-    """Roll out the held-out problems, from index `first` on, and grade them. Charged under `evaluate/`; nothing of the
-    run changes but that, and that what is in flight goes on meanwhile.
-    Raises ValueError where there are no problems, two with one id, or fewer samples than a k of pass@k."""
+    """Roll out the held-out problems, from index `first` on, and grade them. Charged under `evaluate/`; otherwise the
+    run does not change, except that groups in flight continue meanwhile. Raises ValueError if there are no problems,
+    two with one id, or fewer samples than a k of pass@k."""
     samples = evaluation.samples
     if samples > 1 and max(evaluation.k, default=1) > samples:
         raise ValueError(f"[evaluate] pass@{max(evaluation.k)} of {samples} samples: expected more samples")
@@ -76,12 +76,12 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
 
 
 def measures(evaluation: Evaluation | None) -> bool:
-    """Whether anything is measured."""
+    """Whether an evaluation measures anything."""
     return evaluation is not None and bool(evaluation.n or evaluation.more or evaluation.metrics)
 
 
 def find_held_out(task: Task, evaluation: Evaluation) -> Source:
-    """The problems of the split that is tested. RecipeError where the task has none of that name."""
+    """Return the problems of the tested split. Raises RecipeError if the task has no split of that name."""
     try:
         return task.problems(evaluation.split)
     except (ValueError, LookupError) as error:
@@ -89,21 +89,21 @@ def find_held_out(task: Task, evaluation: Evaluation) -> Source:
 
 
 def count_held_out(ctx: Context, evaluation: Evaluation) -> int:
-    """How many problems an evaluation asks for, of those that there are."""
+    """Return the number of problems of an evaluation, limited to the existing ones."""
     size = find_held_out(evaluation.task or ctx.task, evaluation).size()
     return evaluation.n if size is None else min(evaluation.n, size)
 
 
 def _tokens_drawn(ctx: Context) -> float:
-    """The tokens that evaluations have drawn; 0 where no engine charges any."""
+    """Return the number of tokens that evaluations have drawn; 0 if no engine charges any."""
     return sum(v for k, v in ctx.ledger.items() if k.startswith("evaluate/") and k.endswith("/tokens"))
 
 
 @dataclass
 class LastScores:
-    """The last held-out scores of a run: `played`, of its models, with the step they were measured at and their
-    `basis`; `recorded`, of its learners; `problems`: of how many problems one is the mean, of those in [0, 1]; `reads`:
-    the reward that `greedy` is of, "" if nothing was graded; `answers`: greedy ones that are to be stored."""
+    """The last held-out scores of a run: `played`, of its models, with the step of their measurement and their `basis`;
+    `recorded`, of its learners; `problems`: number of problems that a score in [0, 1] is the mean of; `reads`: the
+    reward that `greedy` measures, "" if nothing was graded; `answers`: greedy answers that have to be stored."""
 
     played: dict[str, float] = field(default_factory=dict)
     step: int = -1
@@ -114,24 +114,25 @@ class LastScores:
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     def take_answers(self) -> list[tuple[str, Any]]:
-        """The greedy answers that were not stored yet, an event for each evaluation: {step, answers}."""
+        """Return the greedy answers that were not stored yet, an event for each evaluation: {step, answers}."""
         found, self.answers = self.answers, []
         return [("answers", one) for one in found]
 
     def name_measure(self, *, scored: bool) -> dict[str, str]:
-        """What a report adds that has held-out scores: `measure`, the reward that they are of."""
+        """Return `measure`, the reward behind the scores, for a report with held-out scores; else nothing."""
         return {"measure": self.reads} if scored and self.reads else {}
 
     @property
     def values(self) -> dict[str, float]:
-        """All of them, by name."""
+        """All scores, by name."""
         return {**self.played, **self.recorded}
 
     @spanned("evaluate")
     def measure(
         self, ctx: Context, evaluation: Evaluation, rollout: Rollout, learners: Mapping[str, Learner], *, again: bool
     ) -> dict[str, float]:
-        """The scores now. Where not `again`, those `played` at this step stand, if what they rest on is the same."""
+        """Return the current scores. Unless `again`, scores `played` at this step are reused, if their basis is the
+        same."""
         on = basis(ctx, evaluation, rollout)
         if again or not on or (self.step, self.basis) != (ctx.step, on):
             found = play_models(ctx, evaluation, rollout)
@@ -149,8 +150,8 @@ class LastScores:
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """What an evaluation finds of the models: the `outcomes` of what it plays (None: nothing), of each further way with
-    the settings that it is played under, and the `numbers` of its metrics, `<name>.<number>`."""
+    """The results of an evaluation of models: the `outcomes` of its rollouts (None: nothing was played), those of each
+    further way with its settings, and the `numbers` of its metrics, `<name>.<number>`."""
 
     evaluation: Evaluation
     outcomes: Outcomes | None
@@ -159,7 +160,7 @@ class Played:
 
     @property
     def scores(self) -> dict[str, float]:
-        """All of it as numbers by name, as a run reports them."""
+        """All results as numbers by name, as a run reports them."""
         out: dict[str, float] = {}
         if (found := self.outcomes) is not None:
             out = {**found.scores(self.evaluation), **({"tokens": found.tokens} if self.evaluation.more else {})}
@@ -169,7 +170,7 @@ class Played:
 
 
 def play_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Played:
-    """What an evaluation plays, if any model does, each further way to play, and its metrics."""
+    """Run an evaluation: its rollouts, if any model plays in them, each further way to play, and its metrics."""
     outcomes = evaluate(ctx, evaluation, rollout) if evaluation.n and has_player(ctx, rollout) else None
     ways = {}
     for name, way in evaluation.more.items():
@@ -184,20 +185,20 @@ def play_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Playe
 
 
 def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
-    """All that an evaluation says of the models, as numbers by name."""
+    """Return all results of an evaluation of models, as numbers by name."""
     return play_models(ctx, evaluation, rollout).scores
 
 
 def has_player(ctx: Context, rollout: Rollout) -> bool:
-    """Whether a model plays a role of the rollout: where a reward model alone is trained, none does, and only recorded
+    """Whether a model plays a role of the rollout: if only a reward model is trained, none does, and only recorded
     problems are held out."""
     roles = set(ability(rollout, "roles") or (ability(rollout, "role"),))
     return not ctx.models or not roles.isdisjoint(ctx.models)
 
 
 def _read_metric(name: str, metric: Metric, ctx: Context) -> dict[str, float]:
-    """The numbers of one metric, NaN where one is unknown. Raises ValueError, which names the metric, for what is no
-    number, where the metric itself raises, and before the first step where it changes a model."""
+    """Return the numbers of one metric, NaN for an unknown one. Raises ValueError, which names the metric, for what is
+    no number, if the metric itself raises, and before the first step if it changes a model."""
     who = f"[evaluate.metrics.{name}] {type(metric).__name__}"
     before = None if ctx.step else (sum_weights(ctx.models), generator_states())  # of one call: it costs
     try:
@@ -220,7 +221,7 @@ def _read_metric(name: str, metric: Metric, ctx: Context) -> dict[str, float]:
 
 
 def _check_untouched(who: str, weights: Mapping[str, int], generators: Any, ctx: Context) -> None:
-    """ValueError where a metric has changed a model; that it drew from a global generator is noted."""
+    """Raise ValueError if a metric has changed a model; a draw from a global generator becomes a message."""
     after = sum_weights(ctx.models)
     if moved := [role for role, x in weights.items() if x != after[role]]:
         raise ValueError(f"{who} changed the model of role {moved[0]!r}: an evaluation changes nothing")
@@ -230,13 +231,13 @@ def _check_untouched(who: str, weights: Mapping[str, int], generators: Any, ctx:
 
 @spanned("evaluate")
 def watch(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
-    """The scores of the `watch` problems behind those that are reported."""
+    """Return the scores of the `watch` problems, which come after the reported ones."""
     return evaluate(ctx, replace(evaluation, n=evaluation.watch), rollout, evaluation.n).scores(evaluation)
 
 
 def score_recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learner]) -> dict[str, float]:
-    """What learners that learn from recorded problems say of held-out ones: `<part>/loss/<term>`, `<part>/<info>`. What
-    cannot be said, because these have nothing to show, is counted and shown."""
+    """Return the held-out scores of learners that train on recorded problems: `<part>/loss/<term>`, `<part>/<info>`. If
+    held-out problems have nothing to imitate, that is counted and reported."""
     out: dict[str, float] = {}
     beside = ctx.fork("evaluate", "recorded", task=evaluation.task)
     try:
@@ -249,16 +250,16 @@ def score_recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, 
 
 
 def _halve_ties(found: Mapping[str, float]) -> dict[str, float]:
-    """With an accuracy of 1/2 in the place of 0, if all pairs tie, as of a policy that is its reference: where no
-    margin is above 0 and their mean is 0, each is 0."""
+    """Return the scores with an accuracy of 1/2 instead of 0, if all pairs tie, as for a policy that equals its
+    reference: if no margin is above 0 and their mean is 0, each is 0."""
     pairs = [name for name in found if name.endswith("/accuracy")]
     tied = [name for name in pairs if found[name] == 0 == found.get(name.removesuffix("accuracy") + "margin")]
     return {**found, **dict.fromkeys(tied, 0.5)}
 
 
 def basis(ctx: Context, evaluation: Evaluation | None, rollout: Rollout) -> tuple[Any, ...]:
-    """What scores rest on beside the weights: where it is the same, evaluating the same weights again gives the same.
-    Empty where that cannot be said."""
+    """Return what scores depend on beside the weights: with an equal basis, evaluating the same weights again gives the
+    same scores. Empty if that is unknown."""
     sampling = (evaluation and evaluation.sampling) or ctx.sampling
     if evaluation is None or isinstance(sampling.epsilon, Ramp):
         return ()

@@ -1,4 +1,5 @@
-"""The event loop in which the coroutines of a run take turns: of virtual time where the engine models its durations."""
+"""The event loop in which the coroutines of a run take turns; its time is virtual if the engine models its durations.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ PATIENCE = 5.0  # seconds that what was given up may take to end
 
 
 class EventLoop:
-    """One loop for the run's life, or for the stages whose time is of one kind: `asyncio.run` for each step is slow."""
+    """One loop for the whole run, or for its stages with the same kind of time: `asyncio.run` for each step is slow."""
 
     def __init__(self) -> None:
         self.made: asyncio.AbstractEventLoop | None = None  # when it is first needed
 
     def get(self, virtual: Durations | None) -> asyncio.AbstractEventLoop:
-        """The loop of virtual time by these durations, or of real time. One of the other kind is closed."""
+        """Return the loop of virtual time by these durations, or of real time. A loop of the other kind is closed."""
         if self.made is not None and isinstance(self.made, VirtualLoop) != (virtual is not None):
             self.made.close()
             self.made = None
@@ -31,7 +32,7 @@ class EventLoop:
         return self.made
 
     def close(self) -> None:
-        """Cancel what is left in it, wait for that, and close it."""
+        """Cancel the remaining tasks, wait for them, and close the loop."""
         if self.made is None:
             return
         if left := asyncio.all_tasks(self.made):  # of what was interrupted
@@ -42,7 +43,7 @@ class EventLoop:
 
 
 def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end. If a loop runs in this thread already, as in a notebook, in another thread."""
+    """Run a coroutine to its end, in another thread if a loop already runs in this one, as in a notebook."""
     if asyncio._get_running_loop() is None:
         return loop.run_until_complete(coroutine)
     with ThreadPoolExecutor(1) as beside:

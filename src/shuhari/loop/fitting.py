@@ -1,8 +1,8 @@
-"""A task's listed rows held against the models of a stage as it begins: those that are too long are refused, left out
-or cut, as the task says (`too_long`), and what is odd about the data is told, once a run.
+"""Checks a task's listed rows against the models of a stage as it begins: rows that are too long are refused, left out
+or cut, as the task sets (`too_long`), and oddities of the data are logged, once a run.
 
-Nothing is drawn and no batch is made: where every row fits, a run has the bits that it had without this. Left out: rows
-of tasks without an end, and tasks that cannot say where a problem stands (`places`).
+Nothing is drawn and no batch is made: if every row fits, the run's bits do not change. Left out: rows of tasks without
+an end, and tasks that do not know the place of a problem (`places`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAX_NEW = "rollout.sampling.max_new"
 
 
 class TooLongError(RecipeError):
-    """Rows of a task are longer than a model reads, and nobody has said what is to become of them."""
+    """The error if rows of a task are longer than a model reads, and no setting chooses what to do with them."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """What a stage does with the problems of a split, of the first `n` (0: of all): `role` reads them; `shows`: gives
-    what is put behind the prompt of one, each alone; without it an answer of up to `room` tokens is sampled."""
+    """A use of the problems of a split, of the first `n` (0: of all): `role` reads them; `shows`: returns the texts put
+    after the prompt of a problem, each alone; without it an answer of up to `room` tokens is sampled."""
 
     split: str
     role: str
@@ -42,7 +42,7 @@ class Use:
     n: int = 0
 
     def show(self, problem: Problem, place: str) -> Shown | None:
-        """The problem as it is read; None where this does not use it, or not as text."""
+        """Return the problem as it is read; None if this does not use it, or not as text."""
         texts = self.shows(problem) if self.shows is not None else ()
         if (self.shows is not None and not texts) or not all(_is_read(x) for x in (problem.prompt, *texts)):
             return None
@@ -50,8 +50,8 @@ class Use:
 
 
 def fit_rows(stage: Components, ctx: Context, stages: Iterable[Components], *, restoring: bool = False) -> None:
-    """Fit the rows of a stage's tasks to the models that are to read them, as they are in `ctx`. stages: all of the
-    run. restoring: it has begun already, so that nothing is refused or told. Raises TooLongError."""
+    """Fit the rows of a stage's tasks to the models in `ctx` that read them. stages: all of the run. restoring: the
+    stage has begun already, so nothing is refused or logged. Raises TooLongError."""
     for place, task, uses in _walk_tasks(stage):
         for at, part in walk_placed(task, place):
             if (fit := ability(part, "fit")) is None:
@@ -73,7 +73,8 @@ def fit_rows(stage: Components, ctx: Context, stages: Iterable[Components], *, r
 def _fit_split(
     part: Any, whole: list[Problem], uses: Sequence[Use], ctx: Context, setting: str, told: list[str], *, refuse: bool
 ) -> list[Problem] | None:
-    """The problems of a split that fit, or as they were cut; None where all fit. What was done is added to `told`."""
+    """Return the problems of a split that fit, or their cut versions; None if all fit. What was done is added to
+    `told`."""
     if part.too_long == "refuse" and not refuse:
         return None
     kept: list[Problem | None] = list(whole)
@@ -109,7 +110,7 @@ def _fit_split(
 
 
 def _take_cut(problem: Problem, row: Shown) -> Problem:
-    """A problem with the prompt and the replies of a row that was cut."""
+    """Return a problem with the prompt and the replies of a cut row."""
     new: dict[str, Any] = {"prompt": row.prompt}
     if len(row.replies) == 2:
         new["info"] = FrozenDict({**problem.info, "chosen": row.replies[0], "rejected": row.replies[1]})
@@ -119,7 +120,7 @@ def _take_cut(problem: Problem, row: Shown) -> Problem:
 
 
 def _describe(part: Any, use: Use, found: Lengths, rows: Sequence[Shown], setting: str, model: Any) -> str:
-    """What does not fit, in words."""
+    """Describe in words what does not fit."""
     most = ability(model, "longest")
     context = "" if most is None else f"models.{use.role}.context"
     did = {"refuse": "", "leave_out": "left out", "cut": "cut"}[part.too_long]
@@ -128,7 +129,7 @@ def _describe(part: Any, use: Use, found: Lengths, rows: Sequence[Shown], settin
 
 
 def _walk_tasks(stage: Components) -> Iterator[tuple[tuple[str, ...], Any, list[Use]]]:
-    """(place, task, what is done with its problems) of the tasks of a stage."""
+    """Yield (place, task, uses of its problems) for the tasks of a stage."""
     tested = stage.evaluate
     uses = [
         use
@@ -153,7 +154,7 @@ def _walk_tasks(stage: Components) -> Iterator[tuple[tuple[str, ...], Any, list[
 
 
 def _list_shown(buffer: Any) -> Iterator[Use]:
-    """What a buffer, and those in it, show of recorded answers."""
+    """Yield the uses of recorded answers by a buffer and buffers in it."""
     for _, part in walk(buffer):
         if (shows := ability(part, "shows")) is not None:
             yield Use(ability(part, "split"), ability(part, "role"), shows)
@@ -167,7 +168,7 @@ def _list_problems(part: Any, split: str) -> Sequence[Problem]:
 
 
 def _list_unused(part: Any, stages: Iterable[Components]) -> list[str]:
-    """What is to be told of the splits that rows name."""
+    """Return the messages about the splits that rows name."""
     named = part.named_splits
     asked = {"train"}
     for stage in stages:

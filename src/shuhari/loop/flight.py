@@ -1,12 +1,13 @@
-"""Groups in flight: asked for, and not yet learnt from. Synchronous and asynchronous collection are one thing here.
+"""Groups in flight: requested, and not yet trained on. Synchronous and asynchronous collection share this code.
 
-With staleness s the groups of at most 1 + s batches are in flight. Those that were asked for s versions ago are waited
-for and taken; then the oldest that are finished. So no group is lost, and none is learnt from more than s versions
-after it was begun; with s = 0 all that was asked for is waited for. AReaL (arXiv 2505.24298, section 5.1) states the
-bound at admission; here, too, what a filter drops leaves room for another.
+With staleness s, the groups of at most 1 + s batches are in flight. Groups requested s versions ago are awaited and
+taken first; then the oldest finished ones. So no group is lost, and none is trained on more than s versions after it
+began; with s = 0 all requested groups are awaited. AReaL (arXiv 2505.24298, section 5.1) states the bound at admission;
+here, too, a group that a filter drops leaves room for another.
 
 All of it happens in one thread: while the run waits for a batch, and in the pauses that learners make
-(`Context.poll_rollouts`). On one machine the work itself takes no less time side by side, but waiting for tools does.
+(`Context.poll_rollouts`). On one machine concurrency does not shorten the work itself, but it does shorten waiting for
+tools.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Select = Callable[[int, Any], Awaitable[Sequence[Request]]]
 
 @dataclass(eq=False)
 class PendingGroup:
-    """One group: what was asked, under which `version` of the weights, and `at` what time of the loop."""
+    """One group: its request, the `version` of the weights at its start, and the time of the loop, `at`."""
 
     request: Request
     version: int
@@ -43,7 +44,7 @@ class PendingGroup:
 
 
 class InFlight:
-    """The groups in flight of one run, in the order they were asked for."""
+    """The groups in flight of one run, in the order of their requests."""
 
     def __init__(self, ctx: LoopCtx) -> None:
         self.ctx = ctx
@@ -56,9 +57,9 @@ class InFlight:
     # ---------------------------------------------------------------- collecting
 
     async def take(self, want: int, select: Select, *, first: bool, left: float) -> tuple[Batch, list[Request]]:
-        """At least `want` groups as a batch, in the order they were asked for, and their requests, while others stay in
-        flight: there are more than `want` where more are due, and fewer where `select` gives fewer. `first`: nothing of
-        this step's batch is there yet; `left`: steps that may come after this one."""
+        """Return at least `want` groups as a batch, in the order of their requests, and the requests, while others stay
+        in flight: more than `want` if more are due, and fewer if `select` gives fewer. `first`: whether nothing of this
+        step's batch has been collected yet; `left`: number of steps that may come after this one."""
         self.size = want if first else self.size
         lack = want + int(max(0, min(self.ctx.staleness, left))) * self.size - len(self.groups)
         if lack > 0:
@@ -103,7 +104,7 @@ class InFlight:
         pending.group = await collect.collect_group(pending.request, rollout, self.ctx)
 
     def _raise(self) -> None:
-        """What ended a group's task ends the run."""
+        """Raise the error of a group's failed task, which ends the run."""
         for t in self.groups:
             if t.task is not None and t.task.cancelled():
                 raise RuntimeError(f"the rollout of problem {t.request.problem.id!r} was cancelled")
@@ -113,13 +114,14 @@ class InFlight:
     # ---------------------------------------------------------------- meanwhile
 
     def poll(self) -> None:
-        """Let what is in flight go on for as long as was computed since its last turn; virtual time stands still."""
+        """Let groups in flight continue for as long as was computed since their last turn; virtual time stands still.
+        """
         if (self.groups or self.jobs.running) and not isinstance(self.ctx.loop, VirtualLoop):
             self.ctx.wait(self.go(monotonic() - self.breath))
             self.breath = monotonic()
 
     async def go(self, seconds: float) -> None:
-        """Let what is in flight go on for at most so long: answers of tools are read, the engine works."""
+        """Let groups in flight continue for at most so long: answers of tools are read, the engine works."""
         loop: Any = asyncio.get_running_loop()
         engine, end = self.ctx.engine, loop.time() + seconds
         await asyncio.sleep(0)  # the world outside is looked at between two turns of the loop
@@ -133,7 +135,7 @@ class InFlight:
         await asyncio.get_running_loop().settle()  # type: ignore[attr-defined]
 
     def drop(self) -> None:
-        """Give up what is in flight, as at the end of a stage; charged as `dropped_groups`."""
+        """Cancel groups and jobs in flight, as at the end of a stage; groups are charged as `dropped_groups`."""
         dropped, self.groups = self.groups, []
         ending = list(self.jobs.drop())
         if dropped:
@@ -148,7 +150,8 @@ class InFlight:
     # ---------------------------------------------------------------- resuming
 
     def tree(self) -> dict[str, Any]:
-        """All that the store must keep: finished groups, and of the others the requests and what was answered them."""
+        """Return what the store must keep: finished groups, and for the others the requests and the answers that they
+        got."""
         loop = self.ctx.loop
         saved = [
             {"request": t.request, "version": t.version, "at": t.at,
@@ -161,9 +164,9 @@ class InFlight:
         return {"tickets": saved, "jobs": jobs, "numbers": self.jobs.numbers(), "calls": calls, "time": time}
 
     def restore(self, tree: Mapping[str, Any], restart: Callable[[], None] = lambda: None) -> None:
-        """Ask the unfinished requests again, and have `restart` begin the unfinished jobs again: what the engine had
-        answered is answered again, at its time where time is virtual, and what it had begun goes on. Nothing of that is
-        charged again."""
+        """Start the unfinished requests again, and have `restart` begin the unfinished jobs again: recorded answers of
+        the engine are replayed, at their times if time is virtual, and calls that it had begun continue. None of that
+        is charged again."""
         loop, ctx = self.ctx.loop, self.ctx
         groups = [
             PendingGroup(**{**t, "group": None if t["group"] is None else list(t["group"])}) for t in tree["tickets"]

@@ -1,4 +1,4 @@
-"""What a session is given, as components: by name, as a table, or as an object."""
+"""Conversion of a session's arguments to components: a name, a table, or an object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shuhari.rewards.function import Function
 
 
 def write_down(given: Mapping[str, Any]) -> Any:
-    """Names, tables and paths as JSON has them; None where an object is among them, which nothing can write down."""
+    """Convert names, tables and paths to JSON data; None if they contain an object, which cannot be written."""
 
     def plain(x: Any) -> Any:
         if isinstance(x, Path):
@@ -41,13 +41,13 @@ def find_grader(name: str, what: Any) -> Any:
 
 
 def play_environment(task: Any) -> Any:
-    """The environment of the task's first problem, if it has any."""
+    """Return the environment of the task's first problem, if it has one."""
     source = task.problems("train")
     return None if source.size() == 0 else task.environment(source[0])
 
 
 def name_terms(terms: Any) -> dict[str, Term]:
-    """Terms by name, a sequence of them after their objectives; TypeError for anything else."""
+    """Return terms by name, naming a sequence after their objectives. Raises TypeError for anything else."""
     given = list(terms.items()) if isinstance(terms, Mapping) else terms if isinstance(terms, list | tuple) else [terms]
     named: dict[str, Term] = {}
     for one in given:

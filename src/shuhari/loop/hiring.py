@@ -1,4 +1,4 @@
-"""Whether a run has workers, and what they are made from."""
+"""Set-up of a run's workers, and the data that they are built from."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def hire(recipe: Recipe, stages: Sequence[Components], ctx: Context, yard: Yard | None = None) -> None:
-    """Give a run the workers that its recipe asks for (`[distributed] workers`), as `ctx.crew`; closed with it. `yard`:
-    where they come from, by default Ray. RecipeError for what no other process can know."""
+    """Give a run the workers of its recipe (`[distributed] workers`), as `ctx.crew`; they are closed with it. `yard`:
+    their source, by default Ray. Raises RecipeError for what no other process can know."""
     given = stages[0].distributed
     if not given.workers:
         return
@@ -43,7 +43,7 @@ def hire(recipe: Recipe, stages: Sequence[Components], ctx: Context, yard: Yard 
 
 
 def describe_run(recipe: Recipe, stages: Sequence[Components], ctx: Context, workers: int) -> dict[str, Any]:
-    """All that a worker needs to make the components of a run, as plain data."""
+    """Return everything that a worker needs to build the components of a run, as plain data."""
     held: dict[str, str] = {}
     for path, value in walk_leaves(recipe.tree):
         for text in value if isinstance(value, list) else [value]:

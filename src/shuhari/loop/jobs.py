@@ -1,8 +1,9 @@
-"""Work beside training: what components have begun in the background, such as asking a judge, and not yet taken back.
+"""Jobs beside training: work that components have begun in the background, such as a call of a judge, and not yet taken
+back.
 
-It goes on whenever groups in flight do. Answers are saved; of what is not finished a resumed run knows when it began,
-and the component begins it again (`restart`): by virtual time it then ends when it would have ended. Left out: what a
-job has said half-way, but for its calls of an asynchronous engine, which are answered again.
+Jobs continue whenever groups in flight do. Answers are saved; for an unfinished job a resumed run knows when it began,
+and the component begins it again (`restart`): in virtual time it then ends when it would have ended. Left out: the
+partial output of a job, except its calls of an asynchronous engine, which are replayed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class Running:
-    """One job (the port `Job`), begun `at` a time of the loop, in `step`, `before` it so many of its key."""
+    """One job (the port `Job`); `at`: its start on the event loop; `step`: the step in which it began; `before`: number
+    of earlier jobs of its key in that step."""
 
     def __init__(self, key: str, at: float, step: int, before: int, taken: Callable[[Running], None]) -> None:
         self.key, self.at, self.step, self.before, self._taken = key, at, step, before, taken
@@ -29,19 +31,19 @@ class Running:
 
     @property
     def asker(self) -> str:
-        """What its calls and its random streams are named by; those of a later job of its key are others."""
+        """The name for its calls and random streams; a later job of its key has another."""
         return f"job/{self.key}/{self.step}" + (f"/{self.before}" if self.before else "")
 
     def end(self, task: asyncio.Task[None]) -> None:
-        """Close what was given up before it began, and look at an error, which `result` raises."""
+        """Close a coroutine that was cancelled before it began, and retrieve an error, which `result` raises."""
         if self.coroutine is not None:
             self.coroutine.close()
         if not task.cancelled():
             task.exception()
 
     def result(self) -> Any:
-        """The answer, once: the run then forgets the job. RuntimeError where it is not done; what the job raised, where
-        it failed."""
+        """Return the answer, once: the run then forgets the job. Raises RuntimeError if the job is not done, and what
+        the job raised if it failed."""
         if not self.done:
             raise RuntimeError(f"the job {self.key!r} is not done: look at `done`, or await it")
         self._taken(self)
@@ -71,7 +73,7 @@ class Jobs:
         return bool(self.jobs) and any(not job.done for job in self.jobs.values())
 
     def begin(self, key: str, coroutine: Coroutine[Any, Any, Any]) -> Running:
-        """The job of that key: the one that is there (the coroutine is then closed), or a new one."""
+        """Return the job of that key: the existing one (the coroutine is then closed), or a new one."""
         if (known := self.jobs.get(key)) is not None:
             coroutine.close()
             return known
@@ -88,7 +90,7 @@ class Jobs:
         return job
 
     def launch(self, job: Running) -> None:
-        """Let it run."""
+        """Start a job."""
         job.task = self.ctx.loop.create_task(self._run(job))
         job.task.add_done_callback(job.end)
 
@@ -112,7 +114,7 @@ class Jobs:
             engine.forget(job.asker)
 
     def drop(self) -> Sequence[asyncio.Task[None]]:
-        """Give all of them up; the tasks that are to end."""
+        """Cancel all jobs, and return the tasks that are ending."""
         dropped, self.jobs = list(self.jobs.values()), {}
         tasks = [job.task for job in dropped if job.task is not None and not job.task.done()]
         for task in tasks:
@@ -124,7 +126,7 @@ class Jobs:
     # ---------------------------------------------------------------- resuming
 
     def tree(self) -> list[dict[str, Any]]:
-        """All that the store must keep. One that failed is begun again."""
+        """Return what the store must keep. A failed job is saved as one to begin again."""
         entries = []
         for job in self.jobs.values():
             failed = job.done and job.task is not None and job.task.exception() is not None
@@ -134,14 +136,16 @@ class Jobs:
         return entries
 
     def numbers(self) -> dict[str, list[int]]:
-        """Key -> [step, jobs of that key begun in it], of this step: the next one of it has streams of its own."""
+        """Return key -> [step, jobs of that key begun in it], for this step, so that the next job of it has streams of
+        its own."""
         return {key: [*last] for key, last in self._last.items() if last[0] == self.ctx.step}
 
     def restore(
         self, saved: Sequence[Mapping[str, Any]], numbers: Mapping[str, Sequence[int]], restart: Callable[[], None]
     ) -> list[Running]:
-        """Take over what was saved (`tree`, `numbers`). The jobs that `restart` began again, which are to be launched
-        at their times. Raises RuntimeError where it began one of them not again: nobody would see its answer."""
+        """Restore what was saved (`tree`, `numbers`), and return the jobs that `restart` began again, which have to be
+        launched at their times. Raises RuntimeError if it did not begin one of them again, as nothing would take its
+        answer."""
         self._last = {key: (step, count) for key, (step, count) in numbers.items()}
         for entry in saved:
             began = entry["at"], entry["step"], entry.get("before", 0)  # which older runs have not stored

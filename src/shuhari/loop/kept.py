@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[str, str, int, int]]:
-    """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
+    """Return (task, problem, samples graded, samples that evaluation counts as solved) for each problem of the step."""
     measure, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
     name = name_measure(measure, ctx.reward_names, ctx.weights)
     summed = name == "reward" and name not in ctx.reward_names
@@ -44,8 +44,8 @@ def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[st
 def choose_rollouts(
     ctx: Context, keep: Checkpointing, store: Store, counts: Sequence[tuple[str, str, int, int]]
 ) -> list[dict[str, Any]]:
-    """The groups of the step that the store keeps, by the rules of [store], with their `decisions`, the `pieces` of
-    their text and the `weights` of rewards at this step. `counts`: what `count_problems` says of them."""
+    """Return the groups of the step that the store keeps, by the rules of [store], with their `decisions`, the `pieces`
+    of their text and the `weights` of rewards at this step. `counts`: the result of `count_problems`."""
     groups, ctx.groups = ctx.groups, []
     seen, ctx.seen = ctx.seen, []
     if not groups or not (keep.rollouts or "all" in keep.groups):
@@ -69,7 +69,7 @@ def choose_rollouts(
 
 
 def _grade(group: list[Trajectory], weights: Mapping[str, float]) -> list[float]:
-    """The trained reward of each of a group's leaves that were graded; [NaN] where none was."""
+    """Return the trained reward of each graded leaf of a group; [NaN] if none was graded."""
     return [
         value
         for t in group
@@ -79,11 +79,13 @@ def _grade(group: list[Trajectory], weights: Mapping[str, float]) -> list[float]
 
 
 def decisions(group: Sequence[Trajectory], seen: Sequence[Batch]) -> tuple[tuple[dict[str, Array], ...], ...]:
-    """Of each step of each trajectory: name -> [K] float32, what was computed of its decisions (NaN elsewhere):
-    `advantage`, and what models were asked before the update (`<role>/<name>`: log-probabilities, entropies, values).
+    """Return for each step of each trajectory: name -> [K] float32, the numbers computed for its decisions (NaN
+    elsewhere): `advantage`, and what models scored before the update (`<role>/<name>`: log-probabilities, entropies,
+    values).
 
-    seen: batches of rows, in time; of a number that several have, the last is taken. A batch that has but some of the
-    group's rows says nothing."""
+    seen: batches of rows, in order of time; if several have a number, the last one counts. A batch with only some of
+    the group's rows is skipped.
+    """
     rows = [
         (j, row)
         for j, t in enumerate(group)
@@ -108,8 +110,8 @@ def decisions(group: Sequence[Trajectory], seen: Sequence[Batch]) -> tuple[tuple
 
 
 def name_tokens(group: Sequence[Trajectory], models: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """role -> {ids: [n] the different tokens that it has written in a group, texts: (n of them) what each stands for in
-    the midst of a text}; none of a role that writes no text here. A part of a character is U+FFFD."""
+    """Return role -> {ids: [n] the distinct tokens that it has written in a group, texts: n texts, of each token within
+    a text}; roles that write no text are left out. A part of a character is U+FFFD."""
     written: dict[str, set[int]] = {}
     for step in (
         step
@@ -127,8 +129,8 @@ def name_tokens(group: Sequence[Trajectory], models: Mapping[str, Any]) -> dict[
 
 
 def _spell(ids: Sequence[int], decode: Callable[[Array], str]) -> tuple[str, ...]:
-    """The text of each token between two plain ones: alone, a tokenizer may drop the space before a word, and an end
-    token has no text."""
+    """Return the text of each token between two plain ones: alone, a tokenizer may drop the space before a word, and an
+    end token has no text."""
 
     def read(*tokens: int) -> str:
         return str(decode(np.array(tokens, np.int32)))
@@ -147,7 +149,7 @@ def _spell(ids: Sequence[int], decode: Callable[[Array], str]) -> tuple[str, ...
 
 
 def _numbers(batch: Batch) -> Iterator[tuple[str, Tensor]]:
-    """The columns [B, K] of numbers that credit and models gave."""
+    """Yield the floating-point columns [B, K] of the advantage and of models' scores."""
     for name in sorted({*batch.scored, *batch.stamps, "advantage"} & batch.names()):
         column = batch[name]
         if tuple(column.shape) == (len(batch), batch.width) and column.is_floating_point():
@@ -155,7 +157,7 @@ def _numbers(batch: Batch) -> Iterator[tuple[str, Tensor]]:
 
 
 def _split(values: Array, name: str, steps: Sequence[tuple[Array, dict[str, Array]]]) -> None:
-    """Hand the numbers of a row's decisions, in order, to the steps that it was joined from."""
+    """Distribute the numbers of a row's decisions, in order, to the steps that it was joined from."""
     if len(values) != sum(np.count_nonzero(mask) for mask, _ in steps):
         return  # a transform says otherwise what a decision is
     first = 0

@@ -18,7 +18,7 @@ CHOOSE = ("sse4", "avx", "fma", "amx", "f16c", "bmi", "asimd", "sve")  # instruc
 
 
 def versions() -> dict[str, Any]:
-    """What a run was made with."""
+    """Return the versions, threads and processor that a run is made with."""
     found: dict[str, Any] = {name: known for name in PACKAGES if (known := _version(name))}
     there = {"python": platform.python_version(), "machine": platform.machine(), "processor": processor()}
     return {**found, **there, "threads": torch.get_num_threads()}
@@ -26,7 +26,7 @@ def versions() -> dict[str, Any]:
 
 @cache
 def _version(package: str) -> str:
-    """"" where it is not installed. A process asks once: the whole metadata are parsed for it, for milliseconds."""
+    """Return a package's version, "" if it is not installed. Cached, as parsing the metadata takes milliseconds."""
     with suppress(PackageNotFoundError):
         return version(package)
     return ""
@@ -34,7 +34,7 @@ def _version(package: str) -> str:
 
 @cache
 def read_flags() -> frozenset[str]:
-    """The names of the instructions that the processor has; none where the system does not tell."""
+    """Return the names of the processor's instructions; none if the system does not list them."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines():
             key, _, value = line.partition(":")
@@ -52,8 +52,8 @@ def lacks_bfloat16() -> bool:
 
 @cache
 def processor() -> str:
-    """The kind of processor: maker, family and model, the instructions that torch uses, and a digest of those that
-    decide which kernels libraries run. Where the system does not tell, what Python knows."""
+    """Return the kind of processor: maker, family and model, the instructions that torch uses, and a digest of the
+    instructions by which libraries choose kernels. If the system does not list them, return what Python knows."""
     facts: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines():

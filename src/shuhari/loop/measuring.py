@@ -1,4 +1,4 @@
-"""Held-out measurement of a run that is on disk: a checkpoint of it, opened read-only. Nothing is stored."""
+"""Held-out measurement of a stored run: one of its checkpoints, opened read-only. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from shuhari.store.listing import find_tested
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was found of a checkpoint: the evaluation as it was `used`, the reward that is its `measure`, its `step`,
-    and what went wrong, each message once. `ways`: of each further way to play what it is played under, and its
-    outcomes; `numbers`: of metrics; `settings`: what lay over the run's own recipe. `recorded`: what its learners say
-    of `count` held-out recorded problems, such as the share of pairs whose better answer they prefer,
-    `<part>/accuracy`. Where no model plays, the outcomes are of none. `played`: the graded greedy episode of each
-    problem."""
+    """The results of a checkpoint: the evaluation as `used`, the reward that is its `measure`, its `step`, and what
+    went wrong, each message once. `ways`: each further way to play, with its settings and outcomes; `numbers`: of
+    metrics; `settings`: what overrode the run's own recipe. `recorded`: its learners' scores on `count` held-out
+    recorded problems, such as the share of pairs whose better answer they prefer, `<part>/accuracy`. If no model plays,
+    the outcomes are empty. `played`: the graded greedy episode of each problem."""
 
     outcomes: Outcomes
     used: Evaluation
@@ -41,12 +40,12 @@ class Measured:
 
     @property
     def cut(self) -> int:
-        """How many of the greedy episodes a limit of length or time has cut."""
+        """Number of greedy episodes that a limit of length or time has truncated."""
         return sum(episode.status is Status.TRUNCATED for episode in self.played)
 
     @property
     def scores(self) -> dict[str, float]:
-        """All of it as numbers by name, as a run reports them."""
+        """All results as numbers by name, as a run reports them."""
         played = Played(self.used, self.outcomes if self.outcomes.ids else None, self.ways, self.numbers)
         return {**played.scores, **self.recorded}
 
@@ -60,12 +59,12 @@ def measure(
     over: Mapping[str, Any] = EMPTY,
     further: bool = True,
 ) -> Measured:
-    """A run's checkpoint (None: the last) on held-out problems, under [evaluate] of its recipe with `settings` in place
-    of those there. `over`: settings of the recipe, dotted key -> value, laid over that before, of `evaluate` and of
-    `rollout.sampling`. `further`: with the further ways to play, and the metrics, of the recipe. `tasks` is filled:
-    runs of one table of the task that is tested, which share it, see the same problems, whatever their seeds.
-    StoreError where there is no checkpoint, RecipeError for a split that the task has not, and for a setting of
-    anything else."""
+    """Measure a run's checkpoint (None: the last) on held-out problems, by [evaluate] of its recipe with `settings` in
+    place of its own. `over`: settings of `evaluate` and of `rollout.sampling`, dotted key -> value, applied to the
+    recipe first. `further`: whether to include the further ways to play, and the metrics, of the recipe. `tasks` is
+    filled: runs that share it, and have the same table of the tested task, see the same problems, whatever their seeds.
+    Raises StoreError if there is no checkpoint, RecipeError for a split that the task does not have, and for a setting
+    of anything else."""
     with open_checkpoint(path, step, over=over) as opened:
         used = replace(opened.stage.evaluate or Evaluation(), **settings)
         if tasks is not None:
@@ -86,7 +85,7 @@ def measure(
 
 
 def list_greedy(groups: Iterable[Sequence[Trajectory]]) -> list[Trajectory]:
-    """The first greedy episode of each problem, of graded groups."""
+    """Return the first greedy episode of each problem, from graded groups."""
     found: dict[tuple[str, str], Trajectory] = {}
     for request, group in ((g[0].request, g) for g in groups if g):
         if request.n == 1 and request.sampling is not None and request.sampling.greedy:
@@ -95,6 +94,6 @@ def list_greedy(groups: Iterable[Sequence[Trajectory]]) -> list[Trajectory]:
 
 
 def sets_samples(settings: Mapping[str, Any]) -> bool:
-    """Whether settings, dotted key -> value, say how many samples of a problem are drawn."""
+    """Whether settings, dotted key -> value, set the number of samples of a problem."""
     table = settings.get("evaluate")
     return "evaluate.samples" in settings or (isinstance(table, Mapping) and "samples" in table)

@@ -1,4 +1,4 @@
-"""A run that is on disk, opened as it stood at one of its checkpoints, to be looked at. Nothing is stored."""
+"""A stored run, opened as it was at one of its checkpoints, for reading. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ MEASURED = (("evaluate",), ("rollout", "sampling"))
 def open_checkpoint(
     path: Path, step: int | None = None, recipe: Recipe | None = None, *, over: Mapping[str, Any] = EMPTY
 ) -> Iterator[Run]:
-    """The run at `path` as of `step` (None: its last checkpoint), for as long as the context lasts; recipe: its own, if
-    it has been read already. over: settings of how it is measured, dotted key -> value, which lie over the stage at
-    hand. It is one process here, whatever workers and learners it was made with. StoreError where there is no such
-    checkpoint, CheckpointError where it is damaged, RecipeError for a setting of anything else than `MEASURED`."""
+    """Open the run at `path` as of `step` (None: its last checkpoint), for as long as the context lasts; recipe: its
+    own, if it has been read already. over: settings of its measurement, dotted key -> value, which override the current
+    stage's. The run is one process here, whatever workers and learners it was trained with. Raises StoreError if there
+    is no such checkpoint, CheckpointError if it is damaged, RecipeError for a setting of anything else than `MEASURED`.
+    """
     recipe = read_recipe(path, recipe)
     tree = Stored(path).load(step)
     if tree is None:
@@ -54,7 +55,8 @@ def open_checkpoint(
 
 
 def lay_measured(recipe: Recipe, index: int, settings: Mapping[str, Any]) -> Recipe:
-    """A recipe with settings of `MEASURED` alone laid over its stage `index`, of those that run."""
+    """Return a recipe with settings, of `MEASURED` only, applied to its stage `index`, counted among the stages that
+    run."""
     for key, value in settings.items():
         for inner, _ in walk_leaves({"": value}):
             path = (*split_path(key), *inner[1:])
@@ -69,8 +71,8 @@ def lay_measured(recipe: Recipe, index: int, settings: Mapping[str, Any]) -> Rec
 
 
 def open_models(path: Path, step: int | None = None) -> tuple[dict[str, Any], Task]:
-    """(models by role, the task of the stage at hand) of the run at `path` as of `step` (None: its last checkpoint).
-    Of the code that its recipe names, tasks and models alone are loaded: no grader, no tool. Raises as
+    """Return (models by role, the task of the current stage) of the run at `path` as of `step` (None: its last
+    checkpoint). Of the code that its recipe names, only tasks and models are loaded: no grader, no tool. Raises as
     `open_checkpoint`."""
     recipe = read_recipe(path)
     tree = Stored(path).load(step)
@@ -90,8 +92,8 @@ def open_models(path: Path, step: int | None = None) -> tuple[dict[str, Any], Ta
 
 
 def read_recipe(path: Path, recipe: Recipe | None = None) -> Recipe:
-    """The recipe of the run at `path`, or `recipe`, if that has been read already, as one process plays it. RecipeError
-    for a study."""
+    """Return the recipe of the run at `path`, or `recipe`, if that has been read already, for one process. Raises
+    RecipeError for a study."""
     recipe = load(path) if recipe is None else recipe
     if "study" in recipe.tree:
         raise RecipeError("study", _tell_runs(path))
@@ -99,7 +101,7 @@ def read_recipe(path: Path, recipe: Recipe | None = None) -> Recipe:
 
 
 def warn_of_changes(path: Path, opened: Run) -> None:
-    """Say in the log which files of data or code are not those that the run at `path` was made with."""
+    """Log which files of data or code differ from those that the run at `path` was made with."""
     _warn(path, find_outside(opened.recipe, opened.progress.stages))
 
 
@@ -110,7 +112,7 @@ def _warn(path: Path, outside: Mapping[str, Path]) -> None:
 
 
 def _tell_runs(path: Path) -> str:
-    """What a study has in the place of a policy."""
+    """Return the message that a study has runs instead of a policy."""
     names = sorted(p.parent.name for p in (path / "children").glob(f"*/{FILE}"))
     if not names:
         return f"{path} is a study, and no run was trained in it: it has numbers (`shuhari show {path}`) and no policy"

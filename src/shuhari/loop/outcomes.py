@@ -29,7 +29,7 @@ OWN = ("score", "task")  # what tasks grade by themselves: of text, of environme
 
 
 class Scoring(Protocol):
-    """What of an evaluation's settings says how grades are read."""
+    """The settings of an evaluation that determine how grades are read."""
 
     k: tuple[int, ...]
     solved: float
@@ -38,12 +38,12 @@ class Scoring(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Grades of one evaluation: problem ids, greedy [n], sampled [n, samples]. NaN: ungraded, as an episode that ended
-    in an error is. `facts`: further numbers, [n] each, of the greedy episodes, and `distinct` of the sampled ones;
-    `tasks`: of each problem; `rewards`, `sampled_rewards`: every graded name, as `greedy` and `sampled`, where there
-    are several; `tokens`: how many one sampled episode drew (a greedy one, where none was sampled), with those of
-    answers that its rollout did not keep; its decisions, where no engine counts tokens. `measure`: the reward that
-    `greedy` and `sampled` are of; `answers`: the first greedy texts, see `Graded`."""
+    """Grades of one evaluation: problem ids, greedy [n], sampled [n, samples]. NaN: ungraded, including episodes that
+    ended in an error. `facts`: further numbers, [n] each, of the greedy episodes, and `distinct` of the sampled ones;
+    `tasks`: of each problem; `rewards`, `sampled_rewards`: every graded name, like `greedy` and `sampled`, if there are
+    several; `tokens`: number of tokens that one sampled episode drew (a greedy one, if none was sampled), including
+    answers that its rollout did not keep; its decisions, if no engine counts tokens. `measure`: the reward in `greedy`
+    and `sampled`; `answers`: the first greedy texts, see `Graded`."""
 
     ids: list[str]
     greedy: Array
@@ -57,17 +57,18 @@ class Outcomes:
     answers: Sequence[Mapping[str, Any]] = ()
 
     def scores(self, settings: Scoring) -> dict[str, float]:
-        """The numbers of an evaluation by name; what is ungraded counts nowhere but in `ungraded`.
+        """Return the numbers of an evaluation by name; ungraded episodes count only in `ungraded`.
 
-        `greedy`: the mean over problems. `length`, and where some have several, `turns`: decisions of a greedy episode.
-        Where samples were drawn: `mean`, `pass@<k>` (of samples that reach `solved`; `k` empty: 1, 2, 4, ..., and
-        none where `solved` is 1 and a sample is outside [0, 1], as returns are) and, of
-        texts, `distinct`, the mean number of different ones that solve a problem. Where several names were graded,
-        `greedy.<name>` and `mean.<name>` of each, and `pass@<k>.score` if the measure is another than the task's score.
-        `quantile@<a>`, `cvar@<a>` for each a of `tail`: see `stats`, of all sampled episodes together (greedy, where
-        none was sampled), and of each name. `ungraded`: the share of all episodes, where there are any; `ungraded.low`
-        and `ungraded.high`: what `greedy` would be, were all that is ungraded 0, or 1, of a measure in [0, 1] of which
-        something is known. Of several tasks the same of each: `<name>@<task>`."""
+        `greedy`: the mean over problems. `length`, and if some episodes have several, `turns`: decisions of a greedy
+        episode. If samples were drawn: `mean`, `pass@<k>` (of samples that reach `solved`; `k` empty: 1, 2, 4, ..., and
+        none if `solved` is 1 and a sample is outside [0, 1], as returns are) and, for texts, `distinct`, the mean
+        number of different ones that solve a problem. If several names were graded, `greedy.<name>` and `mean.<name>`
+        of each, and `pass@<k>.score` if the measure is another than the task's score. `quantile@<a>`, `cvar@<a>` for
+        each a of `tail`: see `stats`, of all sampled episodes together (greedy, if none was sampled), and of each name.
+        `ungraded`: the share of all episodes, if there are any; `ungraded.low` and `ungraded.high`: what `greedy` would
+        be if all ungraded ones were 0, or 1, for a measure in [0, 1] that is partly graded. With several tasks, the
+        same of each: `<name>@<task>`.
+        """
         out = {"greedy": mean(self.greedy), **{name: mean(values) for name, values in self.facts.items()}}
         grades = self.greedy
         if self.sampled is not None:
@@ -96,7 +97,7 @@ class Outcomes:
         return out
 
     def solve_score(self, k: Sequence[int], solved: float) -> dict[str, Array]:
-        """`pass@<k>` -> [n] of the task's own score, where the measure is another; `k` as of `scores`."""
+        """Return `pass@<k>` -> [n] of the task's own score, if the measure is another; `k` as in `scores`."""
         own = self.sampled_rewards.get("score")
         if own is None or self.measure in ("", "score") or not np.isfinite(own).any():
             return {}
@@ -105,8 +106,8 @@ class Outcomes:
         return {name: x for name, x in found.items() if name.startswith("pass@")}
 
     def count_shares(self) -> dict[str, int]:
-        """{"greedy": how many problems it is the mean of} if each of them has a number in [0, 1]; the same of
-        `greedy.score`, if that is another."""
+        """Return {"greedy": number of problems in the mean} if each graded number is in [0, 1]; likewise
+        `greedy.score`, if that is another measure."""
         own = self.rewards.get("score") if self.measure not in ("", "score") else None
         out = {}
         for name, x in {"greedy": self.greedy, **({} if own is None else {"greedy.score": own})}.items():
@@ -116,7 +117,7 @@ class Outcomes:
         return out
 
     def parts(self) -> dict[str, Outcomes]:
-        """The outcomes of each task, where there are several."""
+        """Return the outcomes of each task, if there are several."""
         out = {}
         for task in dict.fromkeys(self.tasks) if len(set(self.tasks)) > 1 else ():
             at = np.flatnonzero([t == task for t in self.tasks])
@@ -134,9 +135,9 @@ class Outcomes:
 
 @dataclass(frozen=True, eq=False)
 class Graded:
-    """Grades of one way to ask: `outcome` [problems, n] of the reward `measure`, in order, the same of every graded
-    name where there are several, and facts [problems]; a group that failed is NaN. `answers`: of texts, where each
-    problem was asked once, the first SHOWN: {problem, prompt, text, grade}."""
+    """Grades of one set of requests: `outcome` [problems, n] of the reward `measure`, in order, `rewards` of every
+    graded name if there are several, and facts [problems]; a group that failed is NaN. `answers`: for texts with one
+    sample a problem, the first SHOWN: {problem, prompt, text, grade}."""
 
     measure: str
     outcome: Array
@@ -146,8 +147,8 @@ class Graded:
 
 
 def grade(requests: list[Request], ctx: Context, measure: str, solved: float) -> Graded:
-    """Roll out and grade by `measure`, "" for what is trained: where nothing of that is graded, the task's own score is
-    read, and a message says so."""
+    """Roll out and grade by `measure`, "" for what is trained: if nothing of that is graded, the task's own score is
+    read, and a message reports it."""
     batch = ctx.wait(ctx.probe(requests, tag="evaluate"))
     n = requests[0].n
     if not len(batch):
@@ -180,7 +181,7 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
 
 
 def _keep_answer(request: Request, text: str, value: float) -> dict[str, Any]:
-    """An answer to be read: of a conversation its last message, long texts cut."""
+    """Return an answer for reading: of a conversation its last message, long texts cut."""
     problem = request.problem
     turn = problem.prompt[-1] if isinstance(problem.prompt, Sequence) and problem.prompt else problem.prompt
     prompt = str(turn.get("content") or "") if isinstance(turn, Mapping) else str(problem.prompt)
@@ -189,9 +190,9 @@ def _keep_answer(request: Request, text: str, value: float) -> dict[str, Any]:
 
 
 def name_measure(measure: str, graded: Container[str], weights: Mapping[str, Number] = EMPTY) -> str:
-    """The reward that is read: `measure`; by default the task's own, the first of `score` and `task` that is graded, if
-    either of them has one of the `weights`, or nothing has; else what is trained in its place, the one name, of weight
-    1, or "reward", the weighted sum."""
+    """Return the reward that is read: `measure`; by default the task's own, the first graded one of `score` and `task`,
+    if either has one of the `weights`, or no name has; else what is trained instead: the one name, if its weight is 1,
+    or "reward", the weighted sum."""
     own = next((n for n in OWN if n in graded), "reward")
     trained = [name for name, weight in weights.items() if _weighs(weight)]
     if measure or not trained or not set(trained).isdisjoint(OWN):
@@ -200,7 +201,7 @@ def name_measure(measure: str, graded: Container[str], weights: Mapping[str, Num
 
 
 def _weighs(weight: Number) -> bool:
-    """Whether a weight is ever another than 0."""
+    """Whether a weight is ever other than 0."""
     if not isinstance(weight, Ramp):
         return weight != 0
     values = [weight.start, weight.to or 0.0, *dict(weight.steps).values()]
@@ -208,7 +209,8 @@ def _weighs(weight: Number) -> bool:
 
 
 def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int) -> tuple[Any, list[int]]:
-    """(a function from outcomes [B] to [problems, n] at their `place`, the number of episodes of each problem)."""
+    """Return (a function from outcomes [B] to [problems, n] at their `place`, the number of episodes of each problem).
+    """
     leaf = batch["leaf"]
     episodes, inverse = torch.unique(batch["episode"][leaf], return_inverse=True)  # in request order
     problem = torch.empty(len(episodes), dtype=torch.long).index_copy_(0, inverse, batch["problem"][leaf]).tolist()
@@ -231,8 +233,8 @@ def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int
 
 
 def _choose(batch: Batch, measure: str, ctx: Context) -> tuple[str, Tensor]:
-    """(the reward that is read, its outcome [B]): `measure`, or by default what is trained; the task's own score if
-    nothing of that is graded, which a message says."""
+    """Return (the reward that is read, its outcome [B]): `measure`, or by default what is trained; the task's own score
+    if nothing of that is graded, which a message reports."""
     name, own = name_measure(measure, ctx.reward_names, ctx.weights), name_measure("", ctx.reward_names)
     outcome = _outcome(batch, name, ctx)
     if measure or own == name or not bool(outcome.isnan().all()):
@@ -246,8 +248,8 @@ def _choose(batch: Batch, measure: str, ctx: Context) -> tuple[str, Tensor]:
 
 
 def _outcome(batch: Batch, measure: str, ctx: Context) -> Tensor:
-    """[B] of a reward along the row's path; NaN where its grader failed or the episode ended in an error. KeyError for
-    a name that nothing has ever graded, while something was graded."""
+    """Return [B], a reward along the row's path; NaN if its grader failed or the episode ended in an error. Raises
+    KeyError for a name that nothing has ever graded, if something else was graded."""
     column = f"reward/{measure}" if f"reward/{measure}" in batch else "reward" if measure == "reward" else ""
     if column:
         return batch.outcome(column).masked_fill(~find_usable(batch), torch.nan)
@@ -258,5 +260,5 @@ def _outcome(batch: Batch, measure: str, ctx: Context) -> Tensor:
 
 
 def mean(x: Array) -> float:
-    """The mean of what is graded; NaN where nothing is."""
+    """Return the mean of graded values; NaN if there are none."""
     return float(np.nanmean(x)) if np.isfinite(x).any() else float("nan")

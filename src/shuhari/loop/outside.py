@@ -1,7 +1,7 @@
 """What a run is made of beside the library: files of data, directories of models, and code of its user.
 
-A run remembers their digests, so that one that goes on with other data or code says so, and keeps copies of small ones
-in `needs/`, so that it can be loaded where the originals are not. Left out: what a module of a user imports.
+A run stores their digests, so that continuing with other data or code is noticed, and keeps copies of small ones in
+`needs/`, so that it can be loaded where the originals are missing. Left out: what a user's module imports.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ANEW = ": another --run trains with what is there now"
 
 
 def find_outside(recipe: Recipe, stages: Iterable[Any] = ()) -> dict[str, Path]:
-    """Name -> path of what lies outside of the library: by the text that names it in the recipe, and the modules that
-    the components of `stages` are written in."""
+    """Return name -> path of what lies outside of the library: files by the text that names them in the recipe, and the
+    modules of the classes of the components of `stages`."""
     found: dict[str, Path] = {}
     for path, value in walk_leaves({k: v for k, v in recipe.tree.items() if k not in ("paper", "claim", "summary")}):
         for text in value if isinstance(value, list) else [value]:
@@ -46,12 +46,12 @@ def find_outside(recipe: Recipe, stages: Iterable[Any] = ()) -> dict[str, Path]:
 
 
 def _find_module(name: str) -> Path | None:
-    """The file of the module of an environment; None of what is installed, which its version tells."""
+    """Return the file of an environment's module; None for an installed one, which its version identifies."""
     return _find_import(split_module(name))
 
 
 def _find_import(module: str) -> Path | None:
-    """The file that a module is imported from; None where there is none, and of what is installed."""
+    """Return the file that a module is imported from; None if there is none, or if it is installed."""
     beside = list_beside().get(module.partition(".")[0], [])
     spec = find_module(module, [str(Path.cwd()), *beside]) if module else None
     return None if spec is None or not spec.origin or is_installed(spec.origin) else Path(spec.origin)
@@ -65,12 +65,13 @@ def _find_source(kind: type) -> Path | None:
 
 
 def compute_digests(outside: Mapping[str, Path]) -> dict[str, str]:
-    """Name -> digest: of Python what it does, of any other file its bytes, of a directory all of its files."""
+    """Return name -> digest: of Python code its behaviour, of any other file its bytes, of a directory all of its
+    files."""
     return {name: compute_digest(path) for name, path in outside.items()}
 
 
 def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
-    """Write into a new run what it is made of: digests, and copies of what is small."""
+    """Write into a new run the digests of what it is made of, and copies of what is small."""
     digests = compute_digests(outside)
     store.set(outside=digests)
     listing: dict[str, dict[str, str | int | None]] = {}
@@ -98,7 +99,7 @@ def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
 
 
 def check_outside(store: Store, outside: Mapping[str, Path], accept: bool) -> None:
-    """RecipeError where data or code of a run is not what it was made with; `accept`: go on, and note it."""
+    """Raise RecipeError if data or code of a run differs from what it was made with; `accept`: go on, and note it."""
     known, now = store.get("outside") or {}, compute_digests(outside)
     changed = {name: [known[name], digest] for name, digest in now.items() if known.get(name, digest) != digest}
     if changed and not accept:
@@ -113,8 +114,8 @@ def check_outside(store: Store, outside: Mapping[str, Path], accept: bool) -> No
 
 
 def describe_changed(known: Mapping[str, str], outside: Mapping[str, Path], then: str = ANEW) -> str:
-    """What of a complete run's data and code is another now than the run was made with; "" where nothing is. `known`:
-    name -> digest of the run, of modules too that only its components tell; `then`: what to do about it."""
+    """Describe which data and code of a complete run have changed since it was made; "" if none. `known`: name ->
+    digest stored in the run, including modules found only through its components; `then`: what to do about it."""
     found = {**{n: f for n in known if n not in outside and (f := _find_import(n if _is_dotted(n) else ""))}, **outside}
     changed = [repr(n) for n, digest in compute_digests(found).items() if known.get(n, digest) != digest]
     if not changed:

@@ -1,4 +1,4 @@
-"""Where a run stands: its stage, what that stage has spent, and how long all of it took."""
+"""The position of a run: its stage, what that stage has spent, and how long everything took."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class Progress:
 
     @property
     def steps(self) -> int:
-        """Steps of this stage so far: where schedules stand."""
+        """Steps of this stage so far, which schedules count."""
         return int(self.ledger.get("steps", 0) - self.started.get("steps", 0))
 
     def count(self) -> Count:
-        """Where schedules stand in this stage: its steps so far, and what it has spent of its budget: of its steps, of
-        the first of BUDGETS that it has where it counts none."""
+        """Return the position of schedules in this stage: its steps so far, and how much it has spent of its budget: of
+        steps, or of the first of BUDGETS that it has if it has none of steps."""
         steps, budget = float(self.steps), self.stage.budget
         unit = "steps" if "steps" in budget else next(b for b in BUDGETS if b in budget)
         return Count(steps, self._spent(unit), budget[unit] or 1.0, in_steps=unit == "steps")
 
     def left(self) -> float:
-        """Steps that the stage has after the one at hand; inf where its budget is none of steps."""
+        """Return the number of steps that the stage has after the current one; inf if its budget is not in steps."""
         return self.stage.budget.get("steps", math.inf) - self.steps - 1
 
     def seconds(self) -> float:
-        """Wall time over all sittings."""
+        """Return the wall time over all sittings."""
         return self.wall + time.monotonic() - self._since
 
     def spent(self) -> Mapping[str, tuple[float, float]]:
-        """budget -> (spent in this stage, allowed). What was spent under a tag (a probe) counts, but for evaluation,
-        which is no part of a method."""
+        """Return budget -> (spent in this stage, allowed). Spending under a tag (a probe) counts, except for
+        evaluation, which is no part of a method."""
         return {k: (self._spent(k), v) for k, v in self.stage.budget.items()}
 
     def _spent(self, unit: str) -> float:
@@ -62,8 +62,8 @@ class Progress:
         return now - _total(self.started, unit)
 
     def over(self) -> bool:
-        """Whether a budget of this stage is spent; of one that only measures (0 steps), whether it was entered.
-        RecipeError where none of it ever is."""
+        """Whether a budget of this stage is spent; for a stage that only measures (0 steps), whether it was entered.
+        Raises RecipeError if the stage never spends any of it."""
         if self.stage.budget.get("steps") == 0:
             return self.entered
         spent = self.spent()
@@ -74,7 +74,7 @@ class Progress:
         return any(done >= allowed for done, allowed in spent.values())
 
     def done(self) -> bool:
-        """Whether the last stage is over, or the run was halted; moves on to the next stage where this one is."""
+        """Whether the last stage is over, or the run was halted; moves on to the next stage if this one is over."""
         while self.ended or self.over():
             if self.halted or self.index + 1 == len(self.stages):
                 return True
@@ -89,7 +89,7 @@ def _total(ledger: Mapping[str, float], what: str) -> float:
 
 
 def counts(name: str, what: str) -> bool:
-    """Whether an entry of a ledger counts as spent of `what`: under any tag but `evaluate/`, which is no part of a
+    """Whether an entry of a ledger counts as spending of `what`: under any tag but `evaluate/`, which is no part of a
     method."""
     *tag, kind = name.split("/")
     return kind == what and "evaluate" not in tag

@@ -1,4 +1,4 @@
-"""Random streams by name, and schedules: all that a run draws depends on its seed, the step, the phase and a name.
+"""Random streams by name, and schedules: all draws of a run depend on its seed, the step, the phase and a name.
 
 Axes: `B` rows of a batch.
 """
@@ -18,8 +18,8 @@ from shuhari.ports import CURRENT_GROUP
 
 
 class Streams:
-    """The streams of a run of this seed, where it stands: at `step`, `within` the phases of these names, and at `count`
-    of its schedules."""
+    """The streams of a run of this seed, at its current `step`, `within` the named phases, and at `count` of its
+    schedules."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -28,38 +28,38 @@ class Streams:
         self.within: tuple[object, ...] = ()
 
     def key(self, *name: object) -> int:
-        """The 63-bit number of a named stream, the same at every step."""
+        """Return the 63-bit number of a named stream, the same at every step."""
         return code(self.seed, *name)
 
     def rng(self, *name: object) -> torch.Generator:
-        """The generator of a named stream in this phase of this step. Of a group in flight it is that of the group:
-        when that runs depends on the others."""
+        """Return the generator of a named stream in this phase of this step. Within a group in flight it is the group's
+        own, since the time at which a group runs depends on the others."""
         place: tuple[object, ...] = (asker,) if (asker := CURRENT_GROUP.get()) else (self.step, code(*self.within))
         return torch.Generator().manual_seed(code(self.seed, *place, *name))
 
     def noise(self, batch: Batch, name: str) -> CounterNoise:
-        """Noise for each of the B rows, by their places in the optimiser batch (the column `_row`) if they have some.
-        """
+        """Return noise for each of the B rows, by their places in the optimiser batch (the column `_row`) if they have
+        some."""
         row = batch["_row"] if "_row" in batch else torch.arange(len(batch))
         place: tuple[object, ...] = (asker, name) if (asker := CURRENT_GROUP.get()) else (self.step, name, *self.within)
         return CounterNoise(mix(np.uint64(code(self.seed, *place)) + _row_keys(row)))
 
     def phase(self, *name: object, root: bool = False) -> Phase:
-        """A context manager: what is done inside has streams of its own, under `name` within the phase that stands;
-        `root`: under `name` alone."""
+        """Return a context manager that gives the code inside streams of its own, under `name` within the current
+        phase; `root`: under `name` alone."""
         return Phase(self, name, root)
 
     def at(self, number: Number) -> float:
-        """A number, or a schedule's value now."""
+        """Return a number, or a schedule's current value."""
         return number(self.count) if isinstance(number, Ramp) else number
 
     def now(self, sampling: Sampling) -> Sampling:
-        """With schedules over steps resolved; a temperature ramp counts decisions and stays."""
+        """Return the sampling with schedules over steps resolved; a temperature ramp counts decisions and stays."""
         return replace(sampling, epsilon=self.at(sampling.epsilon)) if isinstance(sampling.epsilon, Ramp) else sampling
 
 
 class Phase:
-    """A phase while it stands. No generator: some stand within each optimiser step, however small its nets."""
+    """A phase while it lasts. A class rather than a generator, for speed: each optimiser step opens some."""
 
     __slots__ = ("before", "name", "root", "streams")
 
@@ -76,5 +76,5 @@ class Phase:
 
 @lru_cache(8)
 def _row_keys(row: torch.Tensor) -> Array:
-    """Of a tensor, not of its values: whole optimiser batches of a size share one."""
+    """Return the keys of rows, cached by tensor, not by value: whole optimiser batches of a size share one."""
     return mix(row.numpy().astype(np.uint64))

@@ -1,17 +1,16 @@
 """The rehearsal: before step 0 every stage of a run is played once, small, and forgotten.
 
-Two problems (of lanes of environments a few decisions) go through a stage's rollout, graders, transforms, buffers and
+Two problems (a few decisions for lanes of environments) go through a stage's rollout, graders, transforms, buffers and
 losses, with models, components and random streams of their own. So a mistake of a user's code or data in a later stage
-is found before the first stage has cost anything, and nothing of the run knows that it was rehearsed: neither its
-weights, its random streams and its ledger, nor its store. What it calls is called for real: rewards, tools, judges,
-environments.
+is found before the first stage has cost anything, and the rehearsal changes nothing in the run: neither its weights,
+random streams and ledger, nor its store. Its calls are real: rewards, tools, judges, environments.
 
-What training could not afford to look at is looked at here: columns that are changed in place, rows in another order,
-draws from generators of the whole process, memory of a user's component that no `state` holds. It refuses nothing that
-may only be its own smallness: numbers that are not finite, filters that let nothing pass, and what graders and
-rollouts raise over answers that are short and of a policy that has not learnt yet; of the last a line in the log tells.
-A TypeError of every sample is not of that, nor is an error of the code (`CODE`) in each rollout, or each environment,
-of a stage. Left out: runs of claims; workers; how an episode ends.
+It makes the checks that are too expensive for training: columns changed in place, rows in another order, draws from
+generators of the whole process, memory of a user's component outside of any `state`. It refuses nothing that may be due
+only to its small size: numbers that are not finite, filters that let nothing pass, and errors of graders and rollouts
+on short answers of an untrained policy; the log reports the latter. It does refuse a TypeError on every sample, and an
+error of the code (`CODE`) in each rollout, or each environment, of a stage. Left out: runs of claims; workers; how an
+episode ends.
 """
 
 from __future__ import annotations
@@ -106,14 +105,14 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
 
 
 def _describe_reading(stage: Components, models: Mapping[str, Model]) -> list[str]:
-    """How models read the prompts of a stage's task: see `wording.describe_reading`."""
+    """Return how models read the prompts of a stage's task: see `wording.describe_reading`."""
     problems = read_first(stage.task.problems("train"), 1)
     return describe_reading(models, problems[0].prompt) if problems else []
 
 
 class _Failures:
-    """What user code raises in a rehearsal: `UNSAID` is raised; what rollouts and environments of a stage raise is
-    kept."""
+    """Errors of user code in a rehearsal: errors in `UNSAID` are raised; errors of rollouts and environments of a stage
+    are kept."""
 
     def __init__(self) -> None:
         self.kept: list[BaseException] = []
@@ -125,15 +124,15 @@ class _Failures:
             self.kept.append(error)
 
     def judge(self, who: str) -> None:
-        """Of a stage in which all have failed: ContractError where each of them has by an error of the code. One about
-        None may be of what was not found in an answer."""
+        """Raise ContractError if each failure in a stage in which all have failed is an error of the code. An error
+        about None may come from something missing in an answer, and does not count."""
         if self.kept and all(isinstance(e, CODE) and "NoneType" not in str(e) for e in self.kept):
             told = dict.fromkeys(f"{type(e).__name__}: {e} ({_find_place(e)})" for e in self.kept)
             raise ContractError(f"every {who} failed by an error of the code: {'; '.join(told)}") from self.kept[0]
 
 
 def _find_place(error: BaseException) -> str:
-    """Where an error was raised: the innermost line that is not the library's, if there is one."""
+    """Return the place at which an error was raised: the innermost line outside of the library, if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if not Path(f.filename).is_relative_to(LIBRARY)), frames[-1])
     return f"{last.filename}, line {last.lineno}"
@@ -148,9 +147,9 @@ def open_rehearsed(
     warn: bool = True,
     **known: Any,
 ) -> Run:
-    """`open_run`; one that has made no step is rehearsed, unless it is not to be. warn: of schedules that do not fit
-    their budget, and of values that do not fit a trained model; not before it is known that the recipe has no
-    mistake."""
+    """Open a run as `open_run` does, and rehearse it if it has made no step, unless `rehearsal` is false. warn: whether
+    to log schedules that do not fit their budget, and values that do not fit a trained model; they are logged once the
+    recipe is known to have no mistake."""
     run = open_run(recipe, path, init=init, **known)
     with ExitStack() as failed:
         failed.push(run)
@@ -168,8 +167,8 @@ def open_rehearsed(
 
 
 def make_small(recipe: Recipe) -> Recipe:
-    """The recipe with buffers of a few rows and two lanes in this process. Models and what is asked of a problem stay:
-    components may count on them."""
+    """Return the recipe with buffers of a few rows and two lanes in this process. Models and samples per problem stay,
+    as components may depend on them."""
     tree: dict[str, Any] = deepcopy(dict(recipe.tree))
     for table in (tree, *tree.get("stage", {}).values()):
         rollout = table.get("rollout", {})
@@ -186,13 +185,13 @@ def make_small(recipe: Recipe) -> Recipe:
 
 
 def _describe_tested(stage: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a stage's evaluation depends on, but when it is due."""
+    """Return what a stage's evaluation depends on, apart from when it is due."""
     return {**stage.get("evaluate", EMPTY), "every": 0}, stage.get("task"), stage.get("rollout"), stage.get("reward")
 
 
 def _cut(stage: Components, measured: bool) -> Components:
-    """With answers of a few tokens, and two held-out problems; none where they are `measured` anyway. Fewer still of a
-    model that is loaded, which may be large."""
+    """Return the stage with answers of a few tokens, and two held-out problems; none if they are `measured` anyway.
+    Fewer still for a loaded model, which may be large."""
     evaluate = None if measured else stage.evaluate
     loaded = any(role.model is not None and ability(role.model, "path") for role in stage.models.values())
     most, problems = (FEW, 1) if loaded else (TOKENS, PROBLEMS)
@@ -213,7 +212,7 @@ def _shorten(sampling: Sampling | None, most: int) -> Any:
 
 
 def _play(run: Run, max_new: int, failures: _Failures) -> None:
-    """The step of a stage: what `loop` does, once, and without a buffer's going on to be filled."""
+    """Play the step of a stage as `loop` does, once, without filling its buffers any further."""
     run.enter_stage()
     with notice_memory(run.ctx, run.stage.list_memories()):
         _learn(run, max_new, failures)
@@ -250,16 +249,16 @@ def _learn(run: Run, max_new: int, failures: _Failures) -> None:
 
 
 def _check_failures(problems: list[str]) -> None:
-    """ContractError where all that rewards raised, of samples of which none was graded, are errors of types that no
-    better answer changes. One of None may be of what was not found in an answer."""
+    """Raise ContractError if no sample was graded and all errors of rewards are of types that no better answer changes.
+    An error about None may come from something missing in an answer, and does not count."""
     failed = [text for text in problems if text.startswith("failed_graders (reward ")]
     if failed and all(": TypeError: " in text and "NoneType" not in text for text in failed):
         raise ContractError(f"no sample was graded: {'; '.join(failed)}")
 
 
 def _call_watched(transform: Transform, batch: Batch, ctx: Ctx) -> Batch:
-    """One call of a transform. ContractError where it draws from a global generator, changes a column of the batch that
-    it was given, or the order of the rows."""
+    """Call a transform. Raises ContractError if it draws from a global generator, changes a column of the batch that it
+    was given, or the order of the rows."""
     before, generators = copy_columns(batch), generator_states()
     out = call_transform(transform, batch, ctx)
     who = type(transform).__name__
@@ -273,8 +272,8 @@ def _call_watched(transform: Transform, batch: Batch, ctx: Ctx) -> Batch:
 
 
 def _check_room(run: Run, max_new: int) -> None:
-    """RecipeError where the policy, as it was loaded, cannot read the first prompts, or not with an answer as long as
-    the recipe allows: of none of them could that length be reached."""
+    """Raise RecipeError if the policy, as loaded, cannot read the first prompts, or not with an answer as long as the
+    recipe allows: that length could be reached for none of them."""
     policy, stage = run.ctx.models.get("policy"), run.stage
     if policy is None or not is_text(policy) or is_vector(stage.rollout):
         return
@@ -297,7 +296,7 @@ def _check_room(run: Run, max_new: int) -> None:
 
 
 def _check_problems(task: Any, problems: list[Any]) -> None:
-    """ContractError for what is no problem, and where an id names two: they would be counted as one."""
+    """Raise ContractError for what is no problem, and if two problems share an id: they would be counted as one."""
     for i, p in enumerate(problems):
         if not isinstance(p, Problem):
             at = f"{type(task).__name__}: problem {i} of the split 'train'"
@@ -308,7 +307,7 @@ def _check_problems(task: Any, problems: list[Any]) -> None:
 
 @contextmanager
 def _kept_generators() -> Iterator[None]:
-    """Leave the generators of the whole process as they were: code of a user's own may draw from them."""
+    """Restore the generators of the whole process afterwards, as user code may draw from them."""
     numbers, plain = np.random.get_state(), random.getstate()  # noqa: NPY002
     with torch.random.fork_rng():
         yield

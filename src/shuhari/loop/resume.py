@@ -1,4 +1,4 @@
-"""A run as a tree, and back: all that the store must keep so that a resumed run is bit-equal to one never stopped."""
+"""The tree of a run for the store, and its restoration: a resumed run is bit-equal to one that never stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Resumable(Protocol):
-    """What of a run is kept: it is what `loop.run` makes of a recipe."""
+    """The parts of a run that are stored: what `loop.run` makes of a recipe."""
 
     recipe: Recipe
     ctx: Context
@@ -55,7 +55,7 @@ class Resumable(Protocol):
 
 
 def tree_of(run: Resumable) -> dict[str, Any]:
-    """Progress, weights by role, and the memory of every component of the stages reached so far."""
+    """Return progress, weights by role, and the memory of every component of the stages reached so far."""
     ctx, at = run.ctx, run.progress
     progress = {
         "step": ctx.step,
@@ -82,7 +82,7 @@ def tree_of(run: Resumable) -> dict[str, Any]:
 
 
 def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
-    """Set a freshly made run to where `tree_of` took it."""
+    """Set a freshly made run to the state of `tree_of`."""
     at, ctx = tree["progress"], run.ctx
     ctx.step, ctx.version = at["step"], at["version"]
     ctx.ledger.update(at["ledger"])
@@ -110,19 +110,19 @@ def _restart(run: Resumable) -> None:
 
 
 def memories(run: Resumable) -> dict[str, Any]:
-    """Stage name -> its components; one that stages share is found under the first."""
+    """Return stage name -> its components; a component shared by stages is under the first."""
     return {s.name: s.list_memories() for s in _stages_begun(run)}
 
 
 def _stages_begun(run: Resumable) -> Sequence[Components]:
-    """The stages up to the one at hand."""
+    """Return the stages up to the current one."""
     return run.progress.stages[: run.progress.index + 1]
 
 
 @spanned("store")
 def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None:
-    """Store the step in one transaction; with a checkpoint where asked for or due, which is kept for good where it
-    `ends` a stage that another one follows."""
+    """Store the step in one transaction; with a checkpoint if requested or due, which is kept for good if it `ends` a
+    stage that another one follows."""
     if run.store is None:
         return
     ctx, again = run.ctx, run.store.step == run.ctx.step  # again: the step is stored and now saved, on leaving
@@ -147,8 +147,8 @@ def commit_step(run: Resumable, *, checkpoint: bool, ends: bool = False) -> None
 
 
 def commit_measured(run: Resumable) -> dict[str, Any]:
-    """End a stage of 0 steps: what it measured as it began, in one transaction, at step 0 if the run begins with it,
-    else as the next step. Its report. RecipeError where nothing was measured."""
+    """End a stage of 0 steps, and return its report: what it measured as it began is stored in one transaction, at step
+    0 if the run begins with it, else as the next step. Raises RecipeError if nothing was measured."""
     ctx = run.ctx
     if not run.before:
         message = "nothing was measured: no model of the recipe plays a role of what is played at evaluation"
@@ -164,7 +164,7 @@ def commit_measured(run: Resumable) -> dict[str, Any]:
 
 
 def _keep_start(run: Resumable) -> None:
-    """What the stage began with, as the fact `began`: stage -> {scores, problems}, of scores in [0, 1]."""
+    """Store the scores in [0, 1] with which the stage began, as the fact `began`: stage -> {scores, problems}."""
     store, known = run.store, run.store.get("began", {}) if run.store else {}
     scores = {n: x for n in run.scores.problems if 0 <= (x := run.before.get(n, math.nan)) <= 1}
     if store is not None and scores and run.stage.name not in known:
@@ -172,7 +172,7 @@ def _keep_start(run: Resumable) -> None:
 
 
 def _keep_cards(run: Resumable) -> None:
-    """What is known of the data sets that the run has loaded, in data.json: place -> card."""
+    """Write the cards of the data sets that the run has loaded to data.json: place -> card."""
     store, stage = run.store, run.stage
     found = {f"{stage.name}/{at}": card for at, c in state.walk(dict(stage.learners)) if (card := ability(c, "card"))}
     if store is None or not found:
@@ -184,7 +184,7 @@ def _keep_cards(run: Resumable) -> None:
 
 
 def commit_report(run: Resumable, *, over: bool, evaluated: bool) -> None:
-    """Store the step whose report there is, after which a stage is `over`, by its budget or by its `stop_when`."""
+    """Store the step of the current report, after which a stage may be `over`, by its budget or by its `stop_when`."""
     if not over and (told := look(run.progress, run.info)):
         run.ctx.problems.append(told)
     over |= bool(run.progress.ended)
@@ -192,15 +192,15 @@ def commit_report(run: Resumable, *, over: bool, evaluated: bool) -> None:
 
 
 def check_disk(run: Resumable) -> None:
-    """As the first stage of a run begins: StoreError where there is no room for its checkpoints."""
+    """Raise StoreError, as the first stage of a run begins, if there is no room for its checkpoints."""
     store, at = run.store, run.progress
     if store is not None and not at.index:
         check_room(at.stages, run.ctx.models, run.starts, store.path, new=store.step < 0)
 
 
 def halt(run: Resumable, stop: Stop) -> None:
-    """End a run after the step that was committed, and save it so. Raised inside of a step it is an error like others:
-    what was learnt of it cannot be saved."""
+    """End a run after the committed step, and save it. If `Stop` was raised inside of a step it is an error like
+    others, as the part of the step that was learnt cannot be saved."""
     if run.store is not None and run.store.step != run.ctx.step:
         raise stop
     run.progress.ended, run.progress.halted = str(stop), True
@@ -208,15 +208,15 @@ def halt(run: Resumable, stop: Stop) -> None:
 
 
 def _measure_end(run: Resumable) -> None:
-    """Of a run that was stopped between two evaluations: the scores of its end. It was saved before, and goes on as if
-    they had not been measured."""
+    """Measure the final scores of a run that was stopped between two evaluations. The run was saved before, and resumes
+    as if they had not been measured."""
     stage, evaluation = run.stage, run.stage.evaluate
     if run.progress.ended and run.scores.step < run.ctx.step and evaluation is not None and measures(evaluation):
         run.scores.measure(run.ctx, evaluation, stage.evaluation_rollout, stage.learners, again=True)
 
 
 def finish(run: Resumable, chance: Callable[[Context, Any, Any], Mapping[str, float]] | None = None) -> None:
-    """Write the summary of a complete run, once; with what `chance`, if given, finds where it was evaluated last."""
+    """Write the summary of a complete run, once; with the result of `chance`, if given, for its last evaluation."""
     if run.store is not None and not run.store.get("complete"):
         _measure_end(run)
         found = {"chance": chance(run.ctx, run.stage.evaluate, run.stage.evaluation_rollout)} if chance else {}
@@ -226,14 +226,14 @@ def finish(run: Resumable, chance: Callable[[Context, Any, Any], Mapping[str, fl
 
 
 def _to_strict(value: Any) -> Any:
-    """With null for numbers that JSON has not."""
+    """Replace numbers that JSON does not have by null."""
     if isinstance(value, Mapping):
         return {k: _to_strict(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def summarise(run: Resumable) -> dict[str, Any]:
-    """What summary.json says of a complete run."""
+    """Return the content of summary.json of a complete run."""
     engines: list[Any] = [stage.engine for stage in run.progress.stages]
     return {
         "recipe": run.recipe.name,
@@ -253,10 +253,10 @@ def summarise(run: Resumable) -> dict[str, Any]:
 def open_store(
     path: Path, recipe: Recipe, *, keep: int, origin: str = "", stages: Sequence[Any] = (), accept: bool = False
 ) -> Store:
-    """The store at `path`, with the recipe beside it, written anew where it spreads the work otherwise now (event
-    `spread`), or gives a complete run more of its last stage's budget (`extended`). RecipeError where the run that is
-    there has another recipe in what it does, did not start from the weights of `origin`, if that is given, or was made
-    with other data or code of the user, unless `accept` (`changed`)."""
+    """Open the store at `path`. The recipe beside it is rewritten if it distributes the work in another way now (event
+    `spread`), or gives a complete run a larger budget of its last stage (`extended`). Raises RecipeError if the
+    existing run has a recipe that does something else, did not start from the weights of `origin`, if that is given, or
+    was made with other data or code of the user, unless `accept` (`changed`)."""
     store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
     try:
         _compare(store, recipe, origin, find_outside(recipe, stages), accept)
@@ -307,7 +307,8 @@ def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Pa
 
 
 def _name_differences(recipe: Recipe, changed: Mapping[str, Sequence[Any]]) -> str:
-    """`key: old there, new here` of each, those first that no larger budget explains; of more than four the number."""
+    """List the differences as `key: old there, new here`, first those that a larger budget does not explain; of more
+    than four, the number of the rest."""
     ordered = sorted(changed.items(), key=lambda one: extends(recipe, dict([one])))
     told = [f"{key}: {_shorten(old)} there, {_shorten(new)} here" for key, (old, new) in ordered]
     return "; ".join(told[:4]) + (f"; and {len(told) - 4} more" if len(told) > 4 else "")
@@ -319,7 +320,7 @@ def _shorten(value: Any) -> str:
 
 
 def extends(recipe: Recipe, changed: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether all that has changed of a recipe, key -> (before, now), is that its last stage has a larger budget."""
+    """Whether the changes of a recipe, key -> (before, now), only give its last stage a larger budget."""
     *before, last = recipe.stages
     for key, (old, new) in changed.items():
         *place, unit = split_path(key)

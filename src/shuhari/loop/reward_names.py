@@ -1,7 +1,7 @@
-"""The account of named rewards: what an episode has that was not given a name which others were given.
+"""The account of named rewards: how to fill in a name that an episode lacks, and that others were given.
 
-A name that is *paid*, on the way, by an environment or a rollout, and one that a grader left out of a grade it gave,
-is 0 there. A name whose grader gave no grade (None, {}, an error) is unknown: NaN, and the episode is ungraded.
+A name that is *paid* during an episode, by an environment or a rollout, and one that a grader left out of a grade, is 0
+there. A name whose grader gave no grade (None, {}, an error) is unknown: NaN, and the episode is ungraded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Names = dict[str, set[str]]
 
 
 def note_names(names: Names, trajectories: Iterable[Trajectory]) -> None:
-    """Add to `names` all that was paid or given in these."""
+    """Add to `names` all rewards that were paid or given in these trajectories."""
     for t in trajectories:
         for step in t.steps:
             note_paid(names, step.reward)
@@ -25,27 +25,27 @@ def note_names(names: Names, trajectories: Iterable[Trajectory]) -> None:
 
 
 def note_paid(names: Names, paid: Iterable[str]) -> None:
-    """Add names that were paid; what is known of their graders stays."""
+    """Add names that were paid; their known graders stay."""
     for name in paid:
         names.setdefault(name, set())
 
 
 def write_names(names: Names) -> dict[str, list[str]]:
-    """Names as a checkpoint has them."""
+    """Convert names for a checkpoint."""
     return {name: sorted(names[name]) for name in sorted(names)}
 
 
 def read_names(saved: Mapping[str, Sequence[str]] | Sequence[str]) -> Names:
-    """The inverse of `write_names`; none of an older checkpoint, which does not say who gave them."""
+    """Invert `write_names`; empty for an older checkpoint, which does not store the graders."""
     return {name: set(graders) for name, graders in saved.items()} if isinstance(saved, Mapping) else {}
 
 
 def fill_unpaid(
     groups: Sequence[list[Trajectory]], names: Mapping[str, Collection[str]], unnamed: Iterable[str] = ()
 ) -> list[list[Trajectory]]:
-    """The groups with a 0 for each of `names` that a path has nowhere, though nobody who gives it was silent; and for
-    each of `unnamed`, which nobody has given yet, if the episode was played in an environment, or its task has graded
-    it by other names."""
+    """Return the groups with a 0 for each of `names` that a path lacks, if every grader that gives it gave a grade; and
+    for each of `unnamed`, which nothing has given yet, if the episode was played in an environment, or its task has
+    graded it by other names."""
     played, graded = ({**names, **dict.fromkeys(unnamed, by)} for by in ((), ("",)))
     return [
         [_fill(t, played if PAID in t.graded_by else graded) for t in group]
@@ -54,7 +54,7 @@ def fill_unpaid(
 
 
 def is_any_silent(trajectories: Iterable[Trajectory]) -> bool:
-    """Whether somebody who was asked has graded nothing of them at all."""
+    """Whether any grader that was called has graded none of these trajectories."""
     spoke: dict[str, bool] = {}
     for t in trajectories:
         for grader, given in t.graded_by.items():
@@ -83,7 +83,7 @@ def _fill(t: Trajectory, names: Mapping[str, Collection[str]]) -> Trajectory:
 
 
 def _is_paid(t: Trajectory) -> bool:
-    """Whether something of it was paid, beside what graders have given."""
+    """Whether a trajectory has rewards beside those that graders have given."""
     given = {
         name
         for names in t.graded_by.values()

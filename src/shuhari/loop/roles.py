@@ -1,6 +1,6 @@
-"""Casting: which model plays which role, when it comes to life, and with what weights.
+"""Casting: which model plays which role, when it is created, and with what weights.
 
-A role lives from the first stage that lists it, and keeps its model through later ones. But `same_as` holds for its
+A role exists from the first stage that lists it, and keeps its model through later ones. But `same_as` applies to one
 stage: a later stage that lists the role may point it at another role, or end the sharing, and with `init` or a model of
 its own the role then starts anew, as if listed for the first time.
 """
@@ -41,11 +41,11 @@ def cast_roles(
     sources: bool = True,
     starts: dict[str, Start | None] | None = None,
 ) -> None:
-    """Bring to life the roles of a stage that do not live yet, each after those that it names, and hand models of
-    models the roles that they are made of. `init`: role -> state dict to start from; `shared`: the roles that play by
-    `same_as` now, kept from stage to stage; `sources`: whether to read the weights that `from` names, which need not
-    be there any more where those of a checkpoint follow; `starts`: gets what each was loaded from. Raises KeyError
-    where a role names another that does not live, ValueError where roles name each other in a circle."""
+    """Create the roles of a stage that do not exist yet, each after the ones that it names, and give models of models
+    the roles that they are made of. `init`: role -> state dict to start from; `shared`: the roles that currently play
+    by `same_as`, kept from stage to stage; `sources`: whether to read the weights that `from` names, which may be gone
+    by now if a checkpoint's weights follow; `starts`: filled with what each was loaded from. Raises KeyError if a role
+    names another that does not exist, ValueError if roles name each other in a circle."""
     shared = set() if shared is None else shared
     for name in sort_roles(roles):
         role = roles[name]
@@ -66,7 +66,8 @@ def cast_roles(
 
 
 def sort_roles(roles: Mapping[str, Role]) -> list[str]:
-    """The names of the roles, each behind those that it asks; else as they stand. ValueError for a circle."""
+    """Return the names of the roles, each after the ones that it names; otherwise in their order. Raises ValueError for
+    a circle."""
     done: dict[str, None] = {}
 
     def visit(name: str, way: tuple[str, ...]) -> None:
@@ -106,7 +107,7 @@ def _make_model(
 
 
 def _weights_from(source: str, name: str, models: Mapping[str, Model]) -> Mapping[str, Any]:
-    """The weights of a role that lives, or of one of a stored run."""
+    """Return the weights of an existing role, or of a role of a stored run."""
     if source in models:
         return models[source].module.state_dict()
     run, _, role = source.partition(":")
@@ -120,8 +121,8 @@ def _weights_from(source: str, name: str, models: Mapping[str, Model]) -> Mappin
 
 
 def take_weights(model: Model, weights: Mapping[str, Any], what: str) -> None:
-    """Take over the weights by name; a head (`value`, `head`) that one of them lacks stays as it is. ValueError where
-    a shape differs, or the rest is not the same: half of another architecture's weights is no start."""
+    """Load weights by name; a head (`value`, `head`) that one side lacks stays as it is. Raises ValueError if a shape
+    differs, or the rest is not the same: half of another architecture's weights is no start."""
     own = model.module.state_dict()
     weights = ability(model, "renamed")(weights)  # under adapters
     if (
@@ -142,7 +143,7 @@ def take_weights(model: Model, weights: Mapping[str, Any], what: str) -> None:
 
 
 def weights(models: Mapping[str, Model]) -> dict[str, dict[str, torch.Tensor]]:
-    """role -> state dict, each model once, under its first role."""
+    """Return role -> state dict, each model once, under its first role."""
     seen: set[int] = set()
     out = {}
     for role, model in models.items():
@@ -153,7 +154,7 @@ def weights(models: Mapping[str, Model]) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def load_initial(of: str) -> dict[str, Any]:
-    """role -> weights of `RUN`, `RUN@step` or `RUN@best`, to start another run from; none of ""."""
+    """Return role -> weights of `RUN`, `RUN@step` or `RUN@best`, to start another run from; empty for ""."""
     if not of:
         return {}
     path, step = find_checkpoint(of)
@@ -163,8 +164,8 @@ def load_initial(of: str) -> dict[str, Any]:
 def load_weights(
     models: Mapping[str, Model], saved: Mapping[str, Mapping[str, torch.Tensor]], based: Mapping[str, Any] = EMPTY
 ) -> None:
-    """The inverse of `weights`, exactly. `based`: what a checkpoint has by reference, to be found among the weights of
-    models that were just cast, or where it lies; StoreError where it is another by now."""
+    """Load the result of `weights`, exactly. `based`: what a checkpoint stores by reference, looked up among the
+    weights of models that were just created, or at its path; raises StoreError if it has changed."""
     for role, tree in saved.items():
         if role not in models:
             raise KeyError(f"the checkpoint has weights for role {role!r}; {nearest(role, models)}")
@@ -189,8 +190,8 @@ def move_followers(follows: Mapping[str, Follow], models: Mapping[str, Model], e
 
 
 def check_roles(stages: Sequence[Components]) -> None:
-    """Every role that acts, that a part trains, that a follower moves, or that a transform or an objective asks
-    (`needs`, `roles`) must live in its stage, and no two needs may share a column. Raises RecipeError with the place
+    """Check that every role that acts, that a part trains, that a follower moves, or that a transform or an objective
+    uses (`needs`, `roles`) exists in its stage, and that no two needs share a column. Raises RecipeError with the place
     and the nearest role."""
     alive: set[str] = set()
     for stage in stages:
@@ -224,8 +225,8 @@ def check_roles(stages: Sequence[Components]) -> None:
 
 
 def check_recorded(stages: Sequence[Components]) -> None:
-    """RecipeError where the `role` of a buffer of a controller's decisions is one whose model makes none: what
-    environments got would be taken for decisions as it stands."""
+    """Raise RecipeError if the `role` of a buffer of a controller's decisions has a model that makes none: the actions
+    of environments would be taken for its decisions."""
     models: dict[str, Any] = {}
     for stage in stages:
         for name in sort_roles(stage.models):
@@ -241,8 +242,8 @@ def check_recorded(stages: Sequence[Components]) -> None:
 
 
 def _check_used(stages: Sequence[Components]) -> None:
-    """RecipeError for a role that nothing in any stage asks, nor has among its settings, and that is called nearly as
-    one that is asked: a misspelt name. Another may be one that a component calls without a word of it."""
+    """Raise RecipeError for a role that nothing in any stage uses or has among its settings, and whose name resembles
+    one that is used: a misspelt name. Other unused roles may be called by a component that does not declare them."""
     asked: set[str] = set()
     for stage in stages:
         for _, roles, needs in walk_asked(stage):
@@ -289,7 +290,7 @@ def _check_used(stages: Sequence[Components]) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts among the settings of a component."""
+    """Yield the texts among the settings of a component."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -310,7 +311,7 @@ def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterab
 
 
 def walk_asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
-    """(place in the recipe, roles named there, needs) of all that asks models."""
+    """Yield (place in the recipe, roles named there, needs) of every component that uses models."""
     tested = stage.evaluate
     ways: Mapping[str, Any] = tested.more if tested else EMPTY
     if any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
@@ -343,7 +344,7 @@ def walk_asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[st
 def _walk_actors(
     rollout: Any, place: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
-    """The roles that act in a rollout, and in those that it is made of."""
+    """Yield the roles that act in a rollout, and in rollouts that it is made of."""
     for at, part in walk_placed(rollout, place):
         for role in declares(part).roles:
             yield (*at, "role" if role == ability(part, "role") else "acts"), (role,), ()

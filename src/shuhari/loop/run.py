@@ -115,7 +115,7 @@ class Run:
         return self.progress.stage
 
     def enter_stage(self) -> None:
-        """Begin a step; at the first of a stage its roles come to life and its components are told."""
+        """Begin a step; at the first of a stage its roles are created and its components get the event."""
         self.ctx.set_threads()
         self.meter, self.rounds, self.ctx.problems, self.ctx.groups, self.ctx.seen = Meter(), 0, [], [], []
         self.ctx.count = self.progress.count()
@@ -146,7 +146,7 @@ class Run:
         self.listeners = state.listeners({**stage.list_memories(), "models": alive})
 
     def wanted(self) -> int:
-        """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
+        """Return what the buffers lack after their filters. Raises an error if a filter rejects everything."""
         want = max((learner.buffer.wanted() for learner in self.stage.learners.values()), default=0)
         if want:
             collect.check_rounds(want, self.rounds, self.meter, self.ctx)
@@ -165,7 +165,7 @@ class Run:
         return batch
 
     def draws(self, name: str, learner: Learner) -> Iterator[Batch]:
-        """What a learner's buffer gives at this step; each draw, with all that is done with it, is a phase."""
+        """Yield what a learner's buffer draws at this step; each draw, with all that is done with it, is a phase."""
         drawn: Iterator[Batch] | None = None
         for i in count():
             with self.ctx.phase(name, i):
@@ -176,11 +176,12 @@ class Run:
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, learner: Learner | None = None,
               call: Call = call_transform) -> Batch:  # fmt: skip
-        """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
+        """Return the batch after a recipe's transforms, with the columns that they and the learner's terms need scored.
+        """
         return self.ctx.note_batch(apply(transforms.values(), batch, self.ctx, needs_of(learner), call))
 
     def hear(self, event: Event) -> None:
-        """An event that was told, to the active stage's components and to the roles that follow."""
+        """Deliver an event to the active stage's components and to the roles that follow."""
         if isinstance(event, Updated):
             self.meter.update(event.info)
         for listener in self.listeners:
@@ -188,7 +189,7 @@ class Run:
         move_followers(self.stage.follows, self.ctx.models, event)
 
     def commit(self) -> Info:
-        """End the step: followers, weights to the engine, evaluation if due, one transaction. Its report."""
+        """End the step, and return its report: followers, weights to the engine, evaluation if due, one transaction."""
         ctx, stage = self.ctx, self.stage
         if not stage.learners:  # it only measures, which it did as it began
             return commit_measured(self)

@@ -1,4 +1,4 @@
-"""The lowest layer: four calls under every loop, for a loop of your own. No recipe is needed.
+"""The lowest layer: four calls for a training loop of your own. No recipe is needed.
 
     s = shuhari.session("causal", task="arithmetic", seed=0)
     batch = s.transform(s.sample(32, n=8), Advantage())
@@ -73,8 +73,9 @@ class Session:
     ) -> Batch:  # fmt: skip
         """Sample n graded episodes of each problem: rows of decisions on the stream `rl`, in the order of the problems.
 
-        problems: `Problem`s, prompts, mappings with `prompt` and whatever a grader wants, or a number: that many of the
-        task's next training problems (for lanes of environments: at least so many decisions)."""
+        problems: `Problem`s, prompts, mappings with `prompt` and the columns that a grader needs, or a number: so many
+        of the task's next training problems (for lanes of environments: at least so many decisions).
+        """
         ctx, vector, count = self.ctx, is_vector(self.ctx.rollout), isinstance(problems, int)
         if not (count or isinstance(problems, list | tuple)) or (problems < 1 if count else not problems) or n < 1:  # type: ignore[operator]
             message = "a number of problems or a list of them, and n, of at least 1"
@@ -101,9 +102,11 @@ class Session:
         return put_on_stream(batch, "rl")
 
     def forward_backward(self, batch: Batch, terms: Sequence[Term] | Mapping[str, Term]) -> Info:
-        """Add the gradient of the weighted terms to what is there since the last `optim_step`; return losses and infos.
+        """Add the gradient of the weighted terms to the one accumulated since the last `optim_step`; return losses and
+        infos.
 
-        Denominators are those of this batch. A sequence of terms is named after their objectives."""
+        Denominators are those of this batch. A sequence of terms is named after their objectives.
+        """
         named, ctx = name_terms(terms), self.ctx
         self._calls["update"] += 1
         ctx.set_threads()
@@ -118,10 +121,11 @@ class Session:
         return info
 
     def optim_step(self, lr: Number | None = None) -> Info:
-        """Update the parameters by the gradient so far and clear it; return infos so far, `grad_norm` and `lr`.
+        """Update the parameters by the accumulated gradient and clear it; return infos so far, `grad_norm` and `lr`.
 
-        lr: from now on; None leaves what the optimiser has. RuntimeError where nothing has given a gradient,
-        FloatingPointError, with all parameters as they were, where it is not finite."""
+        lr: from now on; None keeps the optimiser's. Raises RuntimeError if there is no gradient, and
+        FloatingPointError, with all parameters unchanged, if it is not finite.
+        """
         if all(g is None for g in self._grads):
             raise RuntimeError("optim_step without a gradient: call forward_backward first")
         if lr is not None:
@@ -137,8 +141,9 @@ class Session:
         return info
 
     def save_state(self, path: str | Path) -> Path:
-        """Write weights, optimiser and all memory as the directory `path`, in the place of a state that is there; the
-        path. FileExistsError where it holds anything else, RuntimeError between `forward_backward` and `optim_step`."""
+        """Write weights, optimiser and all memory as the directory `path`, replacing an earlier state, and return the
+        path. Raises FileExistsError if it holds anything else, RuntimeError between `forward_backward` and
+        `optim_step`."""
         if any(g is not None for g in self._grads):
             raise RuntimeError("save_state with a gradient that optim_step has not taken: call it first")
         ctx, path = self.ctx, Path(path)
@@ -164,7 +169,8 @@ class Session:
     # ---------------------------------------------------------------- beside them
 
     def load_state(self, path: str | Path) -> None:
-        """Go on where `save_state` was: the same calls then give the same bits. The session has to be made alike."""
+        """Continue from a `save_state`: the same calls then give the same bits. The session must be made with the same
+        arguments."""
         path, ctx = Path(path), self.ctx
         if not any((p / "tree.json").is_file() for p in (path, find_old(path))):
             raise FileNotFoundError(f"{path}: no state there: expected a folder that save_state has written")
@@ -185,7 +191,7 @@ class Session:
         return apply((make("transform", t) for t in transforms), batch, self.ctx)
 
     def evaluate(self, n: int = 256, *, samples: int = 1, split: str = "test") -> dict[str, float]:
-        """Held-out scores of the task's `score`, or of the rewards that are trained in its place: `greedy`, and with
+        """Return held-out scores of the task's `score`, or of the rewards that are trained instead: `greedy`, and with
         `samples` > 1 also `mean` and `pass@k`."""
         measured, ctx = Evaluation(n=n, samples=samples, split=split), self.ctx
         ctx.serve()
@@ -193,9 +199,9 @@ class Session:
         return evaluate(ctx, measured, rollout).scores(measured)
 
     def clone(self, role: str, of: str = "policy") -> None:
-        """Copy the present weights of a role to another, which takes no gradient (a reference, a teacher); where it is
-        there, it takes the weights anew. ValueError for one with parameters that the session trains, and for weights
-        that do not fit."""
+        """Copy the current weights of a role to another, which takes no gradient (a reference, a teacher); if it
+        exists, it gets the weights again. Raises ValueError for a role with parameters that the session trains, and for
+        weights that do not fit."""
         models, source = self.ctx.models, role_model(self.ctx.models, of).module
         if role in models:
             trained = {id(p) for p in self._params}
@@ -217,7 +223,7 @@ class Session:
         return tuple(self.ctx.problems)
 
     def close(self) -> None:
-        """Close the event loop, and set torch's number of threads back."""
+        """Close the event loop, and restore torch's number of threads."""
         self._closed = True
         self.ctx.close()
 
@@ -265,16 +271,14 @@ def session(
 ) -> Session:
     """Make a session: models, a task and an optimiser for a training loop of your own; all draws depend on `seed`.
 
-    A component is given as an object, as the name of one, or as the table that a recipe would have:
-    `session({"use": "causal", "hidden": 64}, task={"name": "arithmetic", "kind": "carry"})`. `model` plays `policy`;
-    a path of a Hugging Face directory is a causal model. models: further roles. task: None is text without a grade.
-    rollout: None is `single`, or `episode` where the task has environments. rewards: a function
-    `f(prompts, completions, **columns)`, a list of them, or name -> function or component; `weights`: what each reward
-    name counts in the column `reward` (the graders' that count by themselves, 1 each; without any, the task's `score`,
-    of environments `task`).
-    trains: the roles that the optimiser owns. threads: 0 leaves torch's. tokens: the largest padded micro-batch, None
-    for no limit.
-    Raises RecipeError for a mistake in a name or a table.
+    A component is given as an object, as a name, or as the table that a recipe would have: `session({"use": "causal",
+    "hidden": 64}, task={"name": "arithmetic", "kind": "carry"})`. `model` plays `policy`; a path of a Hugging Face
+    directory is a causal model. models: further roles. task: None is text without a grade. rollout: None is `single`,
+    or `episode` if the task has environments. rewards: a function `f(prompts, completions, **columns)`, a list of them,
+    or name -> function or component; `weights`: the weight of each reward name in the column `reward` (by default 1 for
+    each grader that counts by itself; without any, for the task's `score`, of environments `task`). trains: the roles
+    that the optimiser owns. threads: 0 keeps torch's. tokens: the largest padded micro-batch, None for no limit. Raises
+    RecipeError for a mistake in a name or a table.
     """
     made_of = write_down({"models": {"policy": model, **models}, "task": task, "seed": seed})
     if isinstance(task, str | Mapping):
@@ -306,7 +310,7 @@ def session(
 
 
 class _Done:
-    """What an optimiser asks, where the gradient is there already."""
+    """The interface that an optimiser uses, for a gradient that has been computed already."""
 
     def __init__(self, info: Info) -> None:
         self.info = info

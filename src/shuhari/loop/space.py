@@ -1,7 +1,7 @@
-"""How large the checkpoints of a run will be, and whether there is room for them, before its first step.
+"""The size of a run's checkpoints, and a check that there is room for them, before its first step.
 
-Counted are weights and what an optimiser remembers of them, two numbers for each that is trained, as AdamW's. Left out:
-replay, whose blocks are shared between checkpoints, and all that is small.
+Weights and the optimiser's state count, the latter as two numbers for each trained one, as for AdamW. Left out: replay,
+whose blocks are shared between checkpoints, and everything small.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes of a model: `trained`, `fixed`, which nothing moves and no file has, and `lent`, which lie at its path."""
+    """Bytes of a model: `trained`, `fixed`, which nothing changes and no file has, and `lent`, which lie at its path.
+    """
 
     trained: int
     fixed: int = 0
     lent: int = 0
 
     def count(self, *, optimisers: int, moves: bool) -> int:
-        """Those of a checkpoint, with what the optimisers that train it remember."""
+        """Return the bytes in a checkpoint, with the state of the optimisers that train the model."""
         if not (moves or optimisers):
             return self.fixed + (0 if self.lent else self.trained)
         return self.fixed + self.trained * (1 + MEMORY * optimisers)
@@ -41,7 +42,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Room:
-    """`each`: bytes of a checkpoint, about; `kept`: how many of them stay on disk; `free`: bytes."""
+    """`each`: bytes of a checkpoint, about; `kept`: number of checkpoints that stay on disk; `free`: free bytes."""
 
     each: int
     kept: int
@@ -52,7 +53,7 @@ class Room:
 
 
 def measure_model(model: Model, start: Start | None) -> Size:
-    """Of one that has been built."""
+    """Return the size of a model that has been built."""
     module, lent = model.module, start.digests if start else {}
     moved = {name for name, p in module.named_parameters() if p.requires_grad}
     sizes = {name: x.numel() * x.element_size() for name, x in module.state_dict().items()}
@@ -64,8 +65,8 @@ def measure_model(model: Model, start: Start | None) -> Size:
 
 
 def read_size(model: Any) -> Size | None:
-    """Of a language model that would be loaded from a directory, by the headers of its files; None if they do not
-    tell."""
+    """Return the size of a language model that would be loaded from a directory, from the headers of its files; None if
+    they do not show it."""
     from shuhari.models.text.folder import check_weights
 
     place = Path(ability(model, "path")).expanduser()
@@ -81,7 +82,7 @@ def read_size(model: Any) -> Size | None:
 
 
 def _adapts(name: str, targets: Collection[str]) -> bool:
-    """Whether a layer gets adapters: all but the embeddings and the head, or those that are named."""
+    """Whether a layer gets adapters: all but the embeddings and the head, or the named ones."""
     if targets:
         return f".{name}".endswith(tuple(f".{t}" for t in targets))
     return not name.rpartition(".")[2].startswith(("embed", "lm_head", "wte", "wpe"))
@@ -95,7 +96,8 @@ def _multiply(shape: Iterable[int]) -> int:
 
 
 def find_room(stages: Sequence[Components], sizes: Mapping[str, Size], path: Path) -> Room:
-    """What the largest checkpoint of these stages is about, by the sizes of the models that roles play."""
+    """Return the approximate size of the largest checkpoint of these stages, from the sizes of the models that roles
+    play."""
     trained, moved, seen = Counter[str](), set[str](), dict[int, Any]()
     for stage in stages:
         moved |= stage.follows.keys()
@@ -126,8 +128,8 @@ def check_room(
     stages: Sequence[Components], models: Mapping[str, Model], starts: Mapping[str, Start | None], path: Path, *,
     new: bool,
 ) -> None:  # fmt: skip
-    """Say what the checkpoints of a run will take where that is much. StoreError where there is no room: for those that
-    are kept and the one that is being written, of a run that goes on for that one."""
+    """Log the size of a run's checkpoints if it is large. Raises StoreError if there is no room: for the ones that are
+    kept and the one being written or, for a resumed run, for that one."""
     room = find_room(stages, {name: measure_model(model, starts.get(name)) for name, model in models.items()}, path)
     needed = room.each * (room.kept + 1 if new else 1)
     if needed > room.free:

@@ -1,7 +1,8 @@
-"""How a run ends before its budget is spent: `Stop`, which whoever is called with reports may raise, and `stop_when`.
+"""Ways to end a run before its budget is spent: `Stop`, which any callback that gets reports may raise, and
+`stop_when`.
 
-A run that was stopped is complete, with a note of why, and was saved as it stood after its last step: what goes on from
-there has the bits of a run that was never stopped. Scores that were not due then are measured once it is saved.
+A stopped run is complete, with a note of why, and was saved as it was after its last step: if it continues from there
+it has the bits of a run that was never stopped. Scores that were not due then are measured once it is saved.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Stop(Exception):
 
 
 def end(reports: Iterator[Info], why: str) -> None:
-    """End the run whose reports these are after the last one that it gave."""
+    """End the run of these reports after the last one that it gave."""
     with suppress(StopIteration, Stop):
         reports.throw(Stop(why))  # type: ignore[attr-defined]
 
 
 def look(progress: Progress, report: Mapping[str, Any]) -> str:
-    """Whether `stop_when` of the stage ends it with this report, which is then noted. What is to be told of it: of a
-    metric that the first report lacks, the nearest one; else ""."""
+    """End the stage if its `stop_when` holds for this report, noting why. Returns a message if the first report lacks
+    the metric, with the nearest one; else ""."""
     stop = progress.stage.stop
     if stop is None:
         return ""
@@ -52,7 +53,7 @@ def look(progress: Progress, report: Mapping[str, Any]) -> str:
 
 
 def check_measured(stage: Components, scores: Mapping[str, float]) -> None:
-    """RecipeError if `stop_when` is of a held-out number that the first evaluation of the stage has not found."""
+    """Raise RecipeError if `stop_when` names a held-out number that the first evaluation of the stage does not have."""
     stop, known = stage.stop, [f"evaluate/{name}" for name in scores]
     if stop is None or not stop.metric.startswith("evaluate/") or stop.metric in known:
         return
@@ -61,12 +62,12 @@ def check_measured(stage: Components, scores: Mapping[str, float]) -> None:
 
 
 def name_condition(stage: Components) -> str:
-    """Under what a stage was to end: a run that goes on under another is not at its end any more."""
+    """Return the condition under which a stage ends: a run resumed under another one is not at its end any more."""
     return json.dumps([stage.stop.text if stage.stop else "", dict(stage.budget)], sort_keys=True)
 
 
 def write_end(progress: Progress) -> dict[str, Any]:
-    """How a stage was ended before its budget was spent, for a checkpoint; nothing where it was not."""
+    """Return how a stage was ended before its budget was spent, for a checkpoint; empty if it was not."""
     state: dict[str, Any] = {"seen": dict(progress.seen)} if progress.seen else {}
     if progress.ended:
         state |= {"why": progress.ended, "all": progress.halted, "under": name_condition(progress.stage)}
@@ -74,20 +75,20 @@ def write_end(progress: Progress) -> dict[str, Any]:
 
 
 def read_end(progress: Progress, saved: Mapping[str, Any], *, anew: bool) -> None:
-    """The inverse. What ended the stage counts only under the same condition and budget, and not where the run goes on
-    `anew` from there."""
+    """Restore the result of `write_end`. The end of the stage counts only under the same condition and budget, and not
+    if the run goes on `anew` from there."""
     progress.seen = dict(saved.get("seen", {}))
     if not anew and saved.get("under") == name_condition(progress.stage):
         progress.ended, progress.halted = saved["why"], saved["all"]
 
 
 def is_stop(key: str) -> bool:
-    """Whether a dotted key says when a run, or a stage of it, ends early: a run may go on under another."""
+    """Whether a dotted key sets when a run, or a stage of it, ends early: a run may be resumed under another value."""
     return key.rpartition(".")[2] == "stop_when"
 
 
 def reopen(path: Path) -> bool:
-    """Have a run that was stopped go on, with what is left of its budget; False where it was not."""
+    """Let a stopped run go on, with the rest of its budget; False if it was not stopped."""
     if not Stored(path).get("stopped"):
         return False
     with Store.open(path) as store:

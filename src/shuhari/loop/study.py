@@ -2,8 +2,8 @@
 
 Below the study's folder, `children/<name>` holds the runs, which are ordinary ones. A row that the component yields is
 a step: one transaction, with what all runs have spent so far. Resuming calls the component anew: finished runs are
-read, the one at hand goes on, and scores that were measured before the last row are not measured again.
-Runs may take turns, a step each. Left out: runs side by side in processes; a study of studies.
+read, the one at hand goes on, and scores that were measured before the last row are not measured again. Runs may take
+turns, a step each. Left out: concurrent runs in processes; a study of studies.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ CHILD = "child"  # the key of a report that is a run's and no row of the study
 
 
 def train(recipe: Recipe, path: Path | None = None, *, curve: bool = False, **start: Any) -> Iterator[Info]:
-    """Run a recipe, or its study if it has one, and yield one report a step; resumes from `path`, as `run.train`. A run
-    that begins is rehearsed before, each of a study too; not with `rehearsal=False`. curve: see `open_run`.
+    """Run a recipe, or its study if it has one, and yield one report a step; resumes from `path`, as `run.train`. A new
+    run is rehearsed first, and so is each run of a study; not with `rehearsal=False`. curve: see `open_run`.
 
-    Of a study the reports of its runs come too, as progress: `step` is the study's, `stage` the run's name."""
+    A study also yields the reports of its runs, as progress: `step` is the study's, `stage` the run's name.
+    """
     if "study" not in recipe.tree:
         yield from loop(open_rehearsed(recipe, path, curve=curve, **start))
         return
@@ -90,13 +91,13 @@ def _rows(
 
 
 def trains_runs(study: Study) -> bool:
-    """Whether a study trains the runs of its recipe: one that simulates reads its own settings alone."""
+    """Whether a study trains the runs of its recipe: one that simulates reads only its own settings."""
     return ability(study, "trains")
 
 
 def make_study(recipe: Recipe) -> Study:
-    """The component of [study]. RecipeError for a setting that was laid over the study and that it cannot use: any but
-    its own where it trains no run (`trains = False`), else one of which it gives each run a value of its own."""
+    """Make the component of [study]. Raises RecipeError for an override of the recipe that the study cannot use: of any
+    setting but its own if it trains no run (`trains = False`), else of one that it sets separately for each run."""
     table, use = recipe.tree["study"], str(recipe.tree["study"].get("use"))
     study: Study = make_component("study", table)
     trains, ours = trains_runs(study), dict(_list_varied(table, ("study",)))
@@ -117,7 +118,8 @@ def make_study(recipe: Recipe) -> Study:
 class Children:
     """The runs of a study, see `ports.Runs`: of `recipe` without its study, in folders below `path`.
 
-    `start`: what each is opened with; `measured`: what `evaluate` found, by run and settings, and what it spent."""
+    `start`: arguments for opening each; `measured`: results of `evaluate`, by run and settings, and what it spent.
+    """
 
     def __init__(self, recipe: Recipe, path: Path, start: Mapping[str, Any], measured: dict[str, Any]) -> None:
         tree = {k: v for k, v in recipe.tree.items() if k not in ("study", "claim")}
@@ -129,7 +131,7 @@ class Children:
         self._opened: dict[str, OpenRun] = {}  # runs that have not gone on yet
 
     def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Generator[Info, None, Mapping[str, Any]]:
-        """Open a run, then go on with it to its end; its summary. RecipeError where `name` is a run with other
+        """Open a run and train it to its end; returns its summary. Raises RecipeError if `name` is a run with other
         settings."""
         recipe = self.recipe.with_settings(settings, CHILD) if settings else self.recipe
         run = self._opened[name] = open_rehearsed(recipe, self.path / name, **self.start)
@@ -146,20 +148,21 @@ class Children:
         return summary
 
     def reports(self, name: str) -> list[Info]:
-        """What a run has reported so far, a row a step; nothing of one that has not begun."""
+        """Return what a run has reported so far, a row a step; empty for a run that has not begun."""
         if not (self.path / name / FILE).is_file():
             return []
         columns = Run(self.path / name).metrics()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def close(self) -> None:
-        """Let go of runs that were opened and never went on."""
+        """Close runs that were opened and never continued."""
         for run in self._opened.values():
             with run:
                 pass
 
     def evaluate(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Mapping[str, float]:
-        """The held-out scores of a run's last weights in its last stage under `settings`, which lie over its own."""
+        """Return the held-out scores of a run's last weights in its last stage, with `settings` applied to its recipe.
+        """
         key = f"{name} {json.dumps(dict(settings), sort_keys=True)}"
         if key not in self.measured:
             recipe = load(self.path / name)
@@ -175,7 +178,7 @@ class Children:
         return dict(found["scores"])
 
     def spent(self) -> dict[str, float]:
-        """The ledgers of all runs and measurements together."""
+        """Return the sum of the ledgers of all runs and measurements."""
         out: dict[str, float] = {}
         for ledger in self._ledgers.values():
             for what, amount in ledger.items():
@@ -184,8 +187,8 @@ class Children:
 
 
 def _list_varied(table: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """(setting, key of [study]) of the settings that a study has lists of: as `contexts = {"task.seed" = [0, 1]}`, and
-    as `shares = ["task.a.share", "task.b.share"]`."""
+    """Yield (setting, key of [study]) of the settings that a study has lists of: as `contexts = {"task.seed" = [0,
+    1]}`, and as `shares = ["task.a.share", "task.b.share"]`."""
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield from _list_varied(value, (*at, name))
@@ -195,7 +198,7 @@ def _list_varied(table: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tupl
 
 
 def _check_same(path: Path, step: int, before: Info, now: Info) -> None:
-    """RuntimeError where a resumed study goes another way than it went."""
+    """Raise RuntimeError if a resumed study gives another row than before."""
     for key in before:
         if repr(before[key]) != repr(now.get(key)):
             message = f"row {step} had {key} = {before[key]!r} and now has {now.get(key)!r}"
@@ -203,7 +206,7 @@ def _check_same(path: Path, step: int, before: Info, now: Info) -> None:
 
 
 def _finish(store: Store, recipe: Recipe, rows: list[Info], runs: Children, seconds: float) -> None:
-    """summary.json as of any run; `before` and `after`: the first row and the last."""
+    """Write summary.json as for any run; `before` and `after`: the first row and the last."""
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": len(rows), "wall_s": seconds, "spent": runs.spent()}
     ends = {"before": rows[0], "after": rows[-1]} if rows else {"before": {}, "after": {}}
     store.write_text("summary.json", json.dumps({**about, **ends, "repeatable": runs.repeatable}, indent=2) + "\n")

@@ -1,5 +1,5 @@
-"""Whether a stage has what is waited for, and what the methods need that are laid over it and no component of theirs
-could know: `[needs]`.
+"""Checks that a stage meets the `[needs]` of the methods laid over it, and that it has the scores and terms that its
+components wait for.
 
 | need        | met by                                                                  |
 |-------------|-------------------------------------------------------------------------|
@@ -31,7 +31,7 @@ LANES = "of lanes of environments, which are one sample each: play whole episode
 
 
 def check_needs(stage: Components) -> None:
-    """RecipeError, with what to set, where a stage that samples lacks what a method that is laid over it needs."""
+    """Raise RecipeError, with what to set, if a stage that samples lacks what a method laid over it needs."""
     if not any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
         return
     for name, needs in stage.laid.items():
@@ -48,14 +48,14 @@ def check_needs(stage: Components) -> None:
 
 
 def describe_needs(needs: Mapping[str, Any]) -> str:
-    """What a method needs of a base, in words; "" where it needs nothing."""
+    """Describe in words what a method needs of a base; "" if it needs nothing."""
     words = {"groups": "{} samples of a problem", "steps": "{} optimiser steps a batch", "text": "a task of text",
              "lanes": "environments side by side", "solutions": "problems with a solution"}  # fmt: skip
     return ", ".join(words[need].format(value) for need, value in needs.items() if value and need in words)
 
 
 def check_plateaus(stage: Components) -> None:
-    """RecipeError, with what to set, where something waits for a plateau of a score that it will not be told."""
+    """Raise RecipeError, with what to set, if something waits for a plateau of a score that will not be evaluated."""
     waiting: list[tuple[tuple[str, ...], Any]] = [(("follow", role), follow) for role, follow in stage.follows.items()]
     waiting += [((*place, "part"), learner) for place, learner in walk_learners(stage.learners)]
     for root, component in waiting:
@@ -66,8 +66,8 @@ def check_plateaus(stage: Components) -> None:
 
 
 def check_levels(stage: Components) -> None:
-    """RecipeError where a loss of the policy takes the mean of a row's decisions, and rows have one each: there what
-    tells a sequence from its decisions changes nothing."""
+    """Raise RecipeError if a loss of the policy takes the mean of a row's decisions, and rows have one each: the
+    setting would change nothing there."""
     policy = stage.models.get("policy")
     if stage.task.spaces() is None or policy is None or ability(policy.model, "kind") != "exact":
         return
@@ -81,8 +81,8 @@ def check_levels(stage: Components) -> None:
 
 
 def check_terms(stage: Components) -> None:
-    """RecipeError where an optimiser knows terms by name, and its part lacks one that it must have, or has one that it
-    may not, or has nothing beside them, which would be the loss."""
+    """Raise RecipeError if an optimiser uses terms by name, and its part lacks a required one, has one that is not
+    allowed, or has no term beside them, which would be the loss."""
     for place, learner in walk_learners(stage.learners):
         for name, part in ability(learner, "parts").items():
             if not (known := ability(part.optimiser, "terms")):

@@ -1,8 +1,8 @@
-"""What a recipe that was made for random weights does to a model that is trained already, told before the first step:
-rates that undo what it knows, a warm-up that teaches it another language, answers too short for it. A rate that is far
-too high and that nobody chose, but a recipe for random weights, is refused.
+"""Checks, before the first step, for values of a recipe for random weights that harm a trained model: learning rates
+that undo what it knows, a warm-up that teaches it another language, answers too short for it. A rate that is far too
+high, and comes from a recipe for random weights rather than the user, is refused.
 
-The usual rates are those of Adam and its kin. Left out: whether a value that is the user's own is a good one, but for
+The usual rates are those of Adam and its kin. Left out: whether a value of the user's own is a good one, except for
 rates far above the usual. No torch.
 """
 
@@ -25,8 +25,8 @@ SHORT, NARROW = 16, 256  # tokens of an answer, and of a row, that are those of 
 
 
 def list_unfit(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
-    """A line for each role that is trained and has a `path`, where values are those for random weights: which they are,
-    and the recipe that has the usual ones."""
+    """Return a line for each trained role with a `path`, if some values are meant for random weights: which they are,
+    and the recipe with the usual ones."""
     found: dict[str, dict[str, None]] = {}
     last: dict[str, Mapping[str, Any]] = {}
     paths: dict[str, str] = {}
@@ -54,9 +54,9 @@ def list_unfit(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
 
 
 def refuse_inherited_rates(recipe: Recipe, stages: Sequence[Components]) -> None:
-    """Raises RecipeError if a model with a `path` would be trained at a rate more than ten times the usual one that the
-    user did not choose: it is the value of a packaged recipe for random weights, or the default. One that the user
-    sets, or writes into a recipe of their own, is run (`list_unfit` warns of it)."""
+    """Raise RecipeError if a model with a `path` would be trained at a rate more than ten times the usual one that the
+    user did not choose: it comes from a packaged recipe for random weights, or is the default. A rate that the user
+    sets, or writes into a recipe of their own, is accepted (`list_unfit` warns of it)."""
     models: dict[str, Any] = {}
     for table, stage in zip(recipe.stages, stages, strict=True):
         for name in sort_roles(stage.models):
@@ -81,7 +81,7 @@ def refuse_inherited_rates(recipe: Recipe, stages: Sequence[Components]) -> None
 
 
 def list_slow(recipe: Recipe) -> list[str]:
-    """A line where bfloat16 is asked for of a processor that has no instructions for it."""
+    """Return a line if bfloat16 is set on a processor that has no instructions for it."""
     asked: dict[str, None] = {}
     for table in recipe.stages:
         models = {f"models.{name}": model for name, model in table.get("models", {}).items()}
@@ -96,7 +96,7 @@ def list_slow(recipe: Recipe) -> list[str]:
 
 
 def find_highest(rate: Any) -> float:
-    """The highest value of a learning rate, a number or the table of a schedule; 0.0 where it says none."""
+    """Return the highest value of a learning rate, a number or the table of a schedule; 0.0 if it has none."""
     if isinstance(rate, Mapping):
         steps = rate.get("steps") or ()
         values = [rate.get("from"), rate.get("to"), *(pair[-1] for pair in steps if pair)]
@@ -105,7 +105,7 @@ def find_highest(rate: Any) -> float:
 
 
 def _walk_parts(stage: Components) -> Iterator[tuple[Path, str, Any]]:
-    """(place of its learner, name, part) of what is trained in a stage."""
+    """Yield (place of its learner, name, part) of what is trained in a stage."""
     for at, learner in walk_learners(stage.learners):
         parts: Mapping[str, Any] = ability(learner, "parts")
         for name, part in parts.items():
@@ -113,7 +113,7 @@ def _walk_parts(stage: Components) -> Iterator[tuple[Path, str, Any]]:
 
 
 def _find(table: Mapping[str, Any], stage: Components, path: Path) -> Any:
-    """What a recipe says there, else the default that it left standing."""
+    """Return a recipe's value at a path, else the default."""
     return look_up(table, path) or stage.defaults.get(format_path(path))
 
 
@@ -127,7 +127,7 @@ def _judge_rate(lr: Any, place: Path, stage: Components, model: Any) -> Iterator
 
 
 def _judge_toy(recipe: Recipe, stage: Components, role: str, *, warms: bool) -> Iterator[str]:
-    """What is the packaged recipe's own, not the user's, and that of a toy."""
+    """Yield a note for each toy value that comes from the packaged recipe, not from the user."""
     if warms and stage.imitates and _is_packaged(recipe, stage, ("buffer", "use")):
         yield f"stage {stage.name!r} imitates {stage.imitates} before (--remove stage.{stage.name} leaves it out)"
     sampled, max_new = ("rollout", "sampling", "max_new"), stage.sampling.max_new
@@ -141,7 +141,7 @@ def _judge_toy(recipe: Recipe, stage: Components, role: str, *, warms: bool) -> 
 
 
 def _is_packaged(recipe: Recipe, stage: Components, path: Path) -> bool:
-    """Whether a value is of a recipe of the library that is not made for such models."""
+    """Whether a value comes from a recipe of the library that is not made for trained models."""
     whose = (recipe.sources.get(at) for at in (("stage", stage.name, *path), path))
     return _is_for_random_weights(next((w for w in whose if w is not None), ""))
 
@@ -152,7 +152,8 @@ def _is_for_random_weights(by: str) -> bool:
 
 
 def _is_inherited(recipe: Recipe, stage: Components, path: Path) -> bool:
-    """Whether nobody but packaged recipes for random weights, or the default, says a value, a number or a schedule."""
+    """Whether a value, a number or a schedule, comes only from packaged recipes for random weights, or is the default.
+    """
     for place in (("stage", stage.name, *path), path):
         whose = [by for at, by in recipe.sources.items() if at[: len(place)] == place]
         if whose:
@@ -161,7 +162,7 @@ def _is_inherited(recipe: Recipe, stage: Components, path: Path) -> bool:
 
 
 def _point_to(recipe: Recipe, table: Mapping[str, Any]) -> str:
-    """The recipe for such models that trains by the same terms, from rows of the same kind, as a stage does."""
+    """Return a pointer to the recipe for trained models whose terms and rows are most like the stage's."""
     if recipe.name.startswith(f"{FAMILY}/"):
         return ""
     mine = _describe(table)
@@ -172,7 +173,7 @@ def _point_to(recipe: Recipe, table: Mapping[str, Any]) -> str:
 
 
 def _describe(table: Mapping[str, Any]) -> tuple[set[str], str, str, set[str]]:
-    """(terms, buffer, rollout, parts) of a stage, by what they use."""
+    """Return (terms, buffer, rollout, parts) of a stage, by what they use."""
     parts = table.get("part", {})
     terms = {
         str(term.get("use", key))
@@ -184,6 +185,6 @@ def _describe(table: Mapping[str, Any]) -> tuple[set[str], str, str, set[str]]:
 
 
 def _compare(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[int, ...]:
-    """How alike two stages are; the first two count terms, and rows, that are the same."""
+    """Return how alike two stages are; the first two entries count equal terms, and equal rows."""
     same = len(a[0] & b[0])
     return same, int(a[1] == b[1]), int(a[2] == b[2]), int(a[3] == b[3]), -len(a[0] ^ b[0])

@@ -1,6 +1,6 @@
-"""Held-out episodes of a controller that is on disk, step by step: what it saw, did and was paid, and how that looked.
+"""Held-out episodes of a stored controller, step by step: observations, actions, rewards and pictures.
 
-They are the first episodes that evaluation plays, greedily, by the weights of a checkpoint, under the same random
+They are the first episodes of evaluation, played greedily with the weights of a checkpoint, under the same random
 streams. Nothing is stored. Left out: text, whose runs keep their rollouts. Axes: `T` decisions.
 """
 
@@ -24,8 +24,8 @@ from shuhari.ports import ability
 @dataclass(frozen=True, eq=False)
 class Watched:
     """An episode: observations [T + 1] and actions [T] as the environment has them, rewards [T] by name, `total`, their
-    sums with what graders gave, and pictures [T + 1], or none. `step`: of the checkpoint. `scene`: what lies around a
-    place that observations tell (`tasks.scene.Scene`), None where nothing does."""
+    sums with the grades, and pictures [T + 1], or none. `step`: of the checkpoint. `scene`: the surroundings of a place
+    in the observations (`tasks.scene.Scene`), None if there are none."""
 
     problem: Problem
     step: int
@@ -39,8 +39,8 @@ class Watched:
 
 
 def watch(path: Path, step: int | None = None, n: int = 1, first: int = 0, film: bool = False) -> list[Watched]:
-    """The held-out episodes from `first` on, of a run's checkpoint (None: the last). film: with pictures, where the
-    environment draws any. StoreError where there is no checkpoint, TypeError for a run of text, ValueError where there
+    """Play the held-out episodes from `first` on, of a run's checkpoint (None: the last). film: with pictures, if the
+    environment draws any. Raises StoreError if there is no checkpoint, TypeError for a run of text, ValueError if there
     are no such episodes."""
     with open_checkpoint(path, step) as opened:
         if opened.ctx.task.spaces() is None:
@@ -69,7 +69,7 @@ def watch(path: Path, step: int | None = None, n: int = 1, first: int = 0, film:
 
 
 def sum_rewards(steps: Iterable[Step]) -> dict[str, float]:
-    """name -> the sum of what all steps were paid by it."""
+    """Return name -> the sum of a reward over all steps."""
     totals: dict[str, float] = {}
     for step in steps:
         for name, value in step.reward.items():
@@ -78,7 +78,8 @@ def sum_rewards(steps: Iterable[Step]) -> dict[str, float]:
 
 
 def mean_rewards(episode: Trajectory) -> dict[str, float]:
-    """name -> what an episode was paid by it; of a tree the mean over those paths to its leaves that were."""
+    """Return name -> the sum of a reward in an episode; for a tree the mean over the paths to its leaves that have it.
+    """
     found: dict[str, list[float]] = {}
     for path in episode.paths():
         for name, value in sum_rewards(episode.steps[i] for i in path).items():
@@ -87,7 +88,7 @@ def mean_rewards(episode: Trajectory) -> dict[str, float]:
 
 
 class Stand:
-    """A task whose environments are looked at as they are played; everything else is as in `task`."""
+    """A task whose environments are recorded as they are played; everything else is as in `task`."""
 
     def __init__(self, task: Any, *, film: bool) -> None:
         self.task, self.film = task, film
@@ -102,7 +103,7 @@ class Stand:
         return self.seen
 
     def describe(self, episode: Trajectory, step: int) -> Watched:
-        """What was seen of the episode that was played last; of one without an environment, its steps."""
+        """Return the record of the episode that was played last; without an environment, its steps."""
         acts: list[Step] = [s for s in episode.steps if s.action is not None]
         scene = ability(self.task, "scene")
         totals, given = mean_rewards(episode), (episode.request.problem, step, episode.status)
@@ -121,7 +122,7 @@ class Stand:
 
 
 class Camera:
-    """An environment of an episode that remembers what passes, and with `film` a picture of each moment."""
+    """An environment of an episode that records what passes, and with `film` a picture of each moment."""
 
     def __init__(self, env: Any, film: bool) -> None:
         self.env, self.film = env, film

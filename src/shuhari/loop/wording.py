@@ -1,5 +1,5 @@
-"""Prompts, answers and turns between text and the token ids of a role's model. How each is written is said in one
-place, its tokenizer; a model that has none of ours encodes all of them alike."""
+"""Conversion of prompts, answers and turns between text and the token ids of a role's model. The tokenizer alone
+defines how each is written; a model without one of ours encodes all of them alike."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Models = Mapping[str, Model]
 
 
 def encode(prompt: Payload, models: Models, role: str) -> Payload:
-    """A string or messages as the token ids of the role's model; any other payload as it is. Raises TypeError if that
-    model reads no text."""
+    """Convert a string or messages to token ids of the role's model; return any other payload as it is. Raises
+    TypeError if that model reads no text."""
     return _find(prompt, models, role).encode(prompt) if _is_words(prompt) else prompt
 
 
 def encode_text(text: Payload, models: Models, role: str) -> Payload:
-    """The same of a text that goes on within a row, behind other text: without what a tokenizer or a chat template puts
-    before a prompt."""
+    """Convert a text that continues a row, after other text: without what a tokenizer or a chat template puts before a
+    prompt."""
     if not _is_words(text):
         return text
     model = _find(text, models, role)
@@ -35,8 +35,8 @@ def encode_text(text: Payload, models: Models, role: str) -> Payload:
 
 
 def encode_answer(prompt: Payload, answer: Payload, models: Models, role: str) -> Payload:
-    """An answer to a prompt, text or token ids, as token ids that close with the token that ends an answer; any other
-    payload as it is."""
+    """Convert an answer to a prompt, text or token ids, to token ids with the token that ends an answer; return any
+    other payload as it is."""
     if not (is_tokens(answer) or _is_words(answer)):
         return answer
     model = _find(answer, models, role)
@@ -49,7 +49,7 @@ def encode_answer(prompt: Payload, answer: Payload, models: Models, role: str) -
 
 
 def encode_turn(said: Payload, prompt: Payload, last: int, models: Models, role: str) -> Payload:
-    """What the role reads next, behind its own turn, in a row that began with `prompt`."""
+    """Convert what the role reads next, after its own turn, in a row that began with `prompt`, to token ids."""
     if not _is_words(said):
         return said
     model = _find(said, models, role)
@@ -68,12 +68,12 @@ def encode_turn(said: Payload, prompt: Payload, last: int, models: Models, role:
 
 
 def decode(ids: Payload, models: Models, role: str) -> str:
-    """Token ids of the role's model as text."""
+    """Convert token ids of the role's model to text."""
     return role_model(models, role).decode(ids)
 
 
 def describe_reading(models: Models, prompt: Payload) -> list[str]:
-    """How the roles' models read a task's prompts, such as `prompt`, in words: by a chat template, and what is odd of
+    """Describe how the roles' models read a task's prompts, such as `prompt`: by a chat template, and what is odd about
     that."""
     out: dict[str, None] = {}
     for role, model in models.items():
@@ -99,7 +99,7 @@ def _find(words: Payload, models: Models, role: str) -> Any:
 
 
 def _is_words(prompt: Payload) -> bool:
-    """Whether it is a string, or messages (mappings, one or more)."""
+    """Whether a payload is a string, or messages (mappings, one or more)."""
     if isinstance(prompt, tuple):
         return bool(prompt) and all(isinstance(message, Mapping) for message in prompt)
     return isinstance(prompt, str)

@@ -1,5 +1,5 @@
-"""For tests of your own components: a run's context, an engine that gives scripted answers, batches, and the suite that
-every component of this library passes.
+"""Fakes and checks for tests of your own components: a run's context, an engine with scripted answers, batches, and the
+suite that every component of this library passes.
 
     from shuhari.testing import check_recipe, context, groups
 
@@ -11,9 +11,9 @@ every component of this library passes.
     def test_my_transform_in_a_run(tmp_path):
         check_recipe("my_recipe.toml", tmp_path)          # a few steps, with every call of every component looked at
 
-Beside `check_recipe` each port has a check of its own, which takes a component that you have made: what it does is
-repeatable, comes from named random streams, is resumed from its `state`, stays within the columns that it declares, and
-has the types that its port says.
+Besides `check_recipe` each port has a check of its own, for a component that you have made: its results repeat, come
+from named random streams, resume from its `state`, use only the columns that it declares, and have the types of its
+port.
 
     check_transform  check_objective  check_optimiser  check_rule  check_learner           what learns
     check_buffer  check_recording                                                          what is learnt from

@@ -1,6 +1,6 @@
-"""The check of worlds: what a task plays its problems in, and environments of Gymnasium.
+"""Checks of environments: the ones of a task or a rollout, and Gymnasium's.
 
-Left out: whether a world is a good one (that episodes end, that rewards can be earned).
+Left out: whether an environment is a good one (that episodes end, that rewards can be earned).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shuhari.testing.looking import (
 )
 
 Act = Callable[[Any, np.random.Generator], Any]
-"""(observation, generator) -> an action as the world takes it"""
+"""(observation, generator) -> an action as the environment takes it"""
 
 
 def check_environment(
@@ -44,15 +44,16 @@ def check_environment(
     """Act n times in a world, in as many episodes as it takes: in the environments that a task gives its problem (its
     first, where none is named), or in an environment of Gymnasium.
 
-    The same start and the same actions give the same bits; a step gives what its port says; what is seen lies in the
-    space that is declared, with an action allowed where there is a mask; no global generator is drawn from. Of a task
-    whose environments have `snapshot` also: what that gives in the middle of an episode can be stored, and another
-    environment that takes it back goes on as the first one. Where no episode has a second step it is taken before the
-    first: then this shows no more than that it can be stored and taken back. Of one whose environments have
-    `step_lanes`: lanes that are stepped together get the same bits as those stepped one by one.
+    The same start and the same actions must give the same bits; each step must have the form of its port; observations
+    must lie in the declared space, and a mask must allow an action; no global generator may be drawn from. If a task's
+    environments have `snapshot`, a snapshot from the middle of an episode must be storable, and another environment
+    restored from it must continue as the first one. If no episode has a second step, the snapshot is taken before the
+    first, which shows only that it can be stored and restored. If they have `step_lanes`, lanes stepped together must
+    get the same bits as lanes stepped one by one.
 
-    act: what chooses the actions; by default at random: among those that are allowed or, where there is no action
-    space, among the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
+    act: chooses the actions; by default at random: among the allowed ones or, if there is no action space, among the
+    turns of the problem's solution and nonsense texts. ctx: the context that an environment gets (`bind`).
+    """
     generators = generator_states()
     if isinstance(world, gymnasium.Env):
         first, again = _lane(world, act, n, seed), _lane(world, act, n, seed)
@@ -74,11 +75,12 @@ def check_environments(
     """Act n times in each environment that `environments` (a field of the rollout `episode`) gives these requests: by
     default one for each of the first four training problems of `ctx.task`.
 
-    Each does what `check_environment` asks of those of a task, and shows what the spaces of the task declare. Asked for
-    the same requests again, with its `state` saved half-way and set in a new one, it gives environments in which the
-    same actions give the same bits. A request for which it gives None is left out; one at least is played.
+    Each must pass `check_environment` as a task's would, with observations in the spaces of the task. Called for the
+    same requests again, with its `state` saved half-way and restored in a new one, it must give environments in which
+    the same actions give the same bits. A request for which it returns None is skipped; at least one is played.
 
-    act: as of `check_environment`; ctx: a context with the task, and with the models and engine that it asks."""
+    act: as in `check_environment`; ctx: a context with the task, and with the models and engine that it uses.
+    """
     require_port("environments", environments)
     task, played = ctx.task, 0
     asked = list(requests) or [ctx.stamp_request(Request(task.problems("train")[i]), "") for i in range(4)]
@@ -127,8 +129,8 @@ def _check_episodes(who: Any, begin: Callable[[], Episodes], n: int) -> None:
 
 
 def _check_lanes(task: Any, make: Callable[[], Any], act: Act | None, n: int) -> None:
-    """Play n steps in four lanes together, each third in two of them, then ten in each alone, and the same ones in
-    environments beside them."""
+    """Play n steps in four lanes together, every third in two of them only, then ten in each lane alone, and compare
+    with the same steps in separate environments."""
     lanes, envs = (
         [make() for _ in range(4)],
         [make() for _ in range(4)],
@@ -168,8 +170,8 @@ def _check_lanes(task: Any, make: Callable[[], Any], act: Act | None, n: int) ->
 
 
 class Episodes:
-    """The same episode in an environment, again and again, with every step looked at. `spaces`: of what is seen and
-    done, or None."""
+    """The same episode in an environment, again and again, with every step checked. `spaces`: (observation, action), or
+    None."""
 
     def __init__(self, env: Any, problem: Problem, spaces: Any, ctx: Any, act: Act | None) -> None:
         self.env, self.problem, self.ctx, self.rng = env, problem, ctx, np.random.default_rng(0)
@@ -213,8 +215,8 @@ class Episodes:
 
 
 def _lane(world: Any, act: Act | None, n: int, seed: int) -> list[Any]:
-    """What an environment of Gymnasium gives from a seed on; each step is looked at as a run looks at it (`Checked`),
-    and held against the space that is declared."""
+    """Return what an environment of Gymnasium gives from a seed on; each step is checked as in a run (`Checked`), and
+    against the declared space."""
     called = type(world).__name__
     try:
         check_has_spaces(world, called)
@@ -238,7 +240,7 @@ def _lane(world: Any, act: Act | None, n: int, seed: int) -> list[Any]:
 
 
 def _require_in(env: Any, space: Any, seen: Any) -> None:
-    """What is seen lies in the space; types may be wider than declared."""
+    """Raise ConformanceError unless an observation lies in the space; its type may be wider than declared."""
     if isinstance(space, spaces.Dict):
         have = sorted(seen) if isinstance(seen, Mapping) else type(seen).__name__
         require(have == sorted(space.spaces), env, f"shows {have}: expected {sorted(space.spaces)}")
@@ -254,7 +256,7 @@ def _require_in(env: Any, space: Any, seen: Any) -> None:
 
 
 def act_at_random(space: Any) -> Act:
-    """Uniform over a space, among the actions that a mask allows."""
+    """Return a policy that is uniform over a space, or over the actions that a mask allows."""
 
     def act(seen: Any, rng: np.random.Generator) -> Any:
         space.seed(int(rng.integers(2**31)))
@@ -264,7 +266,7 @@ def act_at_random(space: Any) -> Act:
 
 
 def talk(problem: Problem) -> Act:
-    """Says one of the turns of the solution, the answer, or what makes no sense."""
+    """Return a policy that answers with one of the turns of the solution, the answer, or nonsense."""
     turns = problem.solution if isinstance(problem.solution, tuple) else (problem.solution,)
     lines = [x for x in (*turns, problem.answer, "", "?") if isinstance(x, str)]
     return lambda seen, rng: lines[int(rng.integers(len(lines)))]

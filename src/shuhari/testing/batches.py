@@ -31,9 +31,11 @@ def groups(
     """Groups of answers: one row a sample, in order, with columns `reward` and `reward/<name>`, its value on the last
     token (None: ungraded, NaN).
 
-    `lengths`: of each answer in tokens, or one for all. Token ids count through the vocabulary, prompts have one token.
-    `logp`: of every token, as sampled. `start`: the id of the first row and the number of the first problem. `stream`:
-    which all rows carry, as what a buffer draws does; None: none, as collected. `columns` are laid over the batch."""
+    `lengths`: tokens of each answer, or one number for all. Token ids count through the vocabulary, prompts have one
+    token. `logp`: log-probability of every token, as sampled. `start`: the id of the first row and the number of the
+    first problem. `stream`: the stream that all rows carry, as in a batch drawn from a buffer; None: none, as
+    collected. `columns` are added to the batch, or replace its own.
+    """
     trajectories = []
     for g, group in enumerate(rewards):
         request = Request(Problem("test", str(start + g), None), len(group), key=f"{start + g}#0")
@@ -62,9 +64,10 @@ def transitions(
     """Episodes of an environment: one row a decision, and a closing row an episode, in order; columns `reward`,
     `reward/task` and, as recorded data have it, `last` [B], the row where the episode ends.
 
-    rewards: of each step of each episode. Observations [width] are drawn from a fixed seed; actions are 0 unless they
-    are given. `finished`: whether an episode (or each of them) came to its end; else it was cut, and its closing row
-    has `cont` 1. `logp` None: nobody knows how likely the actions were. `start`, `stream`: as of `groups`."""
+    rewards: one per step of each episode. Observations [width] are drawn from a fixed seed; actions are 0 unless they
+    are given. `finished`: whether an episode (or each of them) was finished; else it was truncated, and its closing row
+    has `cont` 1. `logp` None: the log-probability of the actions is unknown. `start`, `stream`: as in `groups`.
+    """
     rng = np.random.default_rng(0)
     trajectories = []
     for e, episode in enumerate(rewards):

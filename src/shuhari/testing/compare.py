@@ -1,4 +1,4 @@
-"""Compare two runs: everything that a run writes, and where two of them differ."""
+"""Comparison of two runs: everything that a run writes, and the places at which two runs differ."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shuhari.store.payloads import unpack
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Everything that a run writes, except times: its last checkpoint, the metrics and rollouts of every step, and its
-    summary. Two runs are the same if `differences` finds nothing between these."""
+    """Return everything that a run writes, except times: its last checkpoint, the metrics and rollouts of every step,
+    and its summary. Two runs are the same if `differences` finds nothing between these."""
     run = Run(path)
     with closing(sqlite3.connect(path / "run.sqlite")) as db:
         steps = db.execute("select step, stage, metrics from steps order by step").fetchall()
@@ -34,7 +34,7 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 def to_plain(tree: Any) -> Any:
-    """A tree as JSON and bytes, where only equal bits are equal. Of a ring count the rows that hold something."""
+    """Convert a tree to JSON and bytes, so that only equal bits compare equal. Of a ring, only filled rows count."""
 
     def ring(_: str, x: Ring) -> Any:
         columns = {name: to_plain(column[: x.size]) for name, column in x.columns.items()}
@@ -46,12 +46,12 @@ def to_plain(tree: Any) -> Any:
 
 
 def to_bytes(x: Any) -> bytes:
-    """The bytes of a tensor."""
+    """Return the bytes of a tensor."""
     return bytes(x.contiguous().numpy().tobytes())
 
 
 def differences(a: Any, b: Any, at: str = "") -> list[str]:
-    """Where two trees differ, as dotted places; NaN equals NaN."""
+    """Return the places, dotted, at which two trees differ; NaN equals NaN."""
     if isinstance(a, dict) and isinstance(b, dict):
         missing = [f"{at}.{k}: only on one side" for k in a.keys() ^ b.keys()]
         return missing + [

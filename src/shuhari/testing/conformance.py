@@ -1,9 +1,10 @@
-"""The conformance of a whole recipe: every call of its components is checked against its port, and it resumes.
+"""The conformance check of a whole recipe: every call of its components is checked against its port, and it must
+resume.
 
-`check_recipe` runs a recipe for a few steps and looks at every call of every transform, objective, learner, optimiser,
+`check_recipe` runs a recipe for a few steps and checks every call of every transform, objective, learner, optimiser,
 follower, reward, rollout, curriculum, buffer and metric in it; then it stops a second run half-way, resumes it, and
-compares the two bit by bit. The checks of one component alone are in `learning`, `stored`, `playing` and `acting`.
-What fails raises ConformanceError, which names the component and what it did.
+compares the two bit by bit. The checks of single components are in `learning`, `stored`, `playing` and `acting`. A
+failed check raises ConformanceError, which names the component and what it did.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def watch(run: Run) -> Iterator[set[type]]:
 
 
 def _find_ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
-    """(class, method, check) of what the run is made of, each class once; of what is in the fields of others too."""
+    """Yield (class, method, check) of each class in the run once, including components in fields of others."""
     seen: set[tuple[type, str]] = set()
     for stage in run.progress.stages:
         learners = list(stage.learners.values())
@@ -104,8 +105,8 @@ def _check_calls(method: Callable[..., Any], check: Callable[..., Any], called: 
 def check_recipe(recipe: Recipe | str | Path, path: Path) -> set[type]:
     """Train a recipe below `path`, every call of its components looked at; then train it again, stopped half-way and
     resumed, and compare the two runs bit by bit. Give it a small recipe (`shrink` makes one). Returns the classes of
-    the components that were called; a loss, a reward and their like of one's own must be. Raises ConformanceError, and
-    what training raises."""
+    the components that were called; your own losses, rewards and similar components must be called. Raises
+    ConformanceError, and what training raises."""
     found = recipe if isinstance(recipe, Recipe) else load(recipe)
     found = found.with_settings({"store.every": 1})
     run = open_run(found, path / "whole")

@@ -1,6 +1,6 @@
 """Fakes for tests of components: a run's context without a run, and an engine with scripted answers.
 
-The context is the one that runs use, with nothing behind it; so a test sees what a run would do.
+The context is the one of real runs, without a run behind it, so a component behaves in a test as in a run.
 
 Axes: `K` positions of an answer.
 """
@@ -27,7 +27,8 @@ class ScriptedEngine:
 
     `answers`: role -> answers, each an array of token ids, an action, or a `Trace`; or a function (context, i) -> one,
     where i counts the samples of the role. `scores`: name -> a function (context, action) -> [K] or a number. `asked`
-    lists ("sample" | "score", role, context). IndexError where a role is asked for more than its script has.
+    lists the calls as ("sample" | "score", role, context). Raises IndexError if the script of a role has no further
+    answer.
     """
 
     answers: Mapping[str, Sequence[Any] | Callable[[Any, int], Any]] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class ScriptedEngine:
         return [self._next(role, context) for _ in range(n)]
 
     async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> dict[str, Array]:
-        """name -> [K] what the script says of an action."""
+        """Return name -> [K] for an action, by the script's functions."""
         self.asked.append(("score", role, context))
         return {name: np.atleast_1d(np.asarray(self.scores[name](context, action), np.float32)) for name in names}
 
@@ -80,10 +81,10 @@ def context(
 ) -> Context:
     """The context of a run at `step` that has these models by role, and this task and engine.
 
-    `count`: where schedules stand, the step unless it is given. `tell`: called with each event that a component tells.
-    `fields`: any other of its fields (`rewards`, `weights`, `n`, `sampling`, `rollout`). Problems are probed by the
-    rollout `single`, unless another is given. What was spent stands in `ctx.ledger`, failures that components reported
-    in `ctx.problems`. TypeError for a field that it has not.
+    `count`: position of schedules, by default the step. `tell`: called with each event that a component sends.
+    `fields`: any other field of the context (`rewards`, `weights`, `n`, `sampling`, `rollout`). Probes use the rollout
+    `single`, unless another is given. Spending is in `ctx.ledger`, failures that components reported are in
+    `ctx.problems`. Raises TypeError for an unknown field.
     """
     ctx = Context(seed, task, ScriptedEngine() if engine is None else engine)
     ctx.step, ctx.version, ctx.count = step, step, float(step if count is None else count)
@@ -99,6 +100,6 @@ def context(
 
 
 def _list_fields(ctx: Context) -> list[str]:
-    """The names that `fields` may have."""
+    """List the names that `fields` may have."""
     of_parts = [name for name, value in vars(Context).items() if isinstance(value, Of)]
     return sorted(name for name in (*vars(ctx), *of_parts) if not name.startswith("_"))

@@ -1,7 +1,7 @@
-"""Checks of what is learnt from batches: transforms, objectives, optimisers, followers, learners.
+"""Checks of components that learn from batches: transforms, objectives, optimisers, followers, learners.
 
-A check takes a component that its user has made, and raises ConformanceError where the component does what its port
-does not allow; `look_at_...` is the same of one call, which a run makes (`conformance.watch`).
+A check takes a component that its user has made, and raises ConformanceError if the component breaks the rules of its
+port; `look_at_...` checks one call in a run in the same way (`conformance.watch`).
 
 Axes: `B` rows, `K` positions of a row, `P` links.
 """
@@ -45,8 +45,9 @@ from shuhari.testing.spying import watch_declared
 def check_transform(transform: Any, batch: Batch, ctx: Any) -> Batch:
     """Call a transform and check its effect; returns its result.
 
-    It returns a batch of the same rows in the same order, leaves the batch that it was given as it was, draws from no
-    global generator, does the same again from the same state, and remembers nothing outside of it."""
+    It must return a batch of the same rows in the same order, leave the batch that it was given unchanged, draw from no
+    global generator, give the same result again from the same state, and keep no state elsewhere.
+    """
     out = look_at_transform(transform, transform.__call__, batch, ctx)
     require_memory(transform, lambda mine: mine(batch, ctx), ctx)
     return out
@@ -55,10 +56,11 @@ def check_transform(transform: Any, batch: Batch, ctx: Any) -> Batch:
 def check_objective(objective: Any, batch: Batch, ctx: Any) -> tuple[Tensor, Info]:
     """Call an objective and check its effect; returns its (loss, info).
 
-    The loss is [B, K], [B] or [P], a number only where the objective says that it couples the batch; it is finite
-    where something was decided; a half of the rows has that half of the losses, unless rows are coupled; it draws from
-    no global generator, leaves the batch as it was, gives the same loss and info again from the same state, and
-    remembers nothing outside of it."""
+    The loss must be [B, K], [B] or [P], a scalar only if the objective declares that it couples the batch, and finite
+    at every decision. Unless rows are coupled, half of the rows must give that half of the losses. The objective must
+    draw from no global generator, leave the batch unchanged, give the same loss and info again from the same state, and
+    keep no state elsewhere.
+    """
     found = look_at_objective(objective, objective.__call__, batch, ctx)
     require_memory(objective, lambda mine: mine(batch, ctx)[0].detach(), ctx)
     return found
@@ -68,8 +70,9 @@ def check_optimiser(optimiser: Any, n: int = 6, terms: Sequence[str] = ()) -> No
     """Let an optimiser step n times on a small least-squares problem, with further `terms` by name, each of which is
     half the squared distance from where a step begins, less 1.
 
-    It moves the parameters that it is bound to, returns numbers by name, lets no gradient that is not finite into them
-    (FloatingPointError, or they stay as they are), repeats itself, and resumes from its state."""
+    It must move the parameters that it is bound to, return numbers by name, let no gradient that is not finite into
+    them (FloatingPointError, or unchanged parameters), repeat its results, and resume from its state.
+    """
     require_port("optimiser", optimiser)
     inputs, outputs = _numbers(8, 3), _numbers(8, 2)
 
@@ -99,11 +102,12 @@ def check_optimiser(optimiser: Any, n: int = 6, terms: Sequence[str] = ()) -> No
 def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Sequence[Event] | None = None) -> None:
     """Send some events to a rule by which weights follow others (`Follow`).
 
-    It changes the weights of one role, and those at none of the events that its `on` does not name; it leaves
-    no gradient, repeats itself, and resumes from its state.
+    It must change the weights of one role only, and only at events that its `on` names, repeat its results, and resume
+    from its state.
 
-    models: role -> model, of which it gets copies; without them two small nets play its roles. events: those that it
-    gets in turn; without them several of each kind."""
+    models: role -> model, of which it gets copies; by default two small networks. events: the events that it gets in
+    turn; by default several of each kind.
+    """
     require_port("follow", rule)
     sent = list(events) if events is not None else _events(vars(rule).get("metric", "greedy"))
     roles = declares(rule).roles
@@ -138,8 +142,9 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
 def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
     """Have a learner learn from a batch, and check what it did; returns its report.
 
-    It tells which rows it has learnt from, and numbers by name; only roles that it trains change, it leaves the batch
-    as it was, draws from no global generator, and does the same again from the same state. `ctx` has the models."""
+    It must report the rows that it has trained on, and numbers by name; change only roles that it trains, leave the
+    batch unchanged, draw from no global generator, and do the same again from the same state. `ctx` has the models.
+    """
     require_port("learner", learner)
     learner.bind(ctx.models)
     generators = generator_states()
@@ -210,7 +215,7 @@ def _detach(info: Info) -> dict[str, Any]:
 
 
 def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Updated:
-    """One call of a learner's `update`, which is looked at."""
+    """Check one call of a learner's `update`."""
     before = copy_columns(batch)
     weights = copy_weights(ctx.models)
     found = call(batch, ctx)
@@ -243,7 +248,7 @@ def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) 
 
 
 def look_at_optimiser(self: Any, call: Callable[..., Any], evaluate: Any, at: float) -> Info:
-    """One step of an optimiser, which is looked at."""
+    """Check one step of an optimiser."""
     info: Info = call(evaluate, at)
     require(isinstance(info, Mapping), self, f"its step returned {type(info).__name__}: expected an info")
     for name, value in info.items():
@@ -253,7 +258,7 @@ def look_at_optimiser(self: Any, call: Callable[..., Any], evaluate: Any, at: fl
 
 
 def look_at_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any], event: Event) -> None:
-    """One event that a rule of how weights follow others hears, which is looked at."""
+    """Check one event at a rule by which weights follow others."""
     before = copy_weights(models)
     call(models, event)
     moved = [role for role, tensors in copy_weights(models).items() if not have_same_weights(tensors, before[role])]
@@ -268,7 +273,8 @@ def look_at_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any
 
 
 class _Squares:
-    """The loss of a linear model, as an optimiser may ask for it (`Evaluate`), and terms that hold it where it is."""
+    """The loss of a linear model with the interface that optimisers use (`Evaluate`), and terms that hold it in place.
+    """
 
     def __init__(self, net: nn.Module, inputs: Tensor, outputs: Tensor, terms: Sequence[str]) -> None:
         self.net, self.inputs, self.outputs, self.terms = net, inputs, outputs, terms
@@ -301,7 +307,7 @@ class _Squares:
 
 
 def _net(inputs: int, outputs: int, seed: int = 0) -> nn.Module:
-    """A linear layer whose weights depend on the seed alone."""
+    """Make a linear layer whose weights depend on the seed alone."""
     net: nn.Module = nn.utils.skip_init(nn.Linear, inputs, outputs)
     with torch.no_grad():
         for i, p in enumerate(net.parameters()):
@@ -314,7 +320,8 @@ def _numbers(*shape: int, seed: int = 7) -> Tensor:
 
 
 def _events(metric: str) -> list[Event]:
-    """Some of each kind that a rule may hear; evaluations get no better, so that a plateau is reached."""
+    """Return some events of each kind that a rule may handle; the scores never improve, so that a plateau is reached.
+    """
     some: list[Event] = []
     for i in range(8):
         some += [Updated("main", {}), Committed(i), Evaluated("test", {metric: 0.5})]

@@ -1,6 +1,6 @@
-"""How a component is looked at: what it draws, changes and remembers, and whether its calls repeat.
+"""Tools for checking a component: what it draws, changes and remembers, and whether its calls repeat.
 
-What fails raises ConformanceError, which names the component, what it did and what was expected.
+A failed check raises ConformanceError, which names the component, what it did and what was expected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def require(holds: object, who: object, message: str) -> None:
 
 
 def require_port(kind: str, component: Any) -> None:
-    """Raise ConformanceError where the component lacks a method that its port must have."""
+    """Raise ConformanceError if the component lacks a method that its port must have."""
     lack = explain_misfit(kind, component)
     require(not lack, component, lack)
 
@@ -51,12 +51,13 @@ def check_repeats(
     begin: Callable[[Any, Any], object] = lambda component, world: None,
     resume: Callable[[Any, Any], object] = lambda component, world: None,
 ) -> list[Any]:
-    """Use a component n times and return what it gave. It must give the same bits when all is done again, draw from no
-    global generator, and, with its state saved half-way and set in a new one, go on as if nothing had been.
+    """Use a component n times and return what it gave. A second pass must give the same bits; nothing may be drawn from
+    a global generator; and a new component with the state saved half-way must continue as if nothing had happened.
 
-    use: (component, world, i) -> a plain tree or a batch; world: what the calls change beside the component, made anew
-    for each go; begin: called with each new component, before a state is set; resume: after that. The component itself
-    is not used: new ones are made of its settings."""
+    use: (component, world, i) -> a plain tree or a batch; world: what the calls change outside of the component, made
+    anew for each pass; begin: called with each new component, before a state is restored; resume: called after that.
+    The component itself is not used: new ones are made from its settings.
+    """
 
     def play(mine: Any, around: Any, of: range) -> list[Any]:
         generators = generator_states()
@@ -91,15 +92,17 @@ def check_repeats(
 
 
 def require_memory(component: Any, use: Callable[[Any], Any], ctx: Any) -> None:
-    """Raise ConformanceError where a component, used a few times, goes on otherwise after its state was saved and set
-    in a new one of the same settings. One that cannot be made anew, as it is no dataclass, is not looked at."""
+    """Raise ConformanceError if a component, used a few times, continues otherwise after its state was saved and
+    restored in a new one with the same settings. A component that is no dataclass cannot be made anew, and is not
+    checked."""
     if is_dataclass(component) and not isinstance(component, type):
         with keep_unchanged(component, ctx):
             check_repeats(component, lambda mine, _, i: use(mine))
 
 
 def rebuild(component: Any) -> Any:
-    """A new component with the same settings, and so with all that are in its fields; plain values are kept."""
+    """Return a new component with the same settings; components in its fields are made anew too, plain values are kept.
+    """
     if isinstance(component, Mapping):
         return {k: rebuild(v) for k, v in component.items()}
     if type(component) in (list, tuple):
@@ -110,14 +113,14 @@ def rebuild(component: Any) -> Any:
 
 
 def to_tree(x: Any) -> Any:
-    """A tree as `differences` compares it; a batch as its columns."""
+    """Convert a value to a tree for `differences`; a batch becomes its columns."""
     if isinstance(x, Batch):
         return to_plain({name: x[name] for name in sorted(x.names())})
     return to_plain(x)
 
 
 def require_same(first: Any, second: Any, who: Any, message: str) -> None:
-    """Raise ConformanceError where two trees are not bitwise equal, with the places."""
+    """Raise ConformanceError, with the places, if two trees are not bitwise equal."""
     found = differences(first, second)
     require(not found, who, f"{message} ({'; '.join(found[:3])})")
 
@@ -126,7 +129,7 @@ def require_same(first: Any, second: Any, who: Any, message: str) -> None:
 
 
 def call_twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
-    """Call twice from the same state; returns both results. ConformanceError where it draws from a global
+    """Call twice from the same state, and return both results. Raises ConformanceError if the call draws from a global
     generator."""
     before, generators = copy_memory(self, ctx), generator_states()
     found = call()
@@ -139,7 +142,7 @@ def call_twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
 
 @contextmanager
 def keep_unchanged(self: Any, ctx: Any) -> Iterator[None]:
-    """A context manager that restores the run and the component at its end."""
+    """Restore the run and the component at the end of the block."""
     before, problems, tell = copy_memory(self, ctx), list(ctx.problems), ctx.tell
     ctx.tell = lambda event: None
     try:
@@ -151,14 +154,14 @@ def keep_unchanged(self: Any, ctx: Any) -> Iterator[None]:
 
 
 def copy_memory(self: Any, ctx: Any) -> dict[str, Any]:
-    """Copy the state that a call may change: the state of the component, the ledger, and the statistics that models
-    keep."""
+    """Copy the state that a call may change: the state of the component, the ledger, and the weights and statistics of
+    models."""
     mine = copy.deepcopy(ability(self, "state"))
     return {"state": mine, "ledger": dict(ctx.ledger), "models": copy_weights(ctx.models)}
 
 
 def copy_weights(models: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """role -> copies of the weights and statistics of its model."""
+    """Return role -> copies of the weights and statistics of its model."""
     return {
         role: {k: v.detach().clone() for k, v in m.module.state_dict().items()}
         for role, m in models.items()
@@ -166,7 +169,7 @@ def copy_weights(models: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
 
 
 def have_same_weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """Whether each tensor of the one equals that of its name in the other."""
+    """Whether each tensor of `a` equals the one of that name in `b`."""
     return all(torch.equal(x, b[name]) for name, x in a.items())
 
 
@@ -184,6 +187,6 @@ def restore(self: Any, ctx: Any, kept: Mapping[str, Any]) -> None:
 
 
 def require_unchanged(self: Any, batch: Batch, before: Mapping[str, Tensor]) -> None:
-    """Raise ConformanceError where a column of a batch is not as it was."""
+    """Raise ConformanceError if a column of a batch has changed."""
     name = find_changed(batch, before)
     require(name is None, self, f"changed the column {name!r} of the batch that it was given, {IN_PLACE}")

@@ -36,9 +36,9 @@ SCORE = Need(("policy",), "log_prob")
 @dataclass(frozen=True)
 class ModelCase:
     """A policy and how to ask it. `contexts(n)`: n contexts as its `sample` takes them; `settings`: sampling settings
-    under which everything it may do has a probability; `shake`: by how much random weights move off the initial ones,
-    and `nudge`: how far a second policy is from the first; `rows`: how many samples a statistical check may draw;
-    `crowd`: how many dense rows are decided side by side, to compare with each alone; `mixture_kl`: whether its KL is
+    under which every possible decision has a probability; `shake`: scale of random noise added to the initial weights,
+    and `nudge`: scale of the noise that makes a second policy; `rows`: number of samples that a statistical check may
+    draw; `crowd`: number of dense rows sampled together, to compare with each alone; `mixture_kl`: whether its KL is
     exact under `epsilon`, too."""
 
     name: str
@@ -75,7 +75,7 @@ def perturb_all(case: ModelCase, model: Any) -> Any:
 
 
 def pick_rows(contexts: Any, rows: Any) -> Any:
-    """Some contexts, in the container that they came in; one as it would be stored."""
+    """Return some contexts, in the container that they came in; a single one as it would be stored."""
     if isinstance(contexts, dict):
         return {k: pick_rows(v, rows) for k, v in contexts.items()}
     if isinstance(contexts, list):
@@ -84,7 +84,7 @@ def pick_rows(contexts: Any, rows: Any) -> Any:
 
 
 def rows_of(contexts: Any, traces: Any, sampling: Sampling) -> Batch:
-    """The batch that a run would learn from: one row a trace."""
+    """Return the batch that a run would train on: one row a trace."""
     trajectories = []
     for i, trace in enumerate(traces):
         known: Any = {"info": trace.info, "sampling": sampling}
@@ -103,18 +103,18 @@ def score(model: Any, batch: Batch, tokens: int = 40_000) -> Tensor:
 
 
 def is_within(x: Tensor, mean: float, sigmas: float = 4.5) -> bool:
-    """Whether the mean of independent rows x [B] is where it should be, to its own standard error."""
+    """Whether the mean of independent rows x [B] equals `mean`, up to `sigmas` standard errors."""
     return abs(float(x.mean()) - mean) <= sigmas * float(x.std()) / len(x) ** 0.5 + 1e-5
 
 
 def assert_same(action: Any, logp: Any, other: Any, other_logp: Any) -> None:
-    """Equal decisions (continuous ones to 1e-5), log-probabilities to 1e-5."""
+    """Assert equal decisions (continuous ones to 1e-5), and log-probabilities to 1e-5."""
     np.testing.assert_allclose(action, other, atol=1e-5 * (np.asarray(action).dtype.kind == "f"), rtol=0)
     np.testing.assert_allclose(logp, other_logp, atol=1e-5, rtol=0)
 
 
 def join_traces(traces: Any) -> tuple[list[int], Any, Any]:
-    """(lengths, decisions, log-probabilities) of traces of several decisions, one after the other."""
+    """Return (lengths, decisions, log-probabilities) of traces of several decisions, concatenated."""
     lengths = [len(t.action) for t in traces]
     return (
         lengths,
@@ -155,7 +155,7 @@ def sampling_and_scoring_leave_global_generators_alone(case: ModelCase) -> None:
 
 
 def a_row_ignores_its_neighbours(case: ModelCase, sampling: Sampling) -> None:
-    """Alone, in a crowd, or in another order, a row decides the same."""
+    """Check that a row gives the same decision alone, in a large batch, or in another order."""
     model = build_case(case)
     dense = isinstance(model.sample(case.contexts(2), sampling, noise=CounterNoise([1, 2])), Traces)
     n = case.crowd if dense else case.rows
@@ -190,7 +190,8 @@ def a_rows_score_ignores_its_neighbours(case: ModelCase) -> None:
 
 
 def closed_forms_equal_monte_carlo(case: ModelCase, sampling: Sampling) -> None:
-    """Over own samples, KL minus log p/q, and entropy plus log p, are 0 on average, summed over a row's decisions."""
+    """Check that over own samples, KL minus log p/q, and entropy plus log p, are 0 on average, summed over a row's
+    decisions."""
     model = build_case(case)
     other = perturb_all(case, model)
     batch = draw(case, model, case.rows, sampling, "closed forms")
@@ -252,7 +253,7 @@ def gradients_reach_the_weights_where_they_are_trained_and_only_there(case: Mode
 
 
 def picked_decisions_score_as_the_whole_does(case: ModelCase) -> None:
-    """What a functional sees through `at`, chunk by chunk, is what the whole batch gives."""
+    """Check that a functional, given decisions through `at` chunk by chunk, gets the values of the whole batch."""
     model = build_case(case)
     batch = draw(case, model, 21, case.settings[-1])
 
@@ -282,7 +283,7 @@ BY_MODEL = (
 
 
 def check_model(case: ModelCase) -> None:
-    """Every check of the suite, under each of the case's sampling settings. AssertionError for what does not hold."""
+    """Every check of the suite, under each of the case's sampling settings. Raises AssertionError if one fails."""
     for check in BY_MODEL:
         check(case)
     for sampling in case.settings:
@@ -291,5 +292,5 @@ def check_model(case: ModelCase) -> None:
 
 
 def model_kind(model: Any) -> str:
-    """`exact`, `chain` or `bound`."""
+    """Return `exact`, `chain` or `bound`."""
     return ability(model, "kind")

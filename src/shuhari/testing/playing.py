@@ -1,7 +1,7 @@
-"""Checks of how episodes come about: rewards, metrics, curricula, rollouts, windows, engines.
+"""Checks of components that make and grade episodes: rewards, metrics, curricula, rollouts, windows, engines.
 
-Worlds are checked in `acting`. A check takes a component that its user has made, and raises ConformanceError where it
-does what its port does not allow; `look_at_...` is the same of one call, which a run makes (`conformance.watch`).
+Environments are checked in `acting`. A check takes a component that its user has made, and raises ConformanceError if
+it breaks the rules of its port; `look_at_...` checks one call in a run in the same way (`conformance.watch`).
 
 Axes: `K` positions of an answer.
 """
@@ -40,8 +40,8 @@ from shuhari.testing.looking import (
 
 
 def check_reward(reward: Any, group: Sequence[Trajectory], ctx: Any, *, repeats: bool = True) -> list[Any]:
-    """Have a group graded and look at the grades: one a leaf, each None or numbers by name. They are returned.
-    repeats: it gives the same again from the same state alone; not so for one that asks a judge elsewhere."""
+    """Have a group graded and look at the grades: one a leaf, each None or numbers by name. They are returned. repeats:
+    whether it gives the same grades again from the same state; False for one that calls a judge elsewhere."""
     found = list(ctx.wait(look_at_grades(reward, reward.grade, group, ctx)))
     if repeats:
         require_memory(reward, lambda mine: list(ctx.wait(mine.grade(group, ctx))), ctx)
@@ -51,18 +51,20 @@ def check_reward(reward: Any, group: Sequence[Trajectory], ctx: Any, *, repeats:
 def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
     """Call a metric and check its effect; returns its numbers.
 
-    They are numbers by name, the same when it is asked again; it leaves all models as they were, and draws from no
-    global generator. `ctx` has the task, and the models and the engine that it asks."""
+    They must be numbers by name, the same in a second call; it must leave all models unchanged and draw from no global
+    generator. `ctx` has the task, and the models and the engine that it uses.
+    """
     _serve(ctx)
     return look_at_metric(metric, metric.__call__, ctx)
 
 
 def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> None:
-    """Ask a curriculum for n groups at each of some steps, and tell it what became of them where the context has
-    models and a rollout that plays groups.
+    """Ask a curriculum for n groups at each of some steps, and tell it what became of them where the context has models
+    and a rollout that plays groups.
 
-    It asks for n at most, of problems that there are; it repeats itself and resumes from its state. `ctx` has the
-    task."""
+    It must request at most n groups, of existing problems, repeat its results and resume from its state. `ctx` has the
+    task.
+    """
     require_port("curriculum", curriculum)
     _serve(ctx)
 
@@ -83,7 +85,8 @@ def check_predictor(predictor: Any, ctx: Any, n: int = 8, steps: int = 4) -> Non
     """Have a predictor say how often the first n training problems are solved, at each of some steps, and tell it what
     became of them where the context has models.
 
-    It gives two tensors [n] in [0, 1], repeats itself, and resumes from its state. `ctx` has the task."""
+    It must return two tensors [n] in [0, 1], repeat its results, and resume from its state. `ctx` has the task.
+    """
     require_port("predictor", predictor)
     _serve(ctx)
     problems = read_first(ctx.task.problems("train"), n)
@@ -111,9 +114,10 @@ def check_predictor(predictor: Any, ctx: Any, n: int = 8, steps: int = 4) -> Non
 def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int = 4) -> Any:
     """Have a group played, or at least n decisions of lanes, and look at it; returns the trajectories, or the batch.
 
-    Each step has a version and a log-probability for each of its positions; the same key gives the same bits; no global
-    generator is drawn from. Lanes go on from their state. `ctx` has task, models and engine; `request`: by default the
-    task's first problem, n samples."""
+    Each step must have a version and a log-probability for each of its positions; the same key must give the same bits;
+    no global generator may be drawn from. Lanes must continue from their state. `ctx` has task, models and engine;
+    `request`: by default the task's first problem, n samples.
+    """
     if is_vector(rollout):
         return _check_lanes(rollout, ctx, n)
     require(not find_missing(rollout, "group"), rollout, "has no group(request, ctx)")
@@ -133,7 +137,7 @@ def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int
 
 
 def _played(t: Trajectory) -> list[Any]:
-    """All that came about in an episode."""
+    """Return everything that an episode recorded, as a list."""
     return [list(t.steps), t.status.value, dict(t.info), dict(t.graded_by)]
 
 
@@ -162,8 +166,10 @@ def _check_lanes(rollout: Any, ctx: Any, n: int) -> Batch:
 def check_window(window: Any, ctx: Any = None, answers: Sequence[Sequence[int]] = ((7, 8, 9), (4, 5))) -> Payload:
     """Show an episode of two turns through a window; returns what is seen of it.
 
-    It gives token ids, the same when it is asked again, and leaves the episode as it was but for what it asks for
-    (`play.ask`). `ctx`: what it asks; `answers`: token ids of what it gets in turn, the last over and over."""
+    It must return token ids, the same in a second call, and leave the episode unchanged apart from its own requests
+    (`play.ask`). `ctx`: the context that it uses; `answers`: token ids of the answers that it gets in turn, the last
+    one repeated.
+    """
     require_port("window", window)
     run = context() if ctx is None else ctx
     scripted = [np.array(a, np.int32) for a in answers]
@@ -194,9 +200,10 @@ def check_engine(
 ) -> list[list[Trace]]:
     """Ask an engine for n answers in each of some contexts, all at once; returns them.
 
-    Of each call it gives n traces with the version of the weights; a draw depends on seed and key alone, not on what
-    else is asked or in which order; it scores an action as it was sampled, and draws from no global generator.
-    `contexts`: as the role's model reads them."""
+    Each call must give n traces with the version of the weights. A draw must depend on seed and key alone, not on other
+    calls or their order. The engine must score an action as it was sampled, and draw from no global generator.
+    `contexts`: as the role's model reads them.
+    """
     settings = Sampling() if sampling is None else sampling
     run = context(models=models, engine=engine)
 
@@ -235,7 +242,8 @@ def check_engine(
 
 
 def _require_alike(a: Trace, b: Trace, engine: Any, when: str) -> None:
-    """Two traces are one answer, but for how numbers are rounded that are computed beside others."""
+    """Raise ConformanceError unless two traces are one answer, up to the rounding of numbers computed in another batch.
+    """
     require(np.array_equal(a.action, b.action), engine, f"gave another answer {when}")
     require(np.array_equal(a.version, b.version), engine, f"gave another version {when}")
     require_same(to_tree(a.taken), to_tree(b.taken), engine, f"gave another `taken` {when}")
@@ -291,7 +299,7 @@ async def look_at_group(self: Any, call: Callable[..., Any], request: Request, c
 
 
 def look_at_lanes(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> Batch:
-    """One call of `collect` of a rollout of decisions, which is looked at."""
+    """Check one call of `collect` of a rollout of decisions."""
     batch = call(n, ctx)
     require(isinstance(batch, Batch), self, f"collected a {type(batch).__name__}: expected a batch")
     made = int(batch["mask"].sum())
@@ -346,13 +354,13 @@ class _Shown:
 
 
 def _serve(ctx: Any) -> None:
-    """Give the engine of a context its models, as a run does before anything is asked of it; once."""
+    """Give the engine of a context its models, once, as a run does before it uses the engine."""
     if ctx.models and not ctx.served:
         ctx.serve()
 
 
 def _at(ctx: Any, step: int) -> Any:
-    """The context at a step of its own, with random streams and tickets that depend on it alone."""
+    """Return the context at a step of its own, with random streams and tickets that depend on the step alone."""
     now = ctx.fork(ticket=1000 * step)
     now.step = step
     return now

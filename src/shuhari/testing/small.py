@@ -1,4 +1,4 @@
-"""A recipe made small enough for a test: the same components, tiny models, a few steps."""
+"""Recipes made small enough for a test: the same components, tiny models, a few steps."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ASKED = {"exact": 2, "localisation": 2}  # metrics that ask a policy about `n` p
 def shrink(recipe: Recipe, steps: int = 2, **settings: Any) -> Recipe:
     """The recipe with models of 16 units and one layer, batches of a few, at most four samples a problem, two epochs of
     two minibatches, no workers, and `steps` steps a stage, evaluated at the last on a few problems, also by metrics.
-    The reward of a text also depends on its length being odd, for models as small as these are never right. `settings`:
-    dotted keys that are laid over it, with `__` for a dot."""
+    The reward of a text also depends on its length being odd, since models as small as these are never right.
+    `settings`: dotted keys that override it, with `__` for a dot."""
     tree: dict[str, Any] = deepcopy(dict(recipe.tree))
     _shrink(tree, steps, top=True)
     if "sampling" in tree.get("rollout", {}) and tree["rollout"].get("use") != "vector":
@@ -44,7 +44,7 @@ def shrink(recipe: Recipe, steps: int = 2, **settings: Any) -> Recipe:
 
 
 def oddness(completions: list[str]) -> list[float]:
-    """A reward: 1 for texts of odd length, which half of all texts are."""
+    """Return a reward of 1 for texts of odd length, which half of all texts are."""
     return [float(len(text) % 2) for text in completions]
 
 
@@ -69,7 +69,7 @@ def _shrink(table: dict[str, Any], steps: int, *, top: bool) -> None:
 
 
 def _hold_out_few(task: Any) -> None:
-    """In place; a task that makes no test split of a size that can be set is left as it is."""
+    """Make the test split of a task small, in place; a task without a size for its test split is left as it is."""
     named = isinstance(task, dict) and isinstance(task.get("name"), str)
     with suppress(LookupError):
         cls = registry.find("task", task["name"].partition("/")[0]) if named else None

@@ -1,6 +1,6 @@
 """The check of tasks: their problems, the grades of answers to them, and the environments that they are played in.
 
-Left out: whether a grade is right, which only the task knows.
+Left out: whether a grade is right, which only the task can know.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ HOSTILE = ("", "?", "9" * 5_000, "(" * 2_000, "\x00\u0661\ud7ff", "__import__('o
 def check_task(task: Any, *, n: int = 32, apart: bool = True, ctx: Any = None) -> None:
     """Look at the first n problems of a task's splits, and have answers to the first four of each graded.
 
-    Both splits give problems by index, the same when they are asked again, which can be stored; an id names one
-    problem, none of `test` comes twice, and (`apart`) none is trained on too. Of text the task grades the reference
-    answers, senseless and hostile texts; of spaces actions at random. A grade is None or finite numbers by name, among
-    those that `stamps` declares, with `score` in [0, 1], the same when it is asked again; some answer has one, and none
-    makes it raise. Answers that the task lists (`answers`) have the scores that are listed. Environments are looked at
-    by `check_environment`, and what was played in one is graded. No global generator is drawn from.
+    Both splits must give problems by index, the same in a second call, and storable; an id must name one problem, none
+    of `test` may occur twice, and (`apart`) none may be a training problem too. A text task grades the reference
+    answers, nonsense and hostile texts; a task with spaces grades random actions. A grade must be None or finite
+    numbers by name, among the ones that `stamps` declares, with `score` in [0, 1], and the same in a second call; some
+    answer must get one, and none may make the task raise. Answers that the task lists (`answers`) must get the listed
+    scores. Environments are checked by `check_environment`, and an episode played in one is graded. No global generator
+    may be drawn from.
 
-    ctx: what an environment may ask (`bind`). Raises ConformanceError, which names the task."""
+    ctx: the context that an environment gets (`bind`). Raises ConformanceError, which names the task.
+    """
     require_port("task", task)
     generators = generator_states()
     found = task.spaces()
@@ -71,7 +73,7 @@ def check_task(task: Any, *, n: int = 32, apart: bool = True, ctx: Any = None) -
 
 
 def _read(task: Any, split: str, n: int) -> list[Problem]:
-    """The first problems of a split, each looked at."""
+    """Return the first problems of a split, each checked."""
     source: Any = task.problems(split)
     require_port("source", source)
     size = source.size()
@@ -101,7 +103,7 @@ def _tree(p: Problem) -> Any:
 
 
 def _require_apart(task: Any, shown: Mapping[str, Sequence[Problem]]) -> None:
-    """What is held out is not trained on."""
+    """Raise ConformanceError if a held-out problem is a training problem too."""
     for p in shown["test"]:
         for q in shown["train"]:
             known_id = (p.task, p.id) == (q.task, q.id)
@@ -111,12 +113,12 @@ def _require_apart(task: Any, shown: Mapping[str, Sequence[Problem]]) -> None:
 
 
 def _content(p: Problem) -> Any:
-    """What is asked; two problems may show it differently (`solution`)."""
+    """Return the content of a problem; two problems may show the same content differently (`solution`)."""
     return [p.prompt, p.answer, p.start]
 
 
 def _grade(task: Any, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-    """The grade of an episode, looked at, with what its environment has paid."""
+    """Return the checked grade of an episode, with the rewards that its environment has paid."""
     said = next((s.info.get("text", s.action) for s in reversed(steps) if s.action is not None), None)
     about = f"for {said!r:.60} to problem {problem.id!r:.60}"
     try:
@@ -148,7 +150,7 @@ def _grade(task: Any, problem: Problem, steps: Sequence[Step]) -> Mapping[str, A
 
 
 def _answer(task: Any, problem: Problem, found: Any, ctx: Any) -> Iterator[list[Step]]:
-    """Episodes to be graded."""
+    """Yield episodes to be graded."""
     if (env := task.environment(problem)) is not None:
         episode = Episodes(env, problem, found, context() if ctx is None else ctx, None)
         yield _play(episode)
@@ -178,13 +180,13 @@ def _say(problem: Problem, text: str) -> Step:
 
 
 def _references(problem: Problem) -> list[str]:
-    """What the problem says is an answer to it."""
+    """Return the texts that the problem names as its answer or solution."""
     found = (problem.answer, problem.solution)
     return list(dict.fromkeys(x for x in found if isinstance(x, str)))
 
 
 def _require_listed(task: Any, problem: Problem) -> None:
-    """Answers that are listed have the scores that are listed."""
+    """Raise ConformanceError unless listed answers get the listed scores."""
     listed = ability(task, "answers")(problem)
     for text, score in zip(listed.texts, listed.scores, strict=True) if listed is not None else ():
         step = _say(problem, text) if isinstance(text, str) else Step.of(problem.prompt, np.asarray(text))

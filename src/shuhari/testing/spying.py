@@ -1,8 +1,8 @@
-"""Which columns a component reads and writes, held against what it declares.
+"""Checks which columns a component reads and writes against what it declares.
 
-While a component runs, `Batch` is watched from outside. A column that is read only where it is there, because it was
-looked for by its name (`in`, `get`), need not be declared; nor those of rows, models and engines (`FREE`). Buffers keep
-whatever there is: what they have listed (`names`) counts as looked for.
+While a component runs, calls of `Batch` are recorded. A column need not be declared if it was looked up by its name
+first (`in`, `get`), so that it is read only if present; nor need the columns of rows, models and engines (`FREE`).
+Buffers keep all columns: the ones they have listed (`names`) count as looked up.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Seen:
 
 @contextmanager
 def watch_columns(*, keeps: bool = False) -> Iterator[Seen]:
-    """A context manager that records which columns of any batch are read and written inside. keeps: whether those that
-    were listed count as looked for, as of a buffer."""
+    """A context manager that records which columns of any batch are read and written inside. keeps: whether listed
+    columns count as looked up, as for a buffer."""
     seen = Seen()
     get, has, find = Batch.__getitem__, Batch.__contains__, Batch.get
     put, stamp, names, flat = Batch.put, Batch.stamp, Batch.names, Batch.flat
@@ -85,7 +85,8 @@ def watch_columns(*, keeps: bool = False) -> Iterator[Seen]:
 
 
 def require_declared(component: Any, seen: Seen, added: set[str] | frozenset[str] = frozenset()) -> None:
-    """ConformanceError for a column that was read, stamped or `added` to a batch and is not declared (`declares`)."""
+    """Raise ConformanceError for a column that was read, stamped or `added` to a batch and is not declared
+    (`declares`)."""
     says = declares(component)
     wants = {need.key for need in says.needs}
     known = FREE | wants | set(says.reads) | set(says.hears) | seen.sought | seen.put
@@ -109,8 +110,8 @@ def _says(what: str, names: tuple[str, ...], name: str) -> str:
 def watch_declared(
     component: Any, call: Callable[[], Any], batch: Batch | None = None, *, keeps: bool = False
 ) -> Callable[[], Any]:
-    """Wrap a call: what it reads and writes is checked against what the component declares; `batch`: what it is given,
-    where it returns it with columns added; `keeps`: see `watch_columns`."""
+    """Wrap a call, to check what it reads and writes against what the component declares. `batch`: its input, if it
+    returns that with columns added; `keeps`: see `watch_columns`."""
 
     def watched() -> Any:
         with watch_columns(keeps=keeps) as seen:
@@ -125,7 +126,7 @@ def watch_declared(
 
 
 def _leaves_out(name: str, batch: Batch, out: Batch) -> bool:
-    """Whether a column of `out` only leaves rows out of the stream that `batch` carries, as a filter does."""
+    """Whether a column of `out` only removes rows from the stream that `batch` carries, as a filter does."""
     if name != f"weight/{batch.stream or STREAM}":
         return False
     weight = out.weight(name.removeprefix("weight/"))

@@ -1,4 +1,4 @@
-"""Checks of where batches come from beside rollouts: buffers, and recorded data.
+"""Checks of the sources of batches other than rollouts: buffers, and recorded data.
 
 Axes: `B` rows, `N` rows of a data set.
 """
@@ -42,11 +42,12 @@ def check_buffer(
 ) -> None:
     """Offer a buffer what it wants and draw from it, n times.
 
-    It comes to want nothing more; what it draws are batches that carry a stream, whose rows have what they were offered
-    with; it leaves a batch that it is offered as it was, repeats itself, and resumes from its state (and by `restart`).
+    It must stop wanting more at some point, draw batches that carry a stream and whose rows are as they were offered,
+    leave an offered batch unchanged, repeat its results, and resume from its state (and by `restart`).
 
-    ctx: for a buffer that reads a task or asks models. offers: what is collected; without it groups of texts or, with
-    `unit` "decision", transitions. Its losses are made up where it declares that it hears of them (`hears`)."""
+    ctx: for a buffer that reads a task or uses models. offers: the collected batches; by default groups of texts or,
+    with `unit` "decision", transitions. If it declares that it hears of losses (`hears`), they are made up.
+    """
     require_port("buffer", buffer)
     made = offers or (_groups if unit == "group" else partial(_decisions, task=None if ctx is None else ctx.task))
     run, drew = context() if ctx is None else ctx, list[int]()
@@ -93,9 +94,10 @@ def check_buffer(
 def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Tensor]:
     """Read recorded episodes and look at their columns, which are returned.
 
-    They are whole columns of one length in episode order, each episode's decisions and then its closing row, and the
-    same when they are read again; what is more than those of any recording is declared, where it says what it `stamps`;
-    no global generator is drawn from."""
+    They must be whole columns of one length in episode order, each episode's decisions and then its closing row, and
+    the same when read again. Columns beyond the usual ones of a recording must be declared, if it declares `stamps`. No
+    global generator may be drawn from.
+    """
     require_port("recording", recording)
     before = generator_states()
     found = recording.read(task, seed)
@@ -123,7 +125,7 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
 
 
 def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
-    """The batches of a call of `draw`, each looked at."""
+    """Yield the batches of a call of `draw`, each checked."""
     drawn = iter(call(ctx))
     while (batch := watch_declared(self, lambda: next(drawn, None), keeps=True)()) is not None:
         require(isinstance(batch, Batch), self, f"drew a {type(batch).__name__}: expected a batch")
@@ -131,7 +133,7 @@ def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Bat
 
 
 def look_at_observing(self: Any, call: Callable[..., Any], event: Event) -> None:
-    """One event that a component hears, which is looked at: it leaves what was collected as it was."""
+    """Check one event at a component: a collected batch must be left unchanged."""
     before = copy_columns(event.batch) if isinstance(event, Collected) else {}
     watch_declared(self, lambda: call(event), keeps=True)()
     if isinstance(event, Collected):
@@ -139,7 +141,7 @@ def look_at_observing(self: Any, call: Callable[..., Any], event: Event) -> None
 
 
 def _look(buffer: Any, batch: Any, offered: Mapping[int, Mapping[str, Any]]) -> Any:
-    """What was drawn, as a tree; its rows are held against those that were offered."""
+    """Return a drawn batch as a tree, after comparing its rows with the offered ones."""
     require(isinstance(batch, Batch), buffer, f"drew a {type(batch).__name__}: expected a batch")
     streams = [name for name in batch.names() if name.startswith("weight/")]
     require(batch.stream or streams, buffer, "drew rows that carry no stream: expected batch.stream, or a "
@@ -152,7 +154,7 @@ def _look(buffer: Any, batch: Any, offered: Mapping[int, Mapping[str, Any]]) -> 
 
 
 def _rows(batch: Batch) -> dict[int, dict[str, Any]]:
-    """id -> the columns of that row, as they must come back; of text also its action."""
+    """Return id -> the columns of that row, as they must come back; for text also its action."""
     names = [n for n in batch.names() if n not in LEFT_OUT and not n.startswith("weight/")]
     actions = {"tokens": [torch.from_numpy(s.action) for s in batch.steps]} if "length" in batch else {}
     columns: dict[str, Any] = {**{n: batch[n] for n in names}, **actions}
@@ -163,7 +165,7 @@ def _rows(batch: Batch) -> dict[int, dict[str, Any]]:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two rows are the same, but for padding."""
+    """Whether two rows are the same, up to padding."""
     if a.dim() and b.dim() and a.shape != b.shape:
         k = min(len(a), len(b))
         a, b = a[:k], b[:k]
@@ -176,7 +178,7 @@ def _groups(k: int, wanted: int) -> Batch:
 
 
 def _decisions(k: int, wanted: int, task: Any = None) -> Batch:
-    """Of a task with flat Boxes observations and actions as wide as its own."""
+    """Make transitions; if the task's observations and actions are flat Boxes, as wide as these."""
     rewards = [[0.0, 0.5, 1.0], [1.0]] * max(1, -(-wanted // 4))
     found = ability(task, "spaces")() or (None, None)
     seen, does = (s.shape[0] if isinstance(s, Box) and len(s.shape) == 1 else 0 for s in found)
