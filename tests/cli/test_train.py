@@ -66,7 +66,7 @@ def test_a_summary_is_strict_json(home: Path) -> None:
     with Store.open(home / "new") as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(resume, "summarise", lambda run: {"before": {"greedy": nan, "mean": 0.5}, "steps": 3})
         stage = SimpleNamespace(evaluate=None, evaluation_rollout=None)
-        run: Any = SimpleNamespace(store=store, ctx=None, stage=stage)
+        run: Any = SimpleNamespace(store=store, ctx=None, stage=stage, progress=SimpleNamespace(ended=""))
         resume.finish(run, lambda *_: {"greedy": nan})
     text = (home / "new" / "summary.json").read_text()
     found = {"before": {"greedy": None, "mean": 0.5}, "steps": 3, "chance": {"greedy": None}}
