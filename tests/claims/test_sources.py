@@ -116,7 +116,7 @@ def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_two_programs_have_two_digests(one: str, other: str) -> None:
-    assert sources.sources._digest_tree(ast.parse(one)) != sources.sources._digest_tree(ast.parse(other))
+    assert sources._digest_tree(ast.parse(one)) != sources._digest_tree(ast.parse(other))
 
 
 def test_a_digest_is_that_of_any_python() -> None:

@@ -85,7 +85,7 @@ def test_graders_and_settings_are_told(client: TestClient, home: Path) -> None:
     assert {key.partition(".")[0] for key in told["settings"]} <= {*TAKEN, "reward"}
     graders = {g["name"]: g for g in client.get("/api/graders").json()}
     assert graders["repetition"]["doc"] and "function" not in graders
-    assert {"name", "type", "bounds", "default", "required"} == graders["repetition"]["settings"][0].keys()
+    assert {"name", "type", "bounds", "doc", "default", "required"} == graders["repetition"]["settings"][0].keys()
     assert client.get("/api/replay?run=../kept").status_code == 404
 
 
