@@ -22,7 +22,7 @@ SOURCE = Path(shuhari.__file__).parent
 GUIDES = ("choosing", "gpu", "settings", "troubleshooting")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RECIPE = re.compile(r"`((?:baselines|rlvr|curriculum|data|engine|beds)/[\w/]+)`")
-OWN = {"ranks.toml", "counts.toml", "topr.toml", "sums.toml", "gravity.toml", "corridor:",
+OWN = {"ranks.toml", "counts.toml", "topr.toml", "sums.toml", "gravity.toml", "corridor:", "tank:",
        "mine.toml", "staged.toml", "guided.toml"}
 SECTIONS = r"(?:models|part|rollout|collect|buffer|engine|reward|evaluate|store|transform|follow)"
 
@@ -121,7 +121,7 @@ def test_settings_that_guides_name_are_there(page: str) -> None:
     known = {*re.findall(r"^\| `(\w+)`", read("settings"), re.MULTILINE)}
     named = re.findall(rf"[`\s]({SECTIONS}\.[\w.<>]+?)(?:=\S*)?[`\s]", read(page))
     assert page == "settings" or named
-    known |= {"drop_uniform_groups", "use"}  # a transform of a recipe, and what chooses a component
+    known |= {"drop_uniform_groups", "use", "<name>"}  # a transform of a recipe, what chooses a component, any name
     assert not {key for key in named if key.rpartition(".")[2] not in known}
 
 
