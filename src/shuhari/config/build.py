@@ -296,7 +296,7 @@ def _make_learner(
         entry["transform"] = order_transforms(entry, "transform")
     buffer = dict(entry.get("buffer", EMPTY))
     buffer.setdefault("use", USE["buffer"])
-    if vector and declared("buffer", buffer["use"], "unit"):  # it can count these
+    if vector and isinstance(buffer["use"], str) and declared("buffer", buffer["use"], "unit"):  # it can count these
         buffer.setdefault("unit", "decision")
     table = {LEARNER.get(k, k): v for k, v in {**entry, "buffer": buffer}.items()}
     places = {LEARNER[s]: place for s, place in at.items()}

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shuhari.config.overlay import Path, Tree, format_path
-from shuhari.data import EMPTY
 
 HALF = ("bfloat16", "float16")
 TRUNCATE = 2.0
@@ -22,9 +21,9 @@ TERM, OWN = "clip", ("behaviour", "truncate", "centre", "role")  # the loss; wha
 
 def is_half(table: Mapping[str, Any], role: str = "policy") -> bool:
     """Whether a stage samples, or scores this role, in 16 bits."""
-    model = (table.get("models") or EMPTY).get(role) or EMPTY
-    engine = table.get("engine") or EMPTY
-    return engine.get("dtype") in HALF or model.get("dtype") in HALF
+    models, engine = table.get("models"), table.get("engine")
+    places = (engine, models.get(role) if isinstance(models, Mapping) else None)
+    return any(isinstance(place, Mapping) and place.get("dtype") in HALF for place in places)
 
 
 def lacks_correction(table: Mapping[str, Any]) -> bool:
@@ -51,7 +50,7 @@ def _is_default(term: Mapping[str, Any]) -> bool:
 def _walk_losses(table: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield (place, term) of each loss of a stage that is `clip`."""
     owners: list[tuple[Path, Any]] = [((), table)]
-    owners += [(("learner", name), x) for name, x in (table.get("learner") or EMPTY).items()]
+    owners += [(("learner", name), x) for name, x in _tables(table, "learner")]
     for at, owner in owners:
         for name, part in _tables(owner, "part"):
             for key, term in _tables(part, "terms"):
