@@ -35,6 +35,8 @@ def check_needs(stage: Components) -> None:
     if not any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
         return
     for name, needs in stage.laid.items():
+        if not isinstance(needs, Mapping):
+            raise RecipeError(f"laid.{format_path((name,))}", f"{needs!r:.60}: expected a table of what a method needs")
         for need, value in needs.items():
             if need not in NEEDS:
                 raise RecipeError(
