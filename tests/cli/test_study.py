@@ -24,8 +24,9 @@ def test_a_study_is_trained_listed_shown_and_compared(shuhari, home: Path) -> No
         done = shuhari("train", "study.toml", "--run", f"runs/{name}", "--set", f"study.pick={pick}")
         assert done.code == 0 and "study/coverage" in done.out and (home / f"runs/{name}/curves.png").exists()
     assert "nothing to do" in shuhari("train", "runs/a").err
-    listed = shuhari("runs").out
-    assert "study/coverage" in listed and "a/children/context-1" in listed
+    listed, every = shuhari("runs"), shuhari("runs", "--all").out
+    assert "study/coverage" in listed.out and "children" not in listed.out and "--all" in listed.err + listed.out
+    assert "a/children/context-1" in every
     shown = shuhari("show", "a")
     assert shown.code == 0 and "study/trained" in shown.out
     both = shuhari("compare", "a", "b", "--metric", "study/coverage")
