@@ -25,6 +25,8 @@ ROOT = Path(shuhari.__file__).parent
 
 FOREIGN = {  # file -> what it may look for, of objects of other libraries or whatever a user hands over; whose it is
     "desk/api.py": ("spaces", "spaces of Gymnasium"),
+    "desk/evaluating.py": ("__name__", "functions of users"),
+    "config/named.py": ("shape", "spaces of Gymnasium"),
     "bounds.py": ("_is_protocol shape", "annotations, and numbers of numpy and torch"),
     "buffers/recording.py": ("spaces", "spaces of Gymnasium"),
     "buffers/recordings.py": ("is_bounded", "spaces of Gymnasium"),

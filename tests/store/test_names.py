@@ -133,7 +133,7 @@ def test_no_stored_name_is_joined_to_a_folder_but_by_the_one_function() -> None:
         ("files.py", "name"), ("schema.py", "name"),  # of the library's own files
         ("folders.py", "name"),  # of what stands in the folder
         ("directory.py", "path"), ("listing.py", "root.joinpath(*_read_name(name))"),  # the user's
-        ("database.py", "row[3]"),  # a number
+        ("database.py", "row[3]"), ("space.py", "size"),  # a number
     }  # fmt: skip
     found = set()
     for file in sorted(Path(names.__file__).parent.glob("*.py")):
