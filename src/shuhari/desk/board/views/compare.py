@@ -172,7 +172,7 @@ def _choose_metric(runs: Catalogue, arm: Sequence[str]) -> str:
     """The held-out score, or if a run lacks it the first curve that all runs of the arms have."""
     names = [name for name in ",".join(arm).split(",") if name][:RUNS]
     known = [Run(path).list_metrics() for path in _find(runs, names)]
-    shared = [n for n in (known or [[]])[0] if all(n in other for other in known)]
+    shared = [name for name in (known or [[]])[0] if name in set.intersection(*map(set, known))]
     return GREEDY if GREEDY in shared else next(iter(choose_curves(shared).values()), GREEDY)
 
 
