@@ -173,7 +173,7 @@ def wrong(hint: Any, value: Any) -> str:
 def _outside(bounds: Bounds, value: Any) -> str:
     if type(value) in (float, int) and bounds.hold(value):
         return ""  # as nearly always, and a run asks thousands of times
-    numbers = _ends(value) if isinstance(value, Ramp) else (_plain(value),)
+    numbers = value.ends if isinstance(value, Ramp) else (_plain(value),)
     if any(isinstance(x, bool) or not isinstance(x, Real) for x in numbers) or all(map(bounds.hold, numbers)):
         return ""
     if any(x > bounds.most for x in numbers if math.isfinite(x)):
@@ -185,10 +185,6 @@ def _plain(value: Any) -> Any:
     """Convert a number of NumPy or torch, or their array without axes, to a Python number; return anything else as it
     is."""
     return value.item() if not isinstance(value, type) and getattr(value, "shape", None) == () else value
-
-
-def _ends(ramp: Ramp) -> tuple[float, ...]:
-    return (ramp.start, *(v for _, v in ramp.steps), *(() if ramp.to is None else (ramp.to,)))
 
 
 def _none_fits(choices: tuple[Any, ...], value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.data import Problem, Request, Sampling, Step, Trajectory
+from shuhari.data import Problem, Request, Sampling, Status, Step, Trajectory
 from shuhari.desk import causes
 from shuhari.desk.cli.diagnosing import describe_finding
 from shuhari.lab.diagnosis import RULES, Finding
@@ -22,9 +22,9 @@ def make(path: Path, answers: list[str], truth: Any, *, recipe: str = RECIPE, cu
     problem = Problem(task="file/x.jsonl", id="1", prompt="?", answer=truth)
     group = []
     for text in answers:
-        info = {"text": text, "ended": not cut}
+        info, status = {"text": text}, Status.TRUNCATED if cut else Status.FINISHED
         step = Step.of(np.ones(1, np.int32), np.ones(2, np.int32), info=info, reward=paid or {"score": 0.0})
-        group.append(Trajectory(Request(problem, len(answers), Sampling(max_new=16)), (step,)))
+        group.append(Trajectory(Request(problem, len(answers), Sampling(max_new=16)), (step,), status))
     kept = {"group": "1#0", "task": "file/x.jsonl", "problem": "1", "why": "best", "trajectories": group}
     with Store.open(path) as store:
         store.write_text("recipe.toml", recipe)

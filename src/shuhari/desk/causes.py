@@ -11,23 +11,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shuhari.data import Trajectory
+import numpy as np
+
+from shuhari.data import Status, sum_reward
 from shuhari.lab.diagnosis.evidence import list_trained
 from shuhari.lab.diagnosis.judge import Finding, find_table
 from shuhari.rewards.maths import JudgeError, Maths
 from shuhari.store import Run, StoreError
 from shuhari.tasks.source import answer_text
 
-UNPAID = frozenset({"starts-at-zero", "no-group-differs", "groups-alike", "reward-constant"})  # rules that this is for
 STEPS, ANSWERS = 3, 64  # how many kept answers are looked at, at most
 LONG = 200  # characters of a reference answer above which nobody gives it word for word
-Answer = tuple[str, str, float | None, bool]  # text, reference answer, trained score, cut
+Answer = tuple[str, str, float, bool]  # text, reference answer, trained score (0 if there is none), cut
 
 
 def try_causes(finding: Finding, path: Path) -> str:
     """A sentence about the cause that helps, with its setting, for a finding that no answer was paid; "" where the kept
     answers of the stage tell none, or the finding is of another kind. `path`: of the run."""
-    if finding.rule.name not in UNPAID:
+    if not finding.rule.unpaid:
         return ""
     try:
         run = Run(path)
@@ -41,7 +42,7 @@ def try_causes(finding: Finding, path: Path) -> str:
 
 
 def _judge(answers: Sequence[Answer], table: Mapping[str, Any]) -> Iterator[str]:
-    paid = sum(score is not None and score > 0 for *_, score, _ in answers)
+    paid = sum(score > 0 for *_, score, _ in answers)
     right = 0 if "maths" in list_trained(table.get("reward") or {}) else _count_right(answers)
     if right > paid:
         yield (f"{right} {_are(right)} right by `maths`, which compares numbers by value: "
@@ -101,15 +102,6 @@ def _read_answers(groups: Sequence[Mapping[str, Any]], table: Mapping[str, Any])
         for trajectory in group["trajectories"]:
             truth = trajectory.request.problem.answer
             if isinstance(truth, str | int | float) and any(s.action is not None for s in trajectory.steps):
-                yield answer_text(trajectory.steps), str(truth), _sum_score(trajectory, names), _is_cut(trajectory)
-
-
-def _sum_score(trajectory: Trajectory, names: Sequence[str]) -> float | None:
-    found = list[float]()
-    for step in trajectory.steps:
-        found += [x for name in names if (x := step.reward.get(name)) is not None]
-    return sum(found) if found else None
-
-
-def _is_cut(trajectory: Trajectory) -> bool:
-    return any(step.info.get("ended") is False for step in trajectory.steps)
+                score = np.nansum([sum_reward(trajectory.steps, name) for name in names])
+                cut = trajectory.status is Status.TRUNCATED
+                yield answer_text(trajectory.steps), str(truth), float(score), cut

@@ -91,12 +91,17 @@ def compare_with_first(
     return {name: describe_arm(values, least, shares) | told.get(name, {}) for name, (values, _) in found.items()}
 
 
+def format_level(level: float) -> str:
+    """Return the level of an interval as per cent; "" if there is none."""
+    return "" if math.isnan(level) else f"{100 * level:.4g} %"
+
+
 def explain_levels(found: Mapping[str, Mapping[str, Any]], first: str) -> str:
     """How several comparisons are read together; "" of a single one."""
     levels = [entry["level"] for entry in found.values() if not math.isnan(entry.get("level", math.nan))]
     if len(levels) < 2:
         return ""
-    told = ", ".join(f"{100 * level:.4g} %" for level in sorted({*levels}, reverse=True))
+    told = ", ".join(map(format_level, sorted({*levels}, reverse=True)))
     return (f"{len(levels)} comparisons with {first} are read together, so their intervals are at {told} (Holm's "
             "correction): by chance any of them leaves 0 out no more often than one that is read alone")  # fmt: skip
 

@@ -15,7 +15,7 @@ from shuhari.config.recipe import Recipe
 from shuhari.config.staged import name_stages
 from shuhari.kernel.printable import make_printable
 from shuhari.lab.diagnosis.evidence import list_trained as list_named
-from shuhari.lab.plot import plot_curves
+from shuhari.lab.plot import find_start, plot_curves
 
 ENDS = ("chance", "before", "after")
 ANSWERS = ("held-out prompt", "answer before", "answer after")
@@ -58,9 +58,7 @@ def tabulate_answers(
 ) -> list[tuple[str, str, str]]:
     """(prompt, greedy answer before the last stage, and after it) of the first held-out problems, each on one line, as
     the `answers` events of a run have them. Nothing for a run that was not evaluated at both."""
-    found = [event["data"] for event in events]
-    stages = columns.get("stage", ())
-    begin = min((s for s, stage in zip(columns["step"], stages, strict=True) if stage == stages[-1]), default=1) - 1
+    found, begin = [event["data"] for event in events], find_start(columns, "step")
     first = [one["answers"] for one in found if one["step"] <= begin]
     if not first or found[-1]["step"] <= begin:
         return []

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shuhari.desk.contrasts import format_level
 from shuhari.kernel.printable import make_cell
 from shuhari.store.files import replace_file, translate_errors
 
@@ -45,7 +46,7 @@ def _tabulate(sides: Sides, dash: str, show: Callable[[str], str]) -> tuple[list
             entry = arms.get(name, {})
             row.append(_write(entry, "value", "own_low", "own_high", dash))
             row.append(_write(entry, "difference", "low", "high", dash))
-            row.append(_write_level(entry, dash))
+            row.append(format_level(entry.get("level", math.nan)) or dash)
     return heads, rows
 
 
@@ -60,11 +61,6 @@ def _write(entry: Mapping[str, Any], value: str, low: str, high: str, dash: str)
     half = (b - a) / 2
     digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 4
     return f"{x:.{digits}f} [{a:.{digits}f}, {b:.{digits}f}]"
-
-
-def _write_level(entry: Mapping[str, Any], dash: str) -> str:
-    level = entry.get("level", math.nan)
-    return dash if math.isnan(level) else f"{100 * level:.4g} %"
 
 
 def _describe(sides: Sides) -> list[str]:

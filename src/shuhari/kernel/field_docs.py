@@ -36,14 +36,15 @@ def _read(cls: Any) -> dict[str, str]:
     except (OSError, TypeError, SyntaxError):  # typed in at a prompt, or made by code
         return {}
     body = next((node.body for node in tree.body if isinstance(node, ast.ClassDef)), [])
-    out = {}
-    for field, text in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text(text):
-            assert isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-            out[field.target.id] = " ".join(str(text.value.value).split())
-    return out
+    return {
+        ast.unparse(field.target): " ".join(text.split())
+        for field, below in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and (text := find_text(below)) is not None
+    }
 
 
-def is_text(node: ast.AST) -> bool:
-    """Whether a statement is only a text, as docstrings are."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def find_text(node: ast.AST) -> str | None:
+    """Return the text of a statement that is only a text, as docstrings are; None for any other."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return node.value.value
+    return None

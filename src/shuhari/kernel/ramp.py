@@ -82,6 +82,11 @@ class Ramp:
             raise ValueError(f"an exponential ramp from {self.start} to {self.to}: expected one sign, and not 0")
 
     @property
+    def ends(self) -> tuple[float, ...]:
+        """The values that it goes between, but for the 0 that `warm` begins with."""
+        return (self.start, *(v for _, v in self.steps), *(() if self.to is None else (self.to,)))
+
+    @property
     def relative(self) -> bool:
         """Whether it is over a part of a stage, and so needs one."""
         if self.steps:

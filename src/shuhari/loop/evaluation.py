@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from shuhari.config.evaluation import Evaluation
 from shuhari.config.overlay import RecipeError
@@ -75,7 +75,7 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     )
 
 
-def measures(evaluation: Evaluation | None) -> bool:
+def measures(evaluation: Evaluation | None) -> TypeGuard[Evaluation]:
     """Whether an evaluation measures anything."""
     return evaluation is not None and bool(evaluation.n or evaluation.more or evaluation.metrics)
 
@@ -137,11 +137,12 @@ class LastScores:
         if again or not on or (self.step, self.basis) != (ctx.step, on):
             found = play_models(ctx, evaluation, rollout)
             self.played, self.step, self.basis = found.scores, ctx.step, on
-            self.problems = found.outcomes.count_shares() if found.outcomes else {}
-            known = found.outcomes is not None and not math.isnan(mean(found.outcomes.greedy))
-            self.reads = found.outcomes.measure if found.outcomes and known else ""
-            if found.outcomes and found.outcomes.answers:
-                self.answers.append({"step": ctx.step, "answers": list(found.outcomes.answers)})
+            self.problems, self.reads = {}, ""
+            if (outcomes := found.outcomes) is not None:
+                self.problems = outcomes.count_shares()
+                self.reads = "" if math.isnan(mean(outcomes.greedy)) else outcomes.measure
+                if outcomes.answers:
+                    self.answers.append({"step": ctx.step, "answers": list(outcomes.answers)})
         self.recorded = score_recorded(ctx, evaluation, learners)
         pairs = [name for name in self.recorded if name.endswith("accuracy")]
         self.problems |= dict.fromkeys(pairs, count_held_out(ctx, evaluation) if pairs else 0)

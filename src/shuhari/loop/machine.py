@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -33,33 +34,35 @@ def _version(package: str) -> str:
 
 
 @cache
-def read_flags() -> frozenset[str]:
-    """Return the names of the processor's instructions; none if the system does not list them."""
+def _read_facts() -> Mapping[str, str]:
+    """Return what the system says of its first processor by name; nothing if it does not list that."""
+    facts: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines():
             key, _, value = line.partition(":")
-            if key.strip() in ("flags", "Features"):
-                return frozenset(value.split())
-    return frozenset()
+            facts[key.strip()] = value.strip()
+    return facts
+
+
+def _list_flags() -> list[str]:
+    """Return the names of the processor's instructions; none if the system does not list them."""
+    facts = _read_facts()
+    return facts.get("flags", facts.get("Features", "")).split()
 
 
 def lacks_bfloat16() -> bool:
     """Whether the processor is known to have no instructions for bfloat16, which is then several times slower than
     float32."""
-    flags = read_flags()
-    return bool(flags) and flags.isdisjoint(HALF)
+    flags = _list_flags()
+    return bool(flags) and not any(f in HALF for f in flags)
 
 
 @cache
 def processor() -> str:
     """Return the kind of processor: maker, family and model, the instructions that torch uses, and a digest of the
     instructions by which libraries choose kernels. If the system does not list them, return what Python knows."""
-    facts: dict[str, str] = {}
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines():
-            key, _, value = line.partition(":")
-            facts[key.strip()] = value.strip()
+    facts = _read_facts()
     kind = " ".join(facts[k] for k in ("vendor_id", "cpu family", "model") if k in facts) or platform.processor()
-    flags = sorted(f for f in facts.get("flags", facts.get("Features", "")).split() if f.startswith(CHOOSE))
+    flags = sorted(f for f in _list_flags() if f.startswith(CHOOSE))
     mark = hashlib.blake2b(" ".join(flags).encode(), digest_size=3).hexdigest()
     return f"{kind} {torch.backends.cpu.get_cpu_capability()} {mark}".strip()

@@ -12,7 +12,7 @@ import numpy as np
 
 from shuhari.config.evaluation import Evaluation
 from shuhari.data import EMPTY, Status, Trajectory
-from shuhari.loop.evaluation import Played, count_held_out, play_models, score_recorded
+from shuhari.loop.evaluation import Played, count_held_out, measures, play_models, score_recorded
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.outcomes import Outcomes
 from shuhari.store.listing import find_tested
@@ -72,7 +72,7 @@ def measure(
             used = replace(used, task=tasks.setdefault(table, used.task or opened.ctx.task))
         used = used if further else replace(used, more=EMPTY, metrics=EMPTY)
         ctx, rollout = opened.ctx, opened.stage.evaluation_rollout
-        if not (used.n or used.more or used.metrics):
+        if not measures(used):
             raise ValueError("[evaluate] n is 0, which plays nothing: expected a number of problems")
         ctx.probed = []
         found = play_models(ctx, used, rollout)

@@ -72,9 +72,7 @@ class Outcomes:
         out = {"greedy": mean(self.greedy), **{name: mean(values) for name, values in self.facts.items()}}
         grades = self.greedy
         if self.sampled is not None:
-            share = settings.solved != 1 or not ((self.sampled < 0) | (self.sampled > 1)).any()
-            k = settings.k or (powers(self.sampled.shape[1]) if share else ())
-            found = by_problem(self.sampled, k, settings.solved)
+            found = _solve(self.sampled, settings.k, settings.solved)
             out |= {name: mean(values) for name, values in found.items()}
             grades = np.append(self.greedy, self.sampled)
         out |= {f"greedy.{name}": mean(x) for name, x in self.rewards.items()}
@@ -101,9 +99,7 @@ class Outcomes:
         own = self.sampled_rewards.get("score")
         if own is None or self.measure in ("", "score") or not np.isfinite(own).any():
             return {}
-        share = solved != 1 or not ((own < 0) | (own > 1)).any()
-        found = by_problem(own, k or (powers(own.shape[1]) if share else ()), solved)
-        return {name: x for name, x in found.items() if name.startswith("pass@")}
+        return {name: x for name, x in _solve(own, k, solved).items() if name.startswith("pass@")}
 
     def count_shares(self) -> dict[str, int]:
         """Return {"greedy": number of problems in the mean} if each graded number is in [0, 1]; likewise
@@ -131,6 +127,12 @@ class Outcomes:
             out[task] = Outcomes(ids, self.greedy[at], sampled, facts, (), rewards, sampled_rewards,
                                  measure=self.measure)  # fmt: skip
         return out
+
+
+def _solve(sampled: Array, k: Sequence[int], solved: float) -> dict[str, Array]:
+    """Return `stats.by_problem` of samples; without a `k` it is 1, 2, 4 and so on, and none for returns."""
+    share = solved != 1 or not ((sampled < 0) | (sampled > 1)).any()
+    return by_problem(sampled, k or (powers(sampled.shape[1]) if share else ()), solved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,10 +204,7 @@ def name_measure(measure: str, graded: Container[str], weights: Mapping[str, Num
 
 def _weighs(weight: Number) -> bool:
     """Whether a weight is ever other than 0."""
-    if not isinstance(weight, Ramp):
-        return weight != 0
-    values = [weight.start, weight.to or 0.0, *dict(weight.steps).values()]
-    return any(x != 0 for x in values)
+    return any(x != 0 for x in weight.ends) if isinstance(weight, Ramp) else weight != 0
 
 
 def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int) -> tuple[Any, list[int]]:

@@ -159,7 +159,7 @@ def commit_measured(run: Resumable) -> dict[str, Any]:
     spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
     run.info = {"step": ctx.step, "stage": run.stage.name, **evaluated, **spent}
     commit_step(run, checkpoint=True, ends=True)
-    told = {"measure": run.scores.reads} if run.scores.reads else {}
+    told = run.scores.name_measure(scored=True)
     return {**run.info, "seconds": run.progress.seconds(), **told, "problems": tuple(ctx.problems)}
 
 
@@ -211,7 +211,7 @@ def _measure_end(run: Resumable) -> None:
     """Measure the final scores of a run that was stopped between two evaluations. The run was saved before, and resumes
     as if they had not been measured."""
     stage, evaluation = run.stage, run.stage.evaluate
-    if run.progress.ended and run.scores.step < run.ctx.step and evaluation is not None and measures(evaluation):
+    if run.progress.ended and run.scores.step < run.ctx.step and measures(evaluation):
         run.scores.measure(run.ctx, evaluation, stage.evaluation_rollout, stage.learners, again=True)
 
 
@@ -241,7 +241,7 @@ def summarise(run: Resumable) -> dict[str, Any]:
         "steps": run.ctx.step,
         "before": run.before,
         "after": run.scores.values,
-        **({"measure": run.scores.reads} if run.scores.reads else {}),
+        **run.scores.name_measure(scored=True),
         "wall_s": run.progress.seconds(),
         "spent": run.ctx.ledger,
         **({"stopped": run.progress.ended} if run.progress.ended else {}),

@@ -215,7 +215,7 @@ class Run:
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout
-        if evaluation is None or not measures(evaluation):
+        if not measures(evaluation):
             return {}
         scores = self.scores.measure(self.ctx, evaluation, rollout, self.stage.learners, again=again)
         self.tell(Evaluated(evaluation.split, watch(self.ctx, evaluation, rollout) if evaluation.watch else scores))

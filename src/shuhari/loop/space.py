@@ -7,8 +7,9 @@ whose blocks are shared between checkpoints, and everything small.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def read_size(model: Any) -> Size | None:
         shapes = check_weights(place, "model")
     except (ValueError, OSError):
         return None
-    whole = sum(_multiply(shape) for shape in shapes.values()) * FLOAT
+    whole = sum(map(math.prod, shapes.values())) * FLOAT
     if (lora := ability(model, "lora")) is None:
         return Size(trained=whole, lent=whole)
     layers = [s for name, s in shapes.items() if len(s) == 2 and _adapts(name.removesuffix(".weight"), lora.targets)]
@@ -86,13 +87,6 @@ def _adapts(name: str, targets: Collection[str]) -> bool:
     if targets:
         return f".{name}".endswith(tuple(f".{t}" for t in targets))
     return not name.rpartition(".")[2].startswith(("embed", "lm_head", "wte", "wpe"))
-
-
-def _multiply(shape: Iterable[int]) -> int:
-    out = 1
-    for n in shape:
-        out *= n
-    return out
 
 
 def find_room(stages: Sequence[Components], sizes: Mapping[str, Size], path: Path) -> Room:

@@ -16,6 +16,7 @@ from typing import Any
 
 from shuhari.config.overlay import RecipeError
 from shuhari.config.stage import Components
+from shuhari.config.stopping import PLAYED
 from shuhari.data import Info
 from shuhari.loop.progress import Progress
 from shuhari.store import Run as Stored
@@ -46,7 +47,7 @@ def look(progress: Progress, report: Mapping[str, Any]) -> str:
         return ""
     if why := stop.ask(report, progress.seen):
         progress.ended = why
-    elif progress.steps == 1 and stop.metric not in report and not stop.metric.startswith("evaluate/"):
+    elif progress.steps == 1 and stop.metric not in report and not stop.metric.startswith(PLAYED):
         known = [name for name, x in report.items() if isinstance(x, int | float)]
         return f"stop_when: {stop.explain_missing(known)} (others may be reported later)"
     return ""
@@ -54,8 +55,8 @@ def look(progress: Progress, report: Mapping[str, Any]) -> str:
 
 def check_measured(stage: Components, scores: Mapping[str, float]) -> None:
     """Raise RecipeError if `stop_when` names a held-out number that the first evaluation of the stage does not have."""
-    stop, known = stage.stop, [f"evaluate/{name}" for name in scores]
-    if stop is None or not stop.metric.startswith("evaluate/") or stop.metric in known:
+    stop, known = stage.stop, [f"{PLAYED}{name}" for name in scores]
+    if stop is None or not stop.metric.startswith(PLAYED) or stop.metric in known:
         return
     nothing = f"nothing is measured in stage {stage.name!r}: set evaluate.n to a number of problems"
     raise RecipeError("stop_when", stop.explain_missing(known) if known else f"{stop.metric}: {nothing}")

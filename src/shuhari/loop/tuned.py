@@ -9,6 +9,7 @@ rates far above the usual. No torch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shuhari.config.library import find_recipe, list_names
@@ -28,26 +29,17 @@ def list_unfit(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
     """Return a line for each trained role with a `path`, if some values are meant for random weights: which they are,
     and the recipe with the usual ones."""
     found: dict[str, dict[str, None]] = {}
-    last: dict[str, Mapping[str, Any]] = {}
-    paths: dict[str, str] = {}
-    models: dict[str, Any] = {}
-    for index, (table, stage) in enumerate(zip(recipe.stages, stages, strict=True)):
-        for name in sort_roles(stage.models):
-            role = stage.models[name]
-            models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
-        for at, name, part in _walk_parts(stage):
-            for role_name in part.trains:
-                if model := models.get(role_name):
-                    if not (path := ability(model, "path")):
-                        continue
-                    paths[role_name], last[role_name] = path, table
-                    told = found.setdefault(role_name, {})
-                    lr = _find(table, stage, (*at, "part", name, "optimiser", "lr"))
-                    told |= dict.fromkeys(_judge_rate(lr, (*at, "part", name), stage, model))
-                    told |= dict.fromkeys(_judge_toy(recipe, stage, role_name, warms=index + 1 < len(stages)))
+    last: dict[str, _Trained] = {}
+    for one in _walk_trained(recipe, stages):
+        last[one.role] = one
+        told = found.setdefault(one.role, {})
+        if far := one.explain_rate():
+            where = "" if one.stage.name == "main" else f" in stage {one.stage.name!r}"
+            told[f"{format_path(one.rate)} is up to {far[0]:g}{where} ({far[1]})"] = None
+        told |= dict.fromkeys(_judge_toy(recipe, one.stage, one.role, warms=one.stage is not stages[-1]))
     return [
-        f"models.{role} is a trained model ({paths[role]}), and this is meant for random weights: "
-        f"{'; '.join(told)}{_point_to(recipe, last[role])}"
+        f"models.{role} is a trained model ({last[role].path}), and this is meant for random weights: "
+        f"{'; '.join(told)}{_point_to(recipe, last[role].table)}"
         for role, told in found.items()
         if told
     ]
@@ -57,27 +49,14 @@ def refuse_inherited_rates(recipe: Recipe, stages: Sequence[Components]) -> None
     """Raise RecipeError if a model with a `path` would be trained at a rate more than ten times the usual one that the
     user did not choose: it comes from a packaged recipe for random weights, or is the default. A rate that the user
     sets, or writes into a recipe of their own, is accepted (`list_unfit` warns of it)."""
-    models: dict[str, Any] = {}
-    for table, stage in zip(recipe.stages, stages, strict=True):
-        for name in sort_roles(stage.models):
-            role = stage.models[name]
-            models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
-        for at, name, part in _walk_parts(stage):
-            place = (*at, "part", name, "optimiser", "lr")
-            for role_name in part.trains:
-                model = models.get(role_name)
-                if model is None or not (path := ability(model, "path")) or not _is_inherited(recipe, stage, place):
-                    continue
-                adapted = ability(model, "lora") is not None
-                usual, highest = find_usual(adapted=adapted), find_highest(_find(table, stage, place))
-                if highest > FAR * usual:
-                    key = format_path(place if stage.name == "main" else ("stage", stage.name, *place))
-                    whose = "adapters" if adapted else "all weights"
-                    raise RecipeError(
-                        key, f"a rate of up to {highest:g} is meant for random weights, and models.{role_name} is a "
-                        f"trained model ({path}), which it ruins (usual for {whose}: {usual:g}). Set {key} to what "
-                        f"you mean, this rate too{_point_to(recipe, recipe.stages[-1])}"
-                    )  # fmt: skip
+    for one in _walk_trained(recipe, stages):
+        if (far := one.explain_rate()) and _is_inherited(recipe, one.stage, one.rate):
+            key = format_path(one.rate if one.stage.name == "main" else ("stage", one.stage.name, *one.rate))
+            raise RecipeError(
+                key, f"a rate of up to {far[0]:g} is meant for random weights, and models.{one.role} is a trained "
+                f"model ({one.path}), which it ruins ({far[1]}). Set {key} to what you mean, this rate too"
+                f"{_point_to(recipe, recipe.stages[-1])}"
+            )  # fmt: skip
 
 
 def list_slow(recipe: Recipe) -> list[str]:
@@ -104,26 +83,41 @@ def find_highest(rate: Any) -> float:
     return float(rate) if isinstance(rate, int | float) else 0.0
 
 
-def _walk_parts(stage: Components) -> Iterator[tuple[Path, str, Any]]:
-    """Yield (place of its learner, name, part) of what is trained in a stage."""
-    for at, learner in walk_learners(stage.learners):
-        parts: Mapping[str, Any] = ability(learner, "parts")
-        for name, part in parts.items():
-            yield at, name, part
+@dataclass(frozen=True)
+class _Trained:
+    """A role whose model has a `path` and that a part of a stage trains. `table`: the stage's; `rate`: the place of the
+    part's learning rate."""
+
+    table: Mapping[str, Any]
+    stage: Components
+    rate: Path
+    role: str
+    model: Any
+    path: str
+
+    def explain_rate(self) -> tuple[float, str] | None:
+        """Return (the highest rate, the usual one in words) if it is more than ten times the usual one."""
+        adapted = ability(self.model, "lora") is not None
+        usual = find_usual(adapted=adapted)
+        highest = find_highest(look_up(self.table, self.rate) or self.stage.defaults.get(format_path(self.rate)))
+        whose = "adapters" if adapted else "all weights"
+        return (highest, f"usual for {whose}: {usual:g}") if highest > FAR * usual else None
 
 
-def _find(table: Mapping[str, Any], stage: Components, path: Path) -> Any:
-    """Return a recipe's value at a path, else the default."""
-    return look_up(table, path) or stage.defaults.get(format_path(path))
-
-
-def _judge_rate(lr: Any, place: Path, stage: Components, model: Any) -> Iterator[str]:
-    adapted = ability(model, "lora") is not None
-    usual, highest = find_usual(adapted=adapted), find_highest(lr)
-    if highest > FAR * usual:
-        key, what = format_path((*place, "optimiser", "lr")), "adapters" if adapted else "all weights"
-        where = "" if stage.name == "main" else f" in stage {stage.name!r}"
-        yield f"{key} is up to {highest:g}{where} (usual for {what}: {usual:g})"
+def _walk_trained(recipe: Recipe, stages: Sequence[Components]) -> Iterator[_Trained]:
+    """Yield each role with a `path` that is trained, stage by stage and part by part."""
+    models: dict[str, Any] = {}
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        for name in sort_roles(stage.models):
+            role = stage.models[name]
+            models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
+        for at, learner in walk_learners(stage.learners):
+            parts: Mapping[str, Any] = ability(learner, "parts")
+            for part_name, part in parts.items():
+                rate = (*at, "part", part_name, "optimiser", "lr")
+                for name in part.trains:
+                    if (model := models.get(name)) and (path := ability(model, "path")):
+                        yield _Trained(table, stage, rate, name, model, path)
 
 
 def _judge_toy(recipe: Recipe, stage: Components, role: str, *, warms: bool) -> Iterator[str]:

@@ -50,14 +50,18 @@ def pack(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     for name in names:
         x = tensors[name]
         if x.numel():
-            yield x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            yield _view_bytes(x)
+
+
+def _view_bytes(x: Tensor) -> memoryview:
+    return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def find_digest(x: Tensor) -> str:
     """Return a digest that identifies a tensor: of its type, its shape and its bytes, as hexadecimal."""
     digest = hashlib.blake2b(f"{NAMES[x.dtype]} {list(x.shape)} ".encode(), digest_size=16)
     if x.numel():
-        digest.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(_view_bytes(x))
     return digest.hexdigest()
 
 

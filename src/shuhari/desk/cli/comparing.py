@@ -225,6 +225,7 @@ def _write_table(sides: Sides, path: Path) -> None:
 
 def show_sides(sides: Sides, over: str) -> None:
     """Print a table of the metric, and one of each guard."""
+    from shuhari.desk.contrasts import format_level
     from shuhari.lab.plot import name_metric
 
     heads = ("mean", "95 % interval", over, "difference", "its interval", "level", "paired")
@@ -233,9 +234,8 @@ def show_sides(sides: Sides, over: str) -> None:
         for name, entry in arms.items():
             own = format_interval(entry.get("own_low"), entry.get("own_high"))
             of = format_interval(entry.get("low"), entry.get("high"))
-            level = entry.get("level", math.nan)
-            told = "-" if math.isnan(level) else f"{100 * level:.4g} %"
-            rows.append((name, entry["value"], own, entry["n"], entry.get("difference"), of, told, entry.get("paired")))
+            at = format_level(entry.get("level", math.nan)) or "-"
+            rows.append((name, entry["value"], own, entry["n"], entry.get("difference"), of, at, entry.get("paired")))
         print_table((name_metric(metric), *heads), rows, f"guard: {metric}" if metric in sides.guards else "")
 
 

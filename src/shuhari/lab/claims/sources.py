@@ -22,7 +22,7 @@ from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe, load
 from shuhari.kernel import registry
-from shuhari.kernel.field_docs import is_text
+from shuhari.kernel.field_docs import find_text
 
 ROOT = Path(__file__).parents[2]
 LOOP = "shuhari.loop.study"  # where training and evaluation begin
@@ -194,7 +194,7 @@ def _walk_code(node: Any) -> Iterator[str]:
         if name == "body" and isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             value = value[1:]
         for one in value if isinstance(value, list) else [value]:
-            if name == "body" and isinstance(node, ast.ClassDef) and is_text(one):
+            if name == "body" and isinstance(node, ast.ClassDef) and find_text(one) is not None:
                 continue  # the sentence under a setting
             nothing = isinstance(node, ast.JoinedStr) and isinstance(one, ast.Constant) and not one.value
             if one is None and isinstance(value, list):

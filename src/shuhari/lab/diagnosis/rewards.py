@@ -82,6 +82,7 @@ RULES = (
         when=solves_nothing,
         at_once=True,
         covers=("no-group-differs", "groups-alike", "reward-constant"),
+        unpaid=True,
     ),
     Rule(
         "starts-solved",
@@ -104,6 +105,7 @@ RULES = (
         when=is_long_enough,
         at_once=True,
         covers=("groups-alike",),
+        unpaid=True,
     ),
     Rule(
         "groups-alike",
@@ -114,6 +116,7 @@ RULES = (
         f"problems of a fitting difficulty (a curriculum), a larger rollout.n, a reward of finer steps; {LOOK}",
         least=4,
         when=is_unsolved,
+        unpaid=True,
     ),
     Rule(
         "reward-constant",
@@ -125,6 +128,7 @@ RULES = (
         least=10,
         at_once=True,
         covers=("no-group-differs", "groups-alike", "gradient-zero"),
+        unpaid=True,
     ),
     Rule(
         "return-constant",

@@ -27,7 +27,8 @@ class Rule:
 
     `least`: from so many steps of a stage on, where `when` holds. `at_once`: also raised while the run trains, of its
     first steps. `covers`: rules that need not be shown where this one is, as they say less of the same. `tells`: a
-    further sentence about what was found in a metric."""
+    further sentence about what was found in a metric. `unpaid`: no answer earns more than others, so that answers that
+    the run has kept may show why."""
 
     name: str
     reads: str
@@ -40,6 +41,7 @@ class Rule:
     at_once: bool = False
     covers: tuple[str, ...] = ()
     tells: Callable[[Evidence, str], str] = _nothing
+    unpaid: bool = False
 
     def find(self, e: Evidence) -> tuple[str, float] | None:
         """(metric, number) of the worst metric that lies outside of the range; None where all is well or unknown."""

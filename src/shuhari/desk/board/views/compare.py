@@ -6,6 +6,7 @@ import io
 import math
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,13 +172,20 @@ def _read_arms(
 def _choose_metric(runs: Catalogue, arm: Sequence[str]) -> str:
     """The held-out score, or if a run lacks it the first curve that all runs of the arms have."""
     names = [name for name in ",".join(arm).split(",") if name][:RUNS]
-    known = [Run(path).list_metrics() for path in _find(runs, names)]
-    shared = [name for name in (known or [[]])[0] if name in set.intersection(*map(set, known))]
+    known = [_list_metrics(path, read_stamp(path)) for path in _find(runs, names)]
+    everywhere = set.intersection(*map(set, known)) if known else set()
+    shared = [name for name in (known or [()])[0] if name in everywhere]
     return GREEDY if GREEDY in shared else next(iter(choose_curves(shared).values()), GREEDY)
 
 
 def _find(runs: Catalogue, names: Sequence[str]) -> list[Path]:
     return [runs.find(name) for name in names]
+
+
+@lru_cache(RUNS)
+def _list_metrics(path: Path, stamp: Stamp) -> tuple[str, ...]:
+    """The names of a run's metrics, kept while its files are the same."""
+    return tuple(Run(path).list_metrics())
 
 
 def _read(path: Path, metric: str) -> tuple[Columns, list[str]]:
@@ -188,7 +196,7 @@ def _read(path: Path, metric: str) -> tuple[Columns, list[str]]:
     if before is not None and before[0] == stamp:
         return before[1]
     run = Run(path)
-    names = run.list_metrics()
+    names = list(_list_metrics(path, stamp))
     wanted = metric if metric in names else choose_curves(names).get(metric, metric)
     columns = run.read_columns([wanted, *(n for n in names if n.startswith("spent/"))])
     if all(value is None for value in columns[wanted]):
