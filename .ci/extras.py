@@ -56,6 +56,23 @@ import imageio, minari, minigrid, mujoco, shuhari
 small = {"steps": 1, "buffer.size": 32, "rollout.lanes": 2, "part.policy.minibatches": 1, "evaluate.n": 1}
 shuhari.train("baselines/ppo_double_pendulum", "run", rehearsal=False, **small)
 """,
+    "box2d": """
+import Box2D, shuhari
+small = {"steps": 1, "buffer.size": 64, "rollout.lanes": 2, "part.policy.minibatches": 1, "evaluate.n": 1}
+shuhari.train("reproduce/ppo_lunar_lander", "run", rehearsal=False, **small)
+""",
+    "minatar": """
+import minatar, shuhari
+small = {"steps": 1, "buffer.size": 64, "rollout.lanes": 2, "part.policy.minibatches": 1, "evaluate.n": 1}
+shuhari.train("reproduce/ppo_minatar", "run", rehearsal=False, **small)
+small = {"steps": 2, "buffer.size": 4, "buffer.warmup": 8, "evaluate.n": 1}
+shuhari.train("reproduce/qr_dqn_minatar", "run2", rehearsal=False, **small)
+""",
+    "atari": """
+import ale_py, shuhari
+small = {"steps": 1, "buffer.size": 16, "rollout.lanes": 2, "part.policy.minibatches": 1, "evaluate.n": 0}
+shuhari.train("reproduce/ppo_atari", "run", rehearsal=False, **small)
+""",
     "ray": """
 from shuhari.desk.cluster import report_cluster
 found = report_cluster()

@@ -5,7 +5,7 @@
     python benchmarks/baselines.py --report             # only write the page again; what has no runs stays
 
 Runs lie under runs/baselines and go on where they stopped. It writes results/baselines.json (every curve, with
-versions and wall time), curves-text.png, curves-control.png, and the tables in README.md between their marks.
+versions and wall time), curves-text.png, curves-control.png, and the tables in baselines.md between their marks.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def report(names: Sequence[str], seeds: Sequence[int]) -> None:
             results[name] = known[name]  # measured before, and the runs are elsewhere
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    page = HERE / "README.md"
+    page = HERE / "baselines.md"
     for what, text in (("text", True), ("control", False)):
         if any(e["text"] is text for e in results.values()):
             curves(results, text)

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: the machine in words, spreads, and tables that find their place in README.md.
+"""What the scripts of this folder share: the machine in words, spreads, and tables that find their place in a page.
 
 The standard library only, so that any interpreter can run it.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
+PAGES = "README.md", "baselines.md", "more.md"
 PACKAGES = ("torch", "transformers", "numpy", "shuhari")
 # glibc gives freed memory back at once and asks for it again, page by page, which costs copying caches (transformers'
 # own grow by copying) up to half of their time: keep it. Read by every child process.
@@ -73,10 +74,13 @@ def write(name: str, found: Any) -> None:
 
 
 def publish(mark: str, lines: Iterable[str]) -> None:
-    """Put lines between the marks `<!-- mark -->` and `<!-- /mark -->` of README.md."""
-    page, body = HERE / "README.md", "\n".join(lines) + "\n"
-    old = page.read_text()
-    new, found = re.subn(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", lambda m: m[1] + body + m[2], old, flags=re.S)
-    if not found:
-        raise ValueError(f"{page} has no marks {mark!r}")
-    page.write_text(new)
+    """Put lines between the marks `<!-- mark -->` and `<!-- /mark -->` of the page that has them."""
+    body = "\n".join(lines) + "\n"
+    for page in (HERE / name for name in PAGES):
+        old = page.read_text()
+        marked = rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)"
+        new, found = re.subn(marked, lambda m: m[1] + body + m[2], old, flags=re.DOTALL)
+        if found:
+            page.write_text(new)
+            return
+    raise ValueError(f"no page has marks {mark!r}: looked in {', '.join(PAGES)}")

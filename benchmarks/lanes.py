@@ -1,6 +1,6 @@
 """Lanes that are stepped together beside the same lanes stepped one by one (docs/environments.md).
 
-    python benchmarks/lanes.py           writes results/lanes.json and the table of README.md
+    python benchmarks/lanes.py           writes results/lanes.json and the table of more.md
     python benchmarks/lanes.py --quick   a look, which writes nothing
     python benchmarks/lanes.py --few     `steps` of 6 to 24 lanes of the world `point` alone: results/lanes_few.json
 

@@ -1,7 +1,7 @@
 """How far GRPO takes a pretrained chat model on sums, by the settings of `pretrained/grpo`, and TRL's at equal tokens.
 
     python benchmarks/pretrained_curve.py MODEL --seed 0          ours; the same command goes on where it was stopped
-    python benchmarks/pretrained_curve.py MODEL --seed 0 --trl    TRL's trainer, in benchmarks/.peers (make peers)
+    python benchmarks/pretrained_curve.py MODEL --seed 0 --trl    TRL's trainer, in benchmarks/.peers (make peers); too
     python benchmarks/pretrained_curve.py --draw                  the picture of all that is there
 
 MODEL is a directory as transformers saves it, or for ours also a .gguf. The rows are those of docs/pretrained.md. Both
@@ -29,7 +29,7 @@ from common import RESULTS, machine  # noqa: E402
 
 PEERS = HERE / ".peers" / "bin" / "python"
 OUT = RESULTS / "pretrained"
-NEW, STEPS, EVERY, HELD_OUT, SHOWN = 16, 100, 20, 100, 8
+NEW, STEPS, EVERY, HELD_OUT, SHOWN, SAVED = 16, 100, 20, 100, 8, 2
 KEPT = ("step", "spent/tokens", "reward/mean", "rollout/length", "rollout/entropy", "rollout/truncated",
         "policy/grad_norm", "policy/approx_kl", "engine/gap", "evaluate/greedy.maths")  # fmt: skip
 
@@ -132,23 +132,32 @@ def train_theirs(model: str, seed: int, tokens: float, work: Path, threads: int)
             if state.global_step % EVERY == 0 or control.should_training_stop:
                 row["evaluate/greedy.maths"] = measure(model)
             curve.append(row)
+            (out / "curve.json").write_text(json.dumps(curve))
             note(row, "evaluate/greedy.maths")
 
+    out = work / f"trl-{seed}"
+    out.mkdir(parents=True, exist_ok=True)
     args = GRPOConfig(
-        str(work / "out"), per_device_train_batch_size=64, num_generations=8, max_completion_length=NEW,
+        str(out), per_device_train_batch_size=64, num_generations=8, max_completion_length=NEW,
         loss_type="dapo", epsilon=0.2, epsilon_high=0.28, beta=0.0, scale_rewards="group", learning_rate=1e-4,
         lr_scheduler_type="constant_with_warmup", warmup_steps=STEPS // 20, adam_beta1=0.9, adam_beta2=0.99,
         weight_decay=0.0, max_grad_norm=1.0, temperature=1.0, max_steps=10 * STEPS, bf16=False, use_cpu=True,
         gradient_checkpointing=False, disable_dropout=True, dataloader_num_workers=0, dataloader_pin_memory=False,
-        logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True, seed=seed,
+        logging_strategy="no", save_strategy="steps", save_steps=SAVED,
+        save_total_limit=1, report_to="none", disable_tqdm=True, seed=seed,
     )  # fmt: skip
     data = [{"prompt": [{"role": "user", "content": r["prompt"]}], "answer": r["answer"]} for r in rows
             if r["split"] == "train"]  # fmt: skip
     lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     start, before = measure(lm), answer(lm, held[:SHOWN])
+    kept = sorted(out.glob("checkpoint-*"), key=lambda at: int(at.name.rpartition("-")[2]))
+    if kept:  # it was stopped: the steps up to there, and what they had sampled
+        done = int(kept[-1].name.rpartition("-")[2])
+        curve += json.loads((out / "curve.json").read_text())[:done]
+        spent["tokens"] = curve[-1]["spent/tokens"]
     trainer = GRPOTrainer(model=lm, reward_funcs=reward, args=args, train_dataset=Dataset.from_list(data),
                           processing_class=tokenizer, callbacks=[Watch()], peft_config=lora)  # fmt: skip
-    trainer.train()
+    trainer.train(resume_from_checkpoint=str(kept[-1]) if kept else None)
     return {"start": start, "curve": curve, "samples": pair(held, before, answer(trainer.model, held[:SHOWN]))}
 
 

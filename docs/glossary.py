@@ -1,7 +1,7 @@
-"""What every number that a run reports means: the tables of metrics.md, and `find`, which knows a name by its pattern.
+"""The meaning of every number that a run reports: the tables of metrics.md, and `find`, which looks a name up.
 
-A pattern stands for names: `<part>`, `<term>` and the like are one piece of a name each, without a slash. Ranges and
-rules are those of the diagnosis.
+Names are given by patterns, in which `<part>`, `<term>` and the like each match one piece of a name, without a slash.
+Healthy ranges and rules are those of the diagnosis.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ UNITS = {  # what the ledger counts
     "scored_tokens": "tokens that an engine scored",
     "scored": "answers that an exact metric scored",
     "rounds": "rounds of a rollout that asks again with hints",
+    "branches": "answers that a rollout began inside of another of their group",
     "ungraded": "samples without a grade that a transform left out",
     "failed_graders": "samples on which a grader or the task's grading raised an error",
     "exceeded_graders": "and on which one ran out of time or memory",
@@ -49,7 +50,7 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
     "excess": ("the cost of an episode less its limit", "as the cost", "`dual`"),
     "excess_rate": ("and by the length of episodes, for a decision", "as the cost", "`constraint`"),
     "entropy": ("of a decision; of a temperature -log pi of a fresh action", "nats", "`entropy`, `temperature`"),
-    "accuracy": ("how often the better one of a pair is preferred; of `outcome` how often the outcome is told", "share",
+    "accuracy": ("how often the better one of a pair is preferred; of `outcome` how often it is right", "share",
                  "`preference`, `outcome`"),
     "chosen": ("beta times the log-ratio of the better ones (`kto`: good ones); of the selective losses the share of "
                "decisions that were chosen", "nats, share", "`preference`, `kto`, `clip_cov`, `kl_cov`, `lp_reg`"),
@@ -75,6 +76,7 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
     "temperature": ("the temperature that is trained", "1", "`temperature`"),
     "state_error": ("the squared error of a model of the world, summed over a state", "states²", "`model_error`"),
     "reward_error": ("and of the reward", "rewards²", "`model_error`"),
+    "loose": ("the share of decisions whose bound is above the exponential that it replaces", "share", "`boundary`"),
     "implied": ("the reward that a policy and its values imply", "1", "`implied_reward`"),
 }  # fmt: skip
 
@@ -82,7 +84,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
     "Of a step": {
         "step": ("how many were committed", "steps"),
         "stage": ("the stage's name", "-"),
-        "wall": ("since the run began, waiting between sittings left out; in reports `seconds`", "seconds"),
+        "wall": ("since the run began, without the time between its starts; in reports `seconds`", "seconds"),
     },
     "Rewards": {
         "reward/mean": ("the mean of the trained reward over graded episodes", "as the reward"),
@@ -122,7 +124,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "ucrl/regret_sum": ("the sum of that over all decisions so far", "as the reward"),
         "ucrl/plans": ("policies that were planned so far", "plans"),
         "ucrl/restarts": ("changes of the world that were detected so far", "changes"),
-        "linear/regret": ("V* less Q* of a decision, exactly, where the world tells it", "as the reward"),
+        "linear/regret": ("V* less Q* of a decision, exactly, if the world reports it", "as the reward"),
         "linear/regret_sum": ("the sum of that: what all returns lack of the best, in expectation", "as the reward"),
         "linear/plans": ("policies that were planned so far", "plans"),
         "<part>/<term>/<info>": ("any of these, where several terms of a part report it", "as it"),
@@ -130,6 +132,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
     "Curricula and studies": {
         "curriculum/predicted": ("the mean success rate that was predicted of the problems asked", "share"),
         "curriculum/observed": ("and that was seen", "share"),
+        "curriculum/solved": ("the share of problems tried that greedy decoding solves, and so leaves out", "share"),
         "curriculum/spearman": ("the rank correlation of both over problems", "in [-1, 1]"),
         "curriculum/variance": ("the mean of p (1 - p) over a set of problems when it was scored last", "at most 0.25"),
         "curriculum/diversity": ("and of the share of different trigrams in their answers", "share"),
@@ -138,8 +141,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "curriculum/phase": ("the phase that problems are of, from 0 on", "a number"),
         "curriculum/own_reward": ("of a swarm's node, the mean reward of what it answered itself", "as the reward"),
         "curriculum/external": ("groups of its batch that other nodes answered", "groups"),
-        "curriculum/offered": ("and groups that they told it", "groups"),
-        "study/<name>": ("what a study says of its progress", "its own"),
+        "curriculum/offered": ("and groups that they offered it", "groups"),
+        "study/<name>": ("the progress of a study, as it reports it", "its own"),
     },
     "Evaluation": {
         "evaluate/greedy": ("the mean reward (`measure`) of one greedy episode a problem", "as the reward"),
@@ -147,9 +150,11 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "evaluate/pass@<k>": ("1 - C(n - c, k) / C(n, k), c of n samples right: unbiased", "share"),
         "evaluate/distinct": ("different right texts among the samples of a problem", "texts"),
         "evaluate/length": ("decisions (tokens, actions) of a greedy episode", "decisions"),
+        "evaluate/start_kl": ("KL(now || as loaded) of a model with a `path`, over greedy answers", "nats a token"),
         "evaluate/episodes": ("where it is a point between evaluations: of how many episodes", "episodes"),
         "evaluate/turns": ("and calls of the policy", "calls"),
         "evaluate/greedy.<reward>": ("`greedy` of each graded name, where there are several", "as the reward"),
+        "evaluate/greedy.normalised": ("D4RL's score of the return: 0 a random policy's, 100 an expert's", "percent"),
         "evaluate/greedy.score": ("so of the task's own score, if another reward is read", "share"),
         "evaluate/mean.<reward>": ("`mean` of each", "as the reward"),
         "evaluate/pass@<k>.score": ("and `pass@<k>` of it", "share"),
@@ -191,7 +196,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "spent/<tag>/<unit>": ("and by what a component probes", "-"),
     },
 }  # fmt: skip
-PIECES = {  # what a placeholder stands for, where that is less than any piece of a name
+PIECES = {  # what a placeholder matches, if not any piece of a name
     "info": f"(?:{'|'.join(INFOS)})",
     "graded": "(?:score|task)",
     "score": f"(?:{SCORES})",
@@ -204,7 +209,7 @@ PIECES = {  # what a placeholder stands for, where that is less than any piece o
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """What names a pattern stands for, of one task (`@<task>`) too."""
+    """Return the regular expression of a pattern; it also matches the number of one task, `<name>@<task>`."""
     pieces = re.split(r"<(\w+)>", pattern)
     told = (PIECES.get(x, r"[^/.]+") if i % 2 else re.escape(x) for i, x in enumerate(pieces))
     return re.compile(f"{''.join(told)}(?:@.+)?")
@@ -215,23 +220,23 @@ def patterns() -> list[str]:
 
 
 def find(name: str) -> list[str]:
-    """The patterns of the glossary that a reported name has."""
+    """Return the patterns that match a reported name."""
     return [p for p in patterns() if compiled(p).fullmatch(name)]
 
 
 def rules(pattern: str) -> list[Rule]:
-    """The rules of the diagnosis that read just these names."""
+    """Return the rules of the diagnosis that read exactly these names."""
     plain = re.sub(r"<\w+>", "*", pattern)
     return [r for r in RULES if r.reads == plain]
 
 
 def describe(rule: Rule) -> str:
-    """What a rule asks of a number."""
+    """Return the number that a rule computes, its healthy range and a link to the rule, as Markdown."""
     return f"{(rule.number.__doc__ or '').strip()}: {rule.describe_range()} ([`{rule.name}`](diagnosis.md#the-rules))"
 
 
 def glossary() -> Iterator[str]:
-    """The tables, a heading each."""
+    """Yield the lines of the tables, each below a heading."""
     for heading, group in GROUPS.items():
         yield from (f"## {heading}", "", "| name | what it is | unit | healthy, and the rule |", f"|{' --- |' * 4}")
         for pattern, (what, unit) in group.items():

@@ -18,6 +18,7 @@ FAMILIES = {
     "rlvr": "Rewards that can be verified: losses, credit, exploration, group sizes",
     "curriculum": "What is trained on next",
     "data": "Demonstrations, preferences and recorded answers beside RL",
+    "preference": "Preferences: losses of pairs, games, several tastes",
     "control": "Control: critics, costs, starts, advice",
     "offline": "Recorded data of control",
     "diffusion": "Policies that denoise: flows, diffusion, masked language models",
@@ -32,13 +33,15 @@ LIST = "README.md"
 
 @dataclass(frozen=True)
 class Page:
-    """A method: its `name` (`rlvr/clip_cov`), its folder, its tables, and the stored result of its claim, if any."""
+    """A method: its `name` (`rlvr/clip_cov`), its folder, its tables, and the stored result of its claim or of its
+    demonstration, if any."""
 
     name: str
     folder: Path
     recipe: Mapping[str, Any]
     claim: Mapping[str, Any]
     result: Mapping[str, Any] | None
+    shown: Mapping[str, Any] | None = None
 
     @property
     def readme(self) -> Path:
@@ -59,7 +62,10 @@ def read_pages(root: Path) -> list[Page]:
         name = f"{file.parent.parent.name}/{file.parent.name}"
         kept, claim = root / "results/claims" / f"{name}.json", file.with_name("claim.toml")
         result = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else None
-        pages.append(Page(name, file.parent, _read_toml(file), _read_toml(claim) if claim.is_file() else {}, result))
+        other = root / "results/demonstrations" / f"{name}.json"
+        shown = json.loads(other.read_text(encoding="utf-8")) if other.is_file() else None
+        stated = _read_toml(claim) if claim.is_file() else {}
+        pages.append(Page(name, file.parent, _read_toml(file), stated, result, shown))
     order = list(FAMILIES)
     return sorted(pages, key=lambda p: (order.index(p.name.partition("/")[0]), p.name))
 
@@ -84,6 +90,9 @@ def write_page(page: Page, root: Path) -> str:
 
 def _describe_result(page: Page, root: Path) -> Iterator[str]:
     yield "## What was measured here"
+    if page.shown is not None:
+        yield from _describe_demonstration(page, page.shown, root)
+        return
     if page.result is None:
         yield "Nothing yet." + (f" What is to be measured: {page.claim['says']}" if "says" in page.claim else "")
         return
@@ -97,13 +106,33 @@ def _describe_result(page: Page, root: Path) -> Iterator[str]:
     if found.get("effect") is not None:
         interval = f"[{found['low']:.3g}, {found['high']:.3g}] at {found['level']:.1%}"
         numbers = f"effect{of} {found['effect']:.3g} {interval}, margin {found['margin']:.3g}, {found['n']} seeds"
+    known = f" Known against the comparison: {page.result['objection']}" if page.result.get("objection") else ""
     yield (
-        f"**{page.result['verdict']}**: {numbers}.{guard}{stale} A small stand-in on two CPU cores neither proves nor "
-        f"refutes a paper; [how a verdict comes about](../../docs/claims.md), "
+        f"**{page.result['verdict']}**: {numbers}.{guard}{stale}{known} A small stand-in on two CPU cores neither "
+        f"proves nor refutes a paper; [how a verdict comes about](../../docs/claims.md), "
         f"[all values](../../docs/scoreboard.md#{page.name.replace('/', '')})."
     )
     if (root / "results/plots" / f"{page.name}.png").is_file():
         yield f"![The arms of the comparison over what they spent](../../results/plots/{page.name}.png)"
+
+
+def _describe_demonstration(page: Page, shown: Mapping[str, Any], root: Path) -> Iterator[str]:
+    def join(values: Iterable[float]) -> str:
+        return ", ".join(f"{value:.3g}" for value in values)
+
+    yield f"> {shown['says']}"
+    yield (
+        f"A demonstration on {len(shown['seeds'])} seeds, with and without the method; it has no rivals and no "
+        f"verdict, because {shown['why']}."
+    )
+    yield (
+        f"| | with | without |\n|---|---|---|\n"
+        f"| `{shown['quantity']}` | {join(shown['with']['values'])} | {join(shown['without']['values'])} |\n"
+        f"| dose, `{shown['dose']['metric']}` | {join(shown['dose']['values'])} | |"
+    )
+    if (root / "results/plots" / f"{page.name}.png").is_file():
+        yield f"![With and without the method, over what was spent](../../results/plots/{page.name}.png)"
+    yield f"Made by `shuhari demonstrate {page.name}`."
 
 
 def _list_components(page: Page) -> Iterator[str]:

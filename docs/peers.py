@@ -1,14 +1,19 @@
-"""What other libraries call their settings, for the tables of the guides (`tables.py`): names by library, in the order
-of a reader's interest, and what is not the same. What each is called here is what an error would say of it
-(`shuhari.config.words`); a name that it does not know fails.
+"""What other libraries call things, for the tables of the guides (`tables.py`): settings by library, in the order of a
+reader's interest, and what is not the same. What each is called here is what an error would name
+(`shuhari.config.words`); a name that it does not know fails. Trainers and concepts come with recipes that must exist,
+and what the guides deny (`LACKS`) must not.
 
 `benchmarks/peers/test_words.py` holds the names to those that TRL and Stable-Baselines3 have.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from shuhari.config.words import find_meanings
@@ -33,7 +38,7 @@ TRL = {
     "learning_rate": "a number or a schedule, `{from = 1e-5, to = 0, warm = 10}`",
     "max_grad_norm": "",
     "weight_decay": "",
-    "epsilon": "with `low`; theirs is both",
+    "epsilon": "theirs is both",
     "epsilon_high": "",
     "delta": "",
     "beta": "0 by default here too; ours is not multiplied by the ratio (their `use_bias_correction_kl`)",
@@ -62,7 +67,7 @@ SB3 = {
     "learning_rate": "`{from = 3e-4, to = 0}` for a linear schedule",
     "gamma": "",
     "gae_lambda": "",
-    "clip_range": "with `low`",
+    "clip_range": "theirs is both",
     "clip_range_vf": "",
     "normalize_advantage": "`batch`: once a step, and not once a minibatch",
     "ent_coef": "a term; SAC's `auto` is the role `temperature`",
@@ -132,7 +137,7 @@ OPENRLHF = {
     "train.async_queue_size": "versions of the weights, not batches",
     "actor.adam.lr": "",
     "actor.max_norm": "",
-    "actor.eps_clip": "with `low`",
+    "actor.eps_clip": "theirs is both",
     "actor.dual_clip": "",
     "critic.value_clip": "",
     "algo.advantage.estimator": "or a recipe: `baselines/rloo`, `reinforce_pp`, `grpo`, `dr_grpo`, `ppo`",
@@ -148,6 +153,118 @@ OPENRLHF = {
     "ckpt.max_num": "",
 }
 
+TRAINERS = {  # of TRL; recipes by their full names
+    "`GRPOTrainer`": "`pretrained/grpo`; from scratch `baselines/grpo`, `baselines/dr_grpo`, `baselines/dapo`, "
+    "`baselines/gspo`, `baselines/cispo`",
+    "`RLOOTrainer`": "`baselines/rloo` ([definitions differ between libraries](conformance/rloo.md))",
+    "`SFTTrainer`": "`pretrained/sft`, `baselines/sft_arithmetic`; before RL, a stage of the same run",
+    "`DPOTrainer`, `KTOTrainer`": "`pretrained/dpo` on recorded pairs; `baselines/dpo`, `baselines/kto` on answers "
+    "that "
+    "the policy has just given, on recorded pairs with `buffer.use = \"preferences\"`; [all "
+    "losses](#losses-of-preferences)",
+    "`CPOTrainer`, `ORPOTrainer`; SimPO": "`pretrained/cpo`, `pretrained/orpo`, `pretrained/simpo`",
+    "`DistillationTrainer`": "`pretrained/opd`, `baselines/opd`",
+    "PPO, which 1.16 no longer has": "`baselines/ppo`",
+    "`RewardTrainer`": "`pretrained/reward_model`, or a recipe of a few lines: [a reward "
+    "model](tasks.md#a-reward-model)",
+}
+LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # a loss of TRL's DPOConfig -> its other settings, and ours of an objective `preference`; compared with theirs by
+    # benchmarks/peers/test_trl_dpo.py
+    "sigmoid": ({}, {}),
+    "hinge": ({}, {"form": "hinge"}),
+    "ipo": ({}, {"form": "ipo", "level": "sequence"}),
+    "exo_pair": ({"label_smoothing": 0.1}, {"form": "exo", "label_smoothing": 0.1}),
+    "nca_pair": ({}, {"form": "nca"}),
+    "robust": ({"label_smoothing": 0.1}, {"form": "robust", "label_smoothing": 0.1}),
+    "bco_pair": ({}, {"form": "bco"}),
+    "sppo_hard": ({}, {"form": "sppo"}),
+    "aot": ({"label_smoothing": 0.1}, {"form": "aot", "label_smoothing": 0.1}),
+    "aot_unpaired": ({}, {"form": "aot_unpaired"}),
+    "apo_zero": ({}, {"form": "apo_zero"}),
+    "apo_down": ({}, {"form": "apo_down"}),
+    "discopop": ({}, {"form": "discopop"}),
+    "sft": ({}, {"form": "nll"}),
+    "sigmoid_norm": ({}, {"level": "sequence"}),
+    "f_divergence_type = forward_kl": (
+        {"loss_type": ["sigmoid"], "f_divergence_type": "forward_kl"}, {"divergence": "forward_kl"}
+    ),
+    "f_divergence_type = js_divergence": (
+        {"loss_type": ["sigmoid"], "f_divergence_type": "js_divergence"}, {"divergence": "js"}
+    ),
+    "f_divergence_type = alpha_divergence": (
+        {"loss_type": ["sigmoid"], "f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.5},
+        {"divergence": "alpha", "alpha": 0.5},
+    ),
+    "ld_alpha": ({"loss_type": ["sigmoid"], "ld_alpha": 0.5}, {"tail": 0.5}),
+}  # fmt: skip
+CONCEPTS = {  # of verifiers
+    "`Taskset.load`, lazily or without an end": "`problems(split)`, a source by index; `Generated` makes problems on "
+    "demand",
+    "`TaskData`": "`Problem`: prompt, answer, solution, further columns",
+    "`@vf.reward`, with a `weight`": "`grade` for the score; `[reward.<name>]` and `[reward.weights]` for further ones",
+    "`@vf.metric`": "a reward of weight 0: reported by name and not trained on; "
+    "[metrics](evaluation.md#a-metric-of-your-own) of an evaluation",
+    "`@vf.stop`": "the environment ends an episode; `rollout.max_steps` bounds it",
+    "tools, `Toolset`": "plain functions: `tools=[function]` ([tasks.md](tasks.md#tools))",
+    "user simulators": "`step` of the environment, which may be a coroutine",
+    "`Env` of several agents": "`rollout.acts`: roles take turns, or the environment decides whose turn it is "
+    "(`turn`); "
+    "each with its own credit",
+    "`vf.Judge`": "a reward that uses [a model of the run](judges.md), or an `async` function that calls any server; "
+    "`rollout.timeout` bounds tools",
+    "clients of models": "`engine.use = \"openai\"`: [a server by its address](scale.md#a-server-by-its-address), "
+    "for roles "
+    "that are not trained",
+    "harnesses, runtimes, MCP, sandboxes": "none",
+    "`eval`": "`shuhari eval RUN`, `[evaluate]`",
+    "Hub of environments": "entry points of packages ([recipes.md](recipes.md#recipes-of-other-packages)); the "
+    "generators "
+    "of reasoning-gym",
+}
+LACKS = {  # page -> words in it of what does not exist: in no name of a component, setting, recipe, command or extra
+    "from-trl": ("deepspeed", "quantised", "vespo"),
+    "from-verl": ("deepspeed", "megatron", "sglang"),
+    "from-verifiers": ("container", "harness", "mcp", "runtime", "sandbox"),
+}
+
+
+def list_known() -> dict[str, str]:
+    """Each word of a name of the library -> such a name: components and their settings, recipes, commands, extras."""
+    import typer
+
+    from shuhari.config.library import list_names
+    from shuhari.desk.cli import app
+    from shuhari.kernel import registry
+
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [*list_names(), *typer.main.get_group(app).commands, *project["optional-dependencies"]]
+    for (kind, name), cls in registry.entries().items():
+        names += [f"{kind} {name}", *(f"{kind} {name} {field}" for field in getattr(cls, "__dataclass_fields__", ()))]
+    return {word: name for name in names for word in re.findall(r"[a-z0-9]+", name.lower())}
+
+
+def check_absent(page: str, known: Mapping[str, str]) -> None:
+    """Raises KeyError if something exists that a page denies; `known` as from `list_known`."""
+    for word in LACKS[page]:
+        if found := next((known[name] for name in (word, f"{word}s", f"{word}es") if name in known), ""):
+            raise KeyError(f"{page}.md denies {word!r}, which is there: {found}")
+
+
+def pair(page: str, head: str, rows: Mapping[str, str]) -> Iterator[str]:
+    """What one library has, and what stands for it here: recipes are looked up, and what the page denies too."""
+    from shuhari.config.library import list_names
+
+    check_absent(page, list_known())
+    families = {name.partition("/")[0] for name in list_names()}
+    yield reference.row(head, "here")
+    yield reference.row("---", "---")
+    for theirs, ours in rows.items():
+        for name in re.findall(r"`(\w+/\w+)`", ours):
+            if name.partition("/")[0] in families and name not in list_names():
+                raise KeyError(f"{theirs}: no recipe {name!r}")
+        yield reference.row(theirs, ours)
+
 
 def tell(names: Mapping[str, str]) -> Iterator[str]:
     """Names of one library, what they are called here, and what differs."""
@@ -160,6 +277,23 @@ def tell(names: Mapping[str, str]) -> Iterator[str]:
         yield reference.row(f"`{name}`", ", ".join(f"`{key}`" for key in ours), differs)
 
 
+def list_losses() -> Iterator[str]:
+    """Losses of TRL's DPOConfig, and the settings that give them here."""
+    from shuhari.objectives.preference import Preference
+
+    yield reference.row("`loss_type` of `DPOConfig`", "settings of `part.policy.terms.preference`")
+    yield reference.row("---", "---")
+    for name, (_, ours) in LOSSES.items():
+        Preference(**ours)
+        texts = (f"`{key} = {json.dumps(value)}`" for key, value in ours.items())
+        yield reference.row(f"`{name}`", ", ".join(texts) or "as it stands")
+
+
 SHARED = ("seed",)  # called the same, so no word of an error
-TABLES = {f"settings of {name}": lambda names=names: tell(names) for name, names in
-          {"TRL": TRL, "Stable-Baselines3": SB3, "verl": VERL, "OpenRLHF": OPENRLHF}.items()}  # fmt: skip
+TABLES = {
+    **{f"settings of {name}": lambda names=names: tell(names) for name, names in
+       {"TRL": TRL, "Stable-Baselines3": SB3, "verl": VERL, "OpenRLHF": OPENRLHF}.items()},
+    "losses of DPOTrainer": list_losses,
+    "trainers of TRL": lambda: pair("from-trl", "trainer", TRAINERS),
+    "concepts of verifiers": lambda: pair("from-verifiers", "verifiers", CONCEPTS),
+}  # fmt: skip

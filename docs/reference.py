@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from shuhari.desk.components import take_sentence
+from shuhari.desk.sentences import SECTIONS
 
 PUBLIC = {  # module -> its public names; (): all that it says or defines
     "shuhari": (),
@@ -79,46 +80,6 @@ def names() -> Iterator[str]:
 
 # ---------------------------------------------------------------- settings
 
-SECTIONS = {  # every key that a recipe may have at its top; a stage may have those that are marked
-    "extends": "the recipe that this one builds on, by name or path; the file then has only what differs",
-    "format": "the format of the file",
-    "name": "what runs of it are called",
-    "summary": "one line for `shuhari methods`",
-    "alone": "of a recipe that cannot be laid over another: why",
-    "seed": "what all randomness hangs on",
-    "threads": "torch's threads; 0 leaves them as they are",
-    "stop_when": "when a stage ends before its budget is spent, as `evaluate/greedy >= 200` or "
-    "`evaluate/greedy not better for 5`",
-    "micro_batch": "the largest forward of training, in tokens; 0: a whole minibatch at once",
-    "steps": "the budget: steps of the loop",
-    "decisions": "the budget: decisions collected",
-    "tokens": "the budget: tokens drawn",
-    "env_steps": "the budget: steps in environments",
-    "updates": "the budget: optimiser steps",
-    "seconds": "the budget: seconds, which no other machine repeats",
-    "paper": "`title`, `arxiv`, `year` of the source; `changes`, what it does; `helps`, against which troubles",
-    "claim": "what the paper claims, and how it is measured: [claims.md](claims.md)",
-    "laid": "written by `--with`: the methods that were laid over the recipe",
-    "study": "what drives whole runs of the rest: [a study](#study)",
-    "distributed": "[how the work is spread](#distributed) over processes and machines",
-    "task": "what is to be solved: [a task](#task), by `name`",
-    "models": "a table for each role: [a model](#model), or `init`, `same_as`, `from` ([roles](#roles))",
-    "engine": "what samples: [an engine](#engine)",
-    "curriculum": "which problems come next: [a curriculum](#curriculum)",
-    "rollout": "how an episode comes about: [a rollout](#rollout), and [what is asked of any](#sampling)",
-    "reward": "a table for each grader: [a reward](#reward); `weights` and `beside`: name -> weight in what is trained",
-    "collect": "a table for each transform of whole groups, once: [a transform](#transform), `before` another",
-    "buffer": "what is learnt from: [a buffer](#buffer)",
-    "transform": "a table for each transform of what is drawn, at every draw: [a transform](#transform)",
-    "part": "a table for each optimiser's [part](#parts-and-terms) with its losses",
-    "learner": "a table for each further [learner](#learner), with a `buffer`, `transform` and `part` of its own",
-    "follow": "a table for each role whose weights follow another's: [a rule](#follow)",
-    "evaluate": "[when and how held-out problems are played](#evaluation)",
-    "store": "[what is kept of a run](#store)",
-    "stage": "a table for each section of the run, in order, with settings that differ there",
-    "repeat": "of a stage: how often it runs",
-    "block": "of a stage: neighbours of one name take turns",
-}  # fmt: skip
 PLACES = {  # kind -> where a recipe names one
     "task": "`[task] name`, also `[evaluate.task]` and the `tasks` of a mixture; `seed` is the run's unless it is set",
     "model": "`[models.<role>] use`",

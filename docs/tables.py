@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
@@ -119,44 +119,87 @@ def claims() -> tuple[str, ...]:
 
 def verdicts() -> Iterator[str]:
     """How many claims were measured, and what was found, in a line."""
-    count = Counter(r["verdict"] for r in kept())
+    count = Counter(r["verdict"] for r in kept() if not r.get("stale"))
     found = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
-    yield f"{count.total()} of {len(claims())} measured{f': {found}' if found else ''}."
+    told = f"{count.total()} of {len(claims())} claims are measured as they stand{f': {found}' if found else ''}."
+    more = " The others name stronger rivals now than when they were measured." if count.total() < len(claims()) else ""
+    yield told + more
 
 
 def scoreboard() -> Iterator[str]:
-    """Every claim that was measured, a line each, from the result files alone."""
-    from shuhari.lab.claims.board import detectable, false_holds, headline, ruled
+    """Every claim that was measured, a line each, from the result files alone: first those that nothing is known
+    against and that lack nothing, then the others."""
+    from shuhari.lab.claims.board import false_holds
 
     found = kept()
     yield from verdicts()
     if not found:
         return
-    yield ""
-    yield row("method", "the paper's headline", "verdict", "effect [interval], margin", "because", "premise",
-              "MDE / margin", "bed", "minutes")  # fmt: skip
-    yield row(*["---"] * 9)
+    old = [r for r in found if r.get("stale")]
+    now = [r for r in found if not r.get("stale")]
+    whole = [r for r in now if r["kind"] == "trained" and not r["gaps"] and not r["objection"]]
+    some = [r for r in now if r not in whole and not r["objection"]]
+    disputed = [r for r in now if r["objection"]]
+    for title, about, results in (
+        ("Against the strongest plain rivals", "Each has rivals, a dose, a guard and a bed that is solved.", whole),
+        ("Against the paper's baseline alone", "Nothing is known against these comparisons, and each lacks what its "
+         "last column says: read *holds* as *better than the paper's baseline at one setting*.", some),
+        ("Disputed", "What is known against the comparison stands in the last column: read no verdict of this table as "
+         "more than a record of what was run.", disputed),
+        ("Not measured as they stand", "These claims were changed after they were measured, most of them to name "
+         "stronger rivals: what stands here was found against the paper's baseline alone, and says nothing of the new "
+         "claim.", old),
+    ):  # fmt: skip
+        yield from ("", f"## {title}", "", about if results else "None yet.")
+        if results:
+            yield ""
+            yield from list_results(results)
+    yield from ("", "## Each claim", "", false_holds(found))
     for r in found:
+        yield from describe_result(r)
+
+
+LACKS = {"no rival": "a knob turned", "no dose": "dose", "no reason": "reason of the margin", "nobody": "a solver",
+         "no guard": "guard", "the guard reads": "guard of these arms", "the headline's reading": "guard at the end",
+         "the method spent": "equal samples"}  # fmt: skip
+
+
+def list_results(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A table of results, by family."""
+    from shuhari.lab.claims.board import detectable, headline
+
+    yield row("method", "the paper's headline", "verdict", "effect [interval], margin", "because", "premise",
+              "MDE / margin", "bed", "minutes", "lacks, or what is known against it")  # fmt: skip
+    yield row(*["---"] * 10)
+    for r in results:
         link = f"[`{r['method']}`](#{r['method'].replace('/', '')})"
         premise = "met" if r["premise"]["met"] else f"fails: {'; '.join(r['premise']['failing'])}"
         if not r["premise"]["of"] and not r["premise"]["planned"]:
             premise = "none"
-        bed = (f"`{r['bed']}`" if r["bed"] else r["task"].get("name", "-")) + (
-            "" if r["kind"] == "trained" else f", {r['kind']}"
-        )
+        bed = f"[`{r['bed']}`](beds.md)" if r["bed"] else r["task"].get("name", "-")
+        bed += "" if r["kind"] == "trained" else f", {r['kind']}"
         minutes = f"{sum(r['cpu_s'].values()) / 60:.1f}" if r["cpu_s"] else "0"
         verdict = f"**{describe_verdict(r, because=False)}**"
+        short = dict.fromkeys(name for gap in r["gaps"] for start, name in LACKS.items() if gap.startswith(start))
+        lacks = r["objection"] or ", ".join(short) or "-"
         yield row(link, r["says"].replace("\n", " "), verdict, headline(r), r["because"], premise,
-                  detectable(r), bed, minutes)  # fmt: skip
-    yield from ("", false_holds(found))
-    for r in found:
-        yield from ("", f"### {r['method']}", "")
-        yield from (f"- exploratory: {why}" for why in r["exploratory"])
-        yield from (f"- {ruled(check)}" for check in r["checks"])
-        earlier = [f"{h['date']} {h['verdict']}{'' if 'protocol' in h else ' (older rule)'}" for h in r["history"][:-1]]
-        if earlier:
-            yield f"- before: {', '.join(earlier)}"
-        yield from ends(r)
+                  detectable(r), bed, minutes, lacks)  # fmt: skip
+
+
+def describe_result(result: Mapping[str, Any]) -> Iterator[str]:
+    """The checks of a result, what was measured before, and what its arms set."""
+    from shuhari.lab.claims.board import ruled
+
+    yield from ("", f"### {result['method']}", "")
+    if result["objection"]:
+        yield f"- known against it: {result['objection']}"
+    yield from (f"- exploratory: {why}" for why in result["exploratory"])
+    yield from (f"- lacks: {gap}" for gap in result["gaps"])
+    yield from (f"- {ruled(check)}" for check in result["checks"])
+    earlier = [f"{h['date']} {h['verdict']}{'' if 'rule' in h else ' (older rule)'}" for h in result["history"][:-1]]
+    if earlier:
+        yield f"- before: {', '.join(earlier)}"
+    yield from ends(result)
 
 
 def ends(result: Mapping[str, Any]) -> Iterator[str]:
@@ -172,10 +215,27 @@ def ends(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def picture() -> str:
-    """All effects and intervals of claims on one axis."""
+    """Effects and intervals, on one axis, of the claims that are measured as they stand."""
     from shuhari.lab.claims.board import draw
 
-    return draw(kept())
+    return draw([r for r in kept() if not r.get("stale")])
+
+
+def curves() -> str:
+    """Curves of published numbers. As matplotlib's versions draw differently, the file stays where it shows the same
+    results."""
+    from tempfile import TemporaryDirectory
+
+    from shuhari.lab.reproduce.picture import digest, list_measured, save_curves
+    from shuhari.lab.reproduce.published import read_targets
+
+    names, results = list(read_targets()), PAGES.parent / "results"
+    here = PAGES / CURVES
+    if here.is_file() and digest(list_measured(names, results)) in (old := here.read_text(encoding="utf-8")):
+        return old
+    with TemporaryDirectory() as folder:
+        save_curves(names, results, to := Path(folder) / "curves.svg")
+        return to.read_text(encoding="utf-8")
 
 
 def link_method(name: str) -> str:
@@ -324,6 +384,17 @@ def share(of: Mapping[str, float]) -> str:
     return f"{of['share']:.1%} [{100 * of['low']:.1f}, {100 * of['high']:.1f}]"
 
 
+def reproduced() -> Iterator[str]:
+    """Ours beside published numbers, of all that `shuhari reproduce` knows."""
+    from shuhari.lab.reproduce.published import read_targets
+    from shuhari.lab.reproduce.report import HEAD, list_rows
+
+    yield row(*HEAD)
+    yield row(*["---"] * len(HEAD))
+    for cells in list_rows(list(read_targets()), PAGES.parent / "results"):
+        yield row(f"`{cells[0]}`", *cells[1:])
+
+
 def rules() -> Iterator[str]:
     """Every rule of the diagnosis."""
     from shuhari.lab.diagnosis import RULES
@@ -350,6 +421,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "scales": scales,
     "pairs": pairs,
     "cards": cards.cards,
+    "reproduced": reproduced,
     "public names": reference.names,
     "sections": reference.sections,
     "shared tables": reference.shared_tables,
@@ -357,7 +429,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "glossary": glossary.glossary,
     **peers.TABLES,
 }
-PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
+CURVES = "images/reproduce-curves.svg"
+PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture, CURVES: curves}
 
 
 def pages() -> list[Path]:

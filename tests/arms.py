@@ -29,18 +29,12 @@ def apart(one: str, other: str, arms: Mapping[str, Any]) -> set[str]:
 def in_the_place_of_the_clip(method: str) -> None:
     """The method's loss stands where GRPO has its clip, and nothing else is changed."""
     arms = read(f"rlvr/{method}").arms
-    terms = {name: arm.stages[-1]["part"]["policy"]["terms"] for name, arm in arms.items()}
+    terms = {name: arms[name].stages[-1]["part"]["policy"]["terms"] for name in ("method", "baseline", "bounds")}
     uses = {name: {term: table["use"] for term, table in found.items()} for name, found in terms.items()}
     assert uses.pop("method") == {"loss": method} and uses.pop("baseline") == {"loss": "clip"}
     assert "bounds" in uses and all(found == {"loss": method} for found in uses.values())
     assert apart("method", "baseline", arms) == {"part.policy.terms.loss"}
     assert all(found["loss"]["reduce"] == "decision" for found in terms.values())
-
-
-def counted_of_grpo(method: str, off: Mapping[str, float]) -> None:
-    """The arm `counted` has the method's loss and the baseline's bounds; it reports what the method would do."""
-    terms = {name: arm.stages[-1]["part"]["policy"]["terms"] for name, arm in read(f"rlvr/{method}").arms.items()}
-    assert terms["counted"] == {"loss": {**terms["baseline"]["loss"], "use": method, **off}}
 
 
 def same_bounds_without_the_mechanism(method: str) -> None:

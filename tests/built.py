@@ -23,6 +23,7 @@ from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.kernel.pack import pack
+from shuhari.lab import demonstrations
 from shuhari.lab.claims.claim import read
 from shuhari.learners.loss import Loss
 from shuhari.loop.collect import add_reward, grade_group
@@ -41,6 +42,11 @@ def built(recipe: str, *, usual: bool = False) -> Components:
     its `usual` base is asked for."""
     found = load(recipe)
     return build_stage((read(recipe).own if "claim" in found.tree and not usual else found).stages[-1])
+
+
+def demonstrated(recipe: str) -> Components:
+    """The last stage of a method as its demonstration runs it, with the numbers of its bed."""
+    return build_stage(demonstrations.read(recipe).claim.own.stages[-1])
 
 
 def at(thing: Any, path: str) -> Any:

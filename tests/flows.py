@@ -36,15 +36,18 @@ def clipped(
     return loss.item(), x.grad[0].tolist()
 
 
-def imitation_comes_first_and_the_baseline_is_frozen(name: str) -> None:
+def imitation_comes_first_and_the_baseline_has_noise_of_one_size(name: str) -> None:
     first, last = load(name).stages
     [taught] = build_stage(first).learners["main"].parts["policy"].terms.values()
     assert (taught.objective, taught.reduce) == (Denoise(), "row")
     stage = build_stage(last)
     part = stage.learners["main"].parts["policy"]
     assert set(part.terms) >= {"loss", "value"} and "denoise" not in part.terms and stage.learners["main"].transforms
-    frozen = build_stage(read(name).arms["baseline"].stages[-1]).learners["main"].parts["policy"]
-    assert frozen.optimiser.lr == 0 and part.optimiser.lr == 3e-4 and frozen.terms == part.terms
+    made = {arm: build_stage(recipe.stages[-1]) for arm, recipe in read(name).arms.items()}
+    model: Any = made["baseline"].models["policy"].model
+    assert model.law == "noise" and model.low == model.high
+    rates = {arm: stage.learners["main"].parts["policy"].optimiser.lr for arm, stage in made.items()}
+    assert rates["method"] == rates["baseline"] == rates["wide"] == 3e-4 and rates["taught"] == 0
 
 
 def chain_of(recipe: str) -> ChainPolicy:

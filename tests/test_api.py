@@ -52,6 +52,18 @@ def test_train_then_load_and_act() -> None:
     env.step(action)
 
 
+def test_a_checkpoint_is_loaded_by_its_step_and_the_best_by_that_word() -> None:
+    kept = {"evaluate": {"n": 2, "every": 1}, "store": {"every": 1, "keep": 9}}
+    path = shuhari.train("baselines/bandit", steps=3, **kept).path
+    logits = [shuhari.load(path, step=step).model.module.state_dict() for step in (1, 2, 3)]
+    best = max((c for c in Run(path).checkpoints() if c["score"] is not None), key=lambda c: c["score"])["step"]
+    for name, step in ((f"{path}@2", 2), (f"{path}@best", best), (path, 3)):
+        found = shuhari.load(name).model.module.state_dict()
+        assert [all(torch.equal(found[k], w[k]) for k in w) for w in logits] == [step == i for i in (1, 2, 3)]
+    with pytest.raises(StoreError, match="no checkpoint of step 7"):
+        shuhari.load(f"{path}@7")
+
+
 def test_an_observation_that_is_not_of_the_space_is_named() -> None:
     policy = shuhari.train("baselines/ppo_cartpole", steps=1, **TINY).policy
     for wrong, shape in (([1, 0, 0], r"\(3,\)"), (np.zeros((2, 3)), r"\(2, 3\)"), (1.0, r"\(\)")):
@@ -285,6 +297,10 @@ def test_a_language_model_generates() -> None:
     policy = run.policy
     assert isinstance(policy.generate("12+34="), str)
     assert len(policy.generate(["12+34=", "1+1="], max_new=2)) == 2
+    for name, meant in (("max_new_tokens", "it is max_new here"), ("num_return_sequences", "greedy=False"),
+                        ("colour", "expected greedy and max_new")):  # fmt: skip
+        with pytest.raises(TypeError, match=f"generate takes no '{name}': .*{meant}"):
+            policy.generate("1+1=", **{name: 2})
     drawn = [shuhari.load(run.path, seed=s).generate("12+34=", greedy=False) for s in (0, 0, 1, 2, 3)]
     assert drawn[0] == drawn[1]
     assert len(set(drawn)) > 1

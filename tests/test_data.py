@@ -35,7 +35,7 @@ def test_ramps_by_hand():
     warm = Ramp(1.0, 1.0, over=1, warm=4)
     assert [warm(x) for x in (0, 1, 3, 9)] == pytest.approx([0.25, 0.5, 1, 1])
     assert line(np.array([0, 10])).tolist() == pytest.approx([1, 0.5]) and isinstance(line(3), float)
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="expected a number above 0"):
         Ramp(0, 1, over=0)
     with pytest.raises(ValueError, match="did you mean 'cosine'"):
         Ramp(0, 1, over=1, shape="cos")
@@ -54,11 +54,11 @@ def test_ramps_that_step_fall_by_factors_and_begin_again():
     assert [turns(x) for x in (0, 1, 2, 4, 7)] == [8, 16, 64, 16, 64]  # the warm-up comes once
     for wrong, told in (
         ({"steps": ((3, 1.0), (3, 2.0))}, "ascending"),
-        ({"steps": ((3, 1.0),), "over": 2.0}, "in place of"),
-        ({"steps": ((3, 1.0),), "warm": 0.1}, "`warm` is 0.1: expected counts from 1 on"),
+        ({"steps": ((3, 1.0),), "over": 2.0}, "`steps` replace `to`"),
+        ({"steps": ((3, 1.0),), "warm": 0.1}, "`warm` is 0.1: expected 0, or 1 or more"),
         ({"to": -1.0, "over": 2.0, "shape": "exponential"}, "one sign"),
         ({"to": 1.0, "over": 2.0, "period": -1.0}, "period"),
-        ({"to": 1.0, "period": 2.0}, "with `over` in counts"),
+        ({"to": 1.0, "period": 2.0}, "with `over` of 1 or more"),
         ({}, "expected finite numbers"),
     ):
         with pytest.raises(ValueError, match=told):
@@ -87,7 +87,7 @@ def test_a_ramp_over_a_budget_of_tokens_follows_what_is_spent() -> None:
     for mixed in ({"after": 5}, {"over": 0.5, "after": 5}, {"over": 5, "after": 0.5}, {"warm": 0.1}):
         with pytest.raises(ValueError, match="the budget is not in steps"):
             Ramp(1, 0, **mixed)(half)
-    with pytest.raises(ValueError, match="there is none here"):
+    with pytest.raises(ValueError, match="there is no stage here"):
         Ramp(1.0, 0.0)(3)
 
 

@@ -186,7 +186,7 @@ def test_what_a_turn_did_not_say_is_unknown():
     assert batch["seconds"].tolist() == [3]  # the last turn's that gave it
     whole = [turn([1], [2], info={"n": np.array([1])}), turn([1, 2], [3], 0, info={"n": np.array([0.5])})]
     assert pack([episode(*whole)])["n"].tolist() == [[1, 0.5]]
-    with pytest.raises(ValueError, match="'entropy' is an array of one turn and a number of another"):
+    with pytest.raises(ValueError, match="'entropy' is an array in one turn and a number in another"):
         pack([episode(steps[0], turn([1, 2, 3, 4], [6], 0, info={"entropy": 1.0}))])
     with pytest.raises(ValueError, match="2 entries for a step of 1"):
         pack([episode(steps[0], turn([1, 2, 3, 4], [6], 0, info={"entropy": np.zeros(2)}))])

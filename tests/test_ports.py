@@ -35,6 +35,7 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "desk/cli/training.py": ("SIGHUP", "signals that a system has"),
     "loop/sessions.py": ("__name__", "functions of users"),
     "loop/study.py": ("item", "numbers of numpy and torch"),
+    "tasks/atari.py": ("_frameskip get_action_meanings", "environments of ale-py"),
     "models/spaces.py": ("start", "spaces of Gymnasium"),
     "models/text/clean.py": (
         "attribute_map config init_kwargs sub_configs", "configurations and tokenizers of transformers",

@@ -212,7 +212,8 @@ class Batch:
             after = torch.where(out[-1] < 0, -1, child[at])
             out.append(torch.where(base["mask"][after.clamp(min=0)].any(1), after, -1))
         if cut is not None and any(bool((cut[at] & (at >= 0)).any()) for at in out[1:]):
-            raise ValueError(f"the rows of a mixture came with the successors of fewer decisions: set its ahead = {n}")
+            raise ValueError(f"a loss reads {n} decisions in a row, and the buffer 'mixture', or hindsight of a "
+                             f"replay, added fewer successors to its rows: set its ahead = {n}")  # fmt: skip
         self._path = out
         return out
 
@@ -308,7 +309,7 @@ class Batch:
             return self["mask"].to(torch.float32)
         have = [n.removeprefix("weight/") for n in self.names() if n.startswith("weight/")]
         have += [self.stream] if self.stream is not None else []
-        raise KeyError(f"no rows carry the stream {stream!r}; {nearest(stream, have)}")
+        raise KeyError(f"no row is in the stream {stream!r} (the rows that a loss reads); {nearest(stream, have)}")
 
 
 def _outcome(batch: Batch, own: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ EMPTY = FrozenDict()
 
 
 class UnshownError(ValueError):
-    """A problem has nothing to imitate, as it is to be imitated; `answer`: it has an answer that could be."""
+    """A problem lacks the solution that is to be imitated; `answer`: whether it has an answer to imitate instead."""
 
     def __init__(self, message: str, *, answer: bool) -> None:
         super().__init__(message)
@@ -56,7 +56,8 @@ class UnshownError(ValueError):
 
 
 class StalledError(RuntimeError):
-    """A run cannot go on, as its filters keep nothing of what it collects; which tells of a method, as NaN does."""
+    """A run cannot go on, because its filters reject everything. For a claim that is a result of the method, as NaN
+    is."""
 
 
 class ContractError(ValueError):
@@ -73,7 +74,8 @@ def copy_with(value: T, **fields: Any) -> T:
 
 
 def constant(k: int, value: Any, dtype: Any) -> Array:
-    """[k] of one value, read-only and shared; an array of k values as it is."""
+    """Return an array of k elements: one value k times, or k values. For an int it is shared between calls and
+    read-only."""
     return _same(k, value, dtype) if isinstance(value, int) else np.full(k, value, dtype)
 
 
@@ -234,8 +236,8 @@ def is_tokens(x: object) -> bool:
 
 @dataclass(frozen=True)
 class Whole:
-    """An observation that takes the place of the whole context, where text would be appended to it: an environment
-    that rebuilds what the policy sees each turn (a page as it is now, a summary, the end of a long answer) says so."""
+    """An observation that replaces the whole context, instead of being appended to it as text: for an environment that
+    rebuilds what the policy sees each turn (the present state of a page, a summary, the end of a long answer)."""
 
     context: Payload
 
@@ -349,7 +351,8 @@ class Trajectory:
 
 
 def find_last(steps: Sequence[Step], path: Sequence[int]) -> int:
-    """The index of the last decision of a path, on which a grade falls: a closing step decided nothing."""
+    """Return the index of the last step of a path that decided something, which gets the grade; closing steps do
+    not."""
     at = path[-1]
     return path[-2] if steps[at].action is None and steps[at].parent is not None else at
 
@@ -377,7 +380,7 @@ def sum_reward(steps: Iterable[Step], name: str) -> float:
 
 
 def list_scores(group: Iterable[Trajectory], name: str) -> list[float]:
-    """What each graded episode of a group earned by a reward; broken ones say nothing."""
+    """Return what each graded episode of a group earned by a reward; episodes that ended in an error are left out."""
     given = [sum_reward(t.steps, name) for t in group if t.status is not Status.ERROR]
     return [x for x in given if x == x]
 

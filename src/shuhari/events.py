@@ -20,8 +20,8 @@ from shuhari.data import EMPTY, Info, Trajectory, nearest
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """Rows that were collected; `groups`: the graded trajectories that they come from, in the order of the rows, with
-    what is no column (texts, what was asked); of lanes of environments there are none."""
+    """Rows were collected. `groups`: the graded trajectories that the rows come from, in the same order, which also
+    hold what is no column, such as texts and requests; empty for lanes of environments."""
 
     batch: Batch
     groups: Sequence[Sequence[Trajectory]] = ()
@@ -29,9 +29,9 @@ class Collected:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A data set was loaded, whole: the rows that will be learnt from, once a stage, before the first of them is;
-    `again` in a later stage, for those who are new there, and as the run is resumed, for what is made of it and kept in
-    no `state`. A listener that counts the rows counts them once."""
+    """A whole data set was loaded, from which the stage will learn; sent once a stage, before its first update.
+    `again`: it was sent before, and is repeated for components that are new in this stage, or that a resumed run has
+    made anew without a `state`. A listener that counts rows skips it then."""
 
     batch: Batch
     again: bool = False
@@ -135,7 +135,7 @@ class When:
 
 
 class InOrder:
-    """Call it to tell an event. `hear` is called with one event at a time, in the order of sending."""
+    """Call it to send an event. `hear` is called with one event at a time, in the order of sending."""
 
     def __init__(self, hear: Callable[[Event], None]) -> None:
         self.hear = hear

@@ -86,32 +86,36 @@ class Need:
 @dataclass(frozen=True, eq=False)
 class Trace:
     """What a policy did in one context: action, logp [K], the weights' version, what it knows (`info`: `support`,
-    `entropy`, `text`, ...), and the action as an environment takes it (`taken`), where that is not the decision."""
+    `entropy`, `text`, ...), the action as an environment takes it (`taken`), where that is not the decision, and what
+    it carries on (`memory` [S], see `kernel.recall`), if it remembers."""
 
     action: Any
     logp: Array | None
     version: Any = 0
     info: Mapping[str, Any] = EMPTY
     taken: Any = None
+    memory: Any = None
 
 
 @dataclass(frozen=True, eq=False)
 class Traces(Sequence[Trace]):
-    """Traces of dense decisions kept together: action [B, ...], logp [B, K] tensors, info and `taken` of [B, ...]."""
+    """Traces of dense decisions kept together: action [B, ...], logp [B, K] tensors, info, `taken` and `memory` of
+    [B, ...]."""
 
     action: Tensor
     logp: Tensor
     version: int = 0
     info: Mapping[str, Any] = EMPTY
     taken: Tensor | None = None
+    memory: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.action)
 
     def __getitem__(self, i: Any) -> Any:
         info = {k: v[i].numpy() for k, v in self.info.items()}
-        taken = None if self.taken is None else self.taken[i].numpy()
-        return Trace(self.action[i].numpy(), self.logp[i].numpy(), self.version, info, taken)
+        taken, memory = (None if x is None else x[i].numpy() for x in (self.taken, self.memory))
+        return Trace(self.action[i].numpy(), self.logp[i].numpy(), self.version, info, taken, memory)
 
 
 def distinct(needs: Iterable[Need]) -> list[Need]:
@@ -178,7 +182,7 @@ def evaluate(
             if need.name == "value" and not need.live:
                 mask = mask.clone()
                 mask[:, 0] |= ~batch.decides
-            value = torch.where(mask if value.dim() == 2 else mask[..., None], value, 0.0)
+            value = torch.where(mask[(..., *[None] * (value.dim() - 2))], value, 0.0)
         out[need.key] = value
     return out
 
@@ -204,9 +208,18 @@ def bind_models(models: Mapping[str, Any]) -> None:
 
 
 def packs(needs: Iterable[Need], models: Mapping[str, Any]) -> bool:
-    """Whether all models that `needs` ask run rows without padding (`Model.packs`)."""
+    """Whether all models that `needs` use run rows without padding (`Model.packs`)."""
     return all(
         ability(role_model(models, r), "packs")
+        for n in needs
+        for r in n.roles
+    )
+
+
+def remembers(needs: Iterable[Need], models: Mapping[str, Any]) -> bool:
+    """Whether one of the models that `needs` use is recurrent: it scores rows one after the other (`Model.chains`)."""
+    return any(
+        ability(role_model(models, r), "chains")
         for n in needs
         for r in n.roles
     )

@@ -252,7 +252,7 @@ def test_the_reward_is_the_runs_and_a_name_that_is_missing_is_told() -> None:
     two = [RecordedEpisode(e.observations, e.actions, {**e.rewards, "cost": np.ones(len(e))}, True) for e in EPISODES]
     (batch,) = Offline(Given(two), size=6).draw(context(weights={"task": 2.0, "cost": -1.0}))
     assert batch["reward"].sum() == pytest.approx(2 * 5.4 - 6)
-    with pytest.raises(ValueError, match=r"'tsk', which the data set has not; did you mean 'task'"):
+    with pytest.raises(ValueError, match=r"'tsk', which the data set does not have; did you mean 'task'"):
         next(Offline(Given(two)).draw(context(weights={"tsk": 1.0})))
 
 

@@ -119,7 +119,7 @@ def test_arms_have_preparations_and_stages_of_their_own_under_one_budget(tmp_pat
     assert after["method"] is after["hot"] is not after["baseline"]
     smoke = read(written(tmp_path, OWN), smoke=True)
     assert [[s["steps"] for s in arm.stages] for arm in smoke.arms.values()] == [[3, 7], [10], [3, 7]]
-    with pytest.raises(RecipeError, match="1,000 tokens of 'explore' leave nothing of 1,000 for the last stage, 'rl'"):
+    with pytest.raises(RecipeError, match="1,000 tokens of 'explore' use up the budget of 1,000: the last stage, 'rl'"):
         read(written(tmp_path, OWN.replace("tokens = 300", "tokens = 1000")))
 
 
@@ -189,7 +189,7 @@ def test_a_gain_may_be_below_zero(tmp_path: Path) -> None:
     [
         ("warm =", "wram =", "did you mean 'warm'"),
         ('"warm-up"\nbudget', '"warmup"\nbudget', "did you mean 'warm-up'"),
-        ("{tokens = 1000}", "{seconds = 10}", "no such budget"),
+        ("{tokens = 1000}", "{seconds = 10}", "a unit in which claims count"),
         ("{tokens = 1000}", "{tokens = 1, steps = 1}", "one unit"),
         ('"warm-up"\nbudget', '{hit = "warm-up"}\nbudget', "did you mean 'hot'"),
         ('"warm-up"\nbudget', '{hot = "warmup"}\nbudget', "arm 'hot' has no stage 'warmup'.*did you mean 'warm-up'"),
@@ -199,7 +199,7 @@ def test_a_gain_may_be_below_zero(tmp_path: Path) -> None:
         ("rollout.sampling.temperature", "rollut.sampling.temperature", "claim.arms.hot, rollut"),
         ("says", "looks = [3]\nsays", "claim.looks.*5 or more"),
         ("says", "seeds = 8\nsays", "no setting"),
-        ('role = "premise"\n', "", r"check\.1\.role: missing: expected one of premise, headline, guard, because"),
+        ('role = "premise"\n', "", r"check\.1\.role: missing: expected one of premise, headline, rival, dose, "),
         ("budget = {tokens = 1000}\n", "", "claim.budget: missing"),
         ('baseline = "baselines/grpo"\n', "", "claim.baseline: missing"),
     ],

@@ -81,7 +81,7 @@ def test_a_crossing_at_a_jump_and_between_equals() -> None:
     [
         ("length:fnal", "did you mean 'final'"),
         ("length:lst=3", "did you mean 'last'"),
-        ("length:last=x", "'x' is no number"),
+        ("length:last=x", "'x' is not a number"),
         ("length:last=0", "at least 1"),
         ("length:last=2.5", "whole number"),
         ("length:at=0.5", "metric:at=other>=value"),

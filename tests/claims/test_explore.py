@@ -79,7 +79,7 @@ def test_what_is_measured_is_what_the_bed_reports() -> None:
 def test_what_cannot_be_laid_or_does_nothing_is_refused() -> None:
     with pytest.raises(RecipeError, match="no term of that name, which is the loss of the policy gradient"):
         explore("rlvr/kl_cov", "baselines/dpo")
-    with pytest.raises(RecipeError, match="cannot be laid over another: it is a study"):
+    with pytest.raises(RecipeError, match="cannot be applied to another: it is a study"):
         explore("curriculum/mbtl", "baselines/grpo")
     assert load("rlvr/lite_ppo").stages[-1]["collect"]["advantage"]["scale"] == "raw"
 
@@ -126,7 +126,8 @@ def test_it_is_measured_and_kept_apart(
     assert ended.value.code == 0 and not (tmp_path / "out" / "claims").exists()
     found = json.loads((tmp_path / "out" / "explore" / "own" / "claims" / "rlvr" / "clip_cov.json").read_text())
     assert found["bed"] == "own" and found["exploratory"] and len(found["seeds"]) == 5
-    assert found["headline"]["margin"] == 0.02 and found["premise"]["met"] and found["because"] == "not asked"
+    assert found["headline"]["margin"] == 0.02 and found["because"] == "not asked"
+    assert found["verdict"] == "not tested" and "does not act here" in found["premise"]["failing"][-1]  # of two arms
     with pytest.raises(SystemExit):
         main(["claim", "--board", "own", "--by", found["headline"]["metric"], "--out", str(tmp_path / "out")])
     assert "rlvr/clip_cov" in capsys.readouterr().out

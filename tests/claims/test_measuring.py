@@ -12,10 +12,10 @@ import pytest
 
 from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims import runs
-from shuhari.lab.claims.board import count_tries
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.measure import measure
 from shuhari.lab.claims.result import compute_hashes, find_stale
+from shuhari.lab.claims.tries import count_tries
 from shuhari.lab.claims.wording import describe_verdict
 
 RECIPE = """extends = "baselines/bandit"
@@ -251,20 +251,20 @@ def test_gains_within_runs_need_no_baseline_and_the_result_says_so(tmp_path: Pat
     with pytest.raises(RecipeError, match=r"claim\.baseline: missing"):
         read(str(path))
     path.write_text(WITHIN.replace('use = "gain"\n', "").replace('other = "reward/mean:first"\n', ""))
-    with pytest.raises(RecipeError, match="none is a premise"):
+    with pytest.raises(RecipeError, match="no check has the role 'premise'"):
         read(str(path))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('role = "guard"', 'role = "headline"', "2 checks are the headline"),
+        ('role = "guard"', 'role = "headline"', "2 checks have the role 'headline'"),
         (
             '{role = "premise", metric = "reward/mean:last=5", against = 1.0, direction = "down"},',
             "",
-            "none is a premise",
+            "no check has the role 'premise'",
         ),
-        ('role = "headline"', 'role = "because"', "none is the headline"),
+        ('role = "headline"', 'role = "because"', "no check has the role 'headline'"),
         ('role = "guard", ', "", r"check\.2\.role: missing: expected one of premise, headline"),
         (', against = 1.0, direction = "down"', ', direction = "down"', "against: missing: a number, 'start'"),
         ("budget =", "looks = [5, 9]\nbudget =", r"expected \[5, 8, 12\]"),

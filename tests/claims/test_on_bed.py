@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from shuhari.desk.comparison import ComparisonError
-from shuhari.desk.sides import compare_bed, tell_together
+from shuhari.desk.sides import compare_bed, compare_together
 from shuhari.lab.claims.on_bed import find_name, find_saturation, list_results, read_by_seed, read_curves
 from shuhari.store import Store
 
@@ -55,9 +55,9 @@ def test_arms_of_a_bed_are_its_baseline_and_the_methods_by_name(out: Path) -> No
 
 
 def test_a_look_at_another_level_is_divided_too(out: Path) -> None:
-    told = tell_together([make("rlvr/a", [0.9] * 5, level=0.99), make("rlvr/c", [0.8] * 5, level=0.99)])
+    told = compare_together([make("rlvr/a", [0.9] * 5, level=0.99), make("rlvr/c", [0.8] * 5, level=0.99)])
     assert [e["level"] for e in told[0].arms.values() if "level" in e] == pytest.approx([0.995, 0.99])
-    assert tell_together([make("rlvr/a", [0.9] * 5)]) == []
+    assert compare_together([make("rlvr/a", [0.9] * 5)]) == []
 
 
 def test_a_guard_that_results_do_not_keep_is_read_from_the_runs(out: Path) -> None:

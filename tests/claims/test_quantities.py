@@ -19,6 +19,8 @@ def evidence(**columns: list[float]) -> Evidence:
 def test_metric_reads_a_curve() -> None:
     assert Metric("x:mean")(evidence(x=[1.0, 2.0, 3.0])) == 2.0
     assert Metric("x:at=y>=1").names == ("x", "y")
+    rest = Metric("1 - x:mean")
+    assert rest(evidence(x=[0.25, 0.5])) == 0.625 and rest.names == ("x",)
 
 
 def test_a_gain_is_of_two_readings_of_one_run() -> None:

@@ -16,11 +16,21 @@ from shuhari.lab.claims.cards import judge_premise
 from shuhari.lab.claims.claim import Claim, read
 from shuhari.lab.claims.curve import Reading
 from shuhari.lab.claims.digest import compute_digest
+from shuhari.lab.claims.gaps import find_gaps, is_solvable
 from shuhari.lab.claims.kept_results import find_results, read_result
 from shuhari.lab.claims.looks import compute_levels, compute_mde
 from shuhari.lab.claims.protocol import choose_card
 from shuhari.lab.claims.result import find_modules, find_stale
-from shuhari.lab.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons
+from shuhari.lab.claims.verdict import (
+    HELD,
+    Because,
+    Effect,
+    Headline,
+    Rule,
+    Verdict,
+    join_comparisons,
+    join_reasons,
+)
 
 CLAIMS = [name for name in list_names() if load(name).tree.get("claim")]
 RESULTS = [p.relative_to(find_results()).with_suffix("").as_posix() for p in sorted(find_results().rglob("*.json"))]
@@ -76,7 +86,8 @@ def test_a_result_is_of_the_claim_as_it_stands_or_says_that_it_is_not(name: str)
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_headline_follows_from_the_values(name: str) -> None:
     found = kept(name)
-    effects = {i: again(c) for i, c in enumerate(found["checks"]) if "values" in c}
+    solvable = is_solvable(stated(name).checks)
+    effects = {i: again(c, solvable) for i, c in enumerate(found["checks"]) if "values" in c}
     for i, (rule, effect) in effects.items():
         scale = max(abs(v) for side in found["checks"][i]["values"].values() for v in side if v is not None)
         scale = max(scale, abs(rule.against)) if not isinstance(rule.against, str) else scale
@@ -93,21 +104,32 @@ def test_a_headline_follows_from_the_values(name: str) -> None:
         guards = [r.judge(e) for r, e in effects.values() if r.role == "guard"]
         detectable = compute_mde(effect.sd, found["looks"], rule.direction)
         assert found["mde"]["achieved"] == pytest.approx(detectable, rel=0.02)
-        assert rule.judge_headline(effect, detectable, *guards) == found["verdict"] == found["history"][-1]["verdict"]
+        words = [rule.judge_headline(effect, detectable, *guards)]
+        for r, e in effects.values():
+            if r.role == "rival":
+                words.append(r.judge_headline(e, compute_mde(e.sd, found["looks"], r.direction), *guards))
+        assert words == [one["word"] for one in found["rivals"]] or found["kind"] == "simulated"
+        assert join_comparisons(words) == found["verdict"] == found["history"][-1]["verdict"]
         level = dict(zip(found["looks"], compute_levels(found["looks"]), strict=True))[len(found["seeds"])]
         assert found["headline"]["level"] == level
         reasons = join_reasons(r.judge(e) for r, e in effects.values() if r.role == "because")
         assert found["because"] == (reasons if found["verdict"] in HELD else Because.UNASKED)
 
 
-def again(check: dict[str, Any]) -> tuple[Rule, Effect]:
+def again(check: dict[str, Any], solvable: bool) -> tuple[Rule, Effect]:
     """The rule of a stored check, and the effect that its values give."""
     table = {k: check[k] for k in ("direction", "margin", "arm", "against", "factor", "role", "ratio") if k in check}
     rule = Rule(**table, range=tuple(check.get("range", ())))
     ours = numbers(check["values"][rule.arm])
     theirs = check["values"].get(rule.against)
     against = [float(rule.against)] * len(ours) if theirs is None else numbers(theirs)
-    return rule, rule.estimate(ours, against, check["level"])
+    return rule, rule.estimate(ours, against, check["level"], solvable)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_lists_what_its_claim_lacks(name: str) -> None:
+    found = kept(name)
+    assert found.get("stale") or set(find_gaps(stated(name))) <= {*found["gaps"]}
 
 
 @pytest.mark.parametrize("name", RESULTS)

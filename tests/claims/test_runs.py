@@ -141,8 +141,8 @@ def test_results_that_are_broken_or_of_another_are_told_of(recipe: str, tmp_path
     kept.parent.mkdir()
     kept.write_text('{"format": 2, "verdict": "holds"}')
     at = ["--out", str(tmp_path)]
-    assert ran(["claim", recipe, "--show", *at]) == 2 and "without says, headline" in capsys.readouterr().err
-    assert ran(["claim", recipe, "--stale", "--dry-run", *at]) == 0 and "without says" in capsys.readouterr().err
+    assert ran(["claim", recipe, "--show", *at]) == 2 and "it lacks says, headline" in capsys.readouterr().err
+    assert ran(["claim", recipe, "--stale", "--dry-run", *at]) == 0 and "it lacks says" in capsys.readouterr().err
     kept.write_text('{"format": 1, "verdict": "holds"}')
     assert ran(["claim", recipe, "--show", *at]) == 2 and "format 1, not 2" in capsys.readouterr().err
     assert ran(["claim", recipe, "--stale", "--out", str(tmp_path / "none")]) == 0

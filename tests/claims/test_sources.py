@@ -138,3 +138,17 @@ def test_the_sentence_under_a_setting_is_part_of_no_digest() -> None:
     told = plain.replace("0.5\n", '0.5\n    """The share of prompts."""\n')
     assert sources._digest_tree(ast.parse(plain)) == sources._digest_tree(ast.parse(told))
     assert sources._digest_tree(ast.parse(plain)) != sources._digest_tree(ast.parse(told.replace("0.5", "0.6")))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ('raise ValueError(f"x is {x}")', 'raise ValueError(f"x: expected {y}, got {x}")', True),
+        ('raise ValueError("a") from None', 'raise ValueError(f"b {c}") from None', True),
+        ('raise ValueError("a")', 'raise KeyError("a")', False),
+        ("raise Stop(1)", "raise Stop(2)", False),
+        ('message = "a"', 'message = "b"', False),
+    ],
+)
+def test_the_text_of_an_error_is_part_of_no_digest(one: str, other: str, same: bool) -> None:
+    assert (sources._digest_tree(ast.parse(one)) == sources._digest_tree(ast.parse(other))) is same

@@ -56,5 +56,5 @@ def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     file = file_of("x", tmp_path)
     file.parent.mkdir(parents=True)
     file.write_text("[3]")
-    with pytest.raises(RecipeError, match=r"begun/x\.json is no list of tries"):
+    with pytest.raises(RecipeError, match=r"begun/x\.json is not a list of tries"):
         Begun(file).last()

@@ -110,8 +110,11 @@ def test_no_room_for_an_effect_tells_nothing_but_that_it_is_the_other_way() -> N
 def test_both_arms_at_an_end_tell_nothing() -> None:
     up = rule("up", range=(0.0, 1.0))
     assert judged(up, [1.0] * 5, [0.985] * 5)[0] is O
-    verdict, found = judged(up, [0.0] * 5, [0.01] * 5)
+    verdict, found = judged(up, [0.0] * 5, [0.01, 0.0, 0.0, 0.0, 0.0])
+    assert (verdict, found.why) == (O, "both sides are the same in 4 of 5 pairs")
+    verdict, found = judged(up, [0.0] * 5, [0.01, 0.0, 0.0, 0.01, 0.01])
     assert (verdict, found.why) == (O, "both arms sit at 0")
+    assert judged(up, [0.0] * 5, [0.01] * 5)[0] is F  # the other way, which is a finding at any end
     assert judged(up, [1.0] * 5, [0.9] * 5)[0] is H
     assert judged(rule("up", against=0.5, range=(0.0, 1.0)), [1.0] * 5, [0.5] * 5)[0] is H  # a number sits nowhere
 
@@ -123,7 +126,7 @@ def test_mistakes_are_named() -> None:
         rule(margin=-1)
     with pytest.raises(ValueError, match="range is"):
         rule(range=(1.0, 0.0))
-    with pytest.raises(ValueError, match="no role 'becuase'; did you mean 'because'"):
+    with pytest.raises(ValueError, match="'becuase'; did you mean 'because'"):
         Rule(role="becuase")
 
 
@@ -143,7 +146,8 @@ M = 1.0  # the margin of the headlines below; what the seeds could find is 0.9 u
         ("up", 0.0, 0.9, Headline.BELOW),  # none was seen, and one of the margin is excluded
         ("up", -0.5, 1.0, Headline.BELOW),
         ("up", -0.5, 1.1, Headline.OPEN),
-        ("up", -0.5, -0.1, Headline.REVERSED),
+        ("up", -0.5, -0.1, Headline.LESS),
+        ("up", -1.5, -0.1, Headline.REVERSED),
         ("up", -0.5, 0.0, Headline.BELOW),
         ("not lower", -0.9, 0.5, Headline.HOLDS),
         ("not lower", -0.9, -0.5, Headline.HOLDS),  # lower, by less than the tolerance
@@ -167,10 +171,10 @@ def test_below_margin_needs_seeds_that_could_have_found_it() -> None:
     assert rule.judge_headline(effect(0.1, 1.5, "both arms sit at 1"), 0.1) is Headline.OPEN
 
 
-def test_a_guard_that_fails_makes_it_cost_and_one_that_is_open_does_not() -> None:
+def test_a_guard_that_fails_makes_it_cost_and_one_that_is_open_makes_it_open() -> None:
     rule = Rule("up", M, role="headline")
     told = {guard: rule.judge_headline(effect(0.5, 1.5), 0.9, guard) for guard in (H, F, O, None)}
-    assert told == {H: Headline.HOLDS, F: Headline.COST, O: Headline.HOLDS, None: Headline.HOLDS}
+    assert told == {H: Headline.HOLDS, F: Headline.COST, O: Headline.OPEN, None: Headline.HOLDS}
     assert rule.judge_headline(effect(0.5, 0.9), 0.9, F) is Headline.SMALL
 
 
@@ -236,8 +240,8 @@ def test_an_ablation_says_no_where_it_is_as_good_or_better() -> None:
         ({"role": "headline", "margin": 1.0, "factor": 0.8}, "ratio = true"),
         ({"role": "guard"}, "expected 'not lower'"),
         ({"role": "because", "direction": "not lower"}, "expected 'up' or 'down'"),
-        ({"role": "premise"}, "another arm than 'method'"),
-        ({"role": "", "direction": "equal"}, "no role"),
+        ({"role": "premise"}, "arm is 'method', and the check is a premise"),
+        ({"role": "", "direction": "equal"}, "a role of a check"),
     ],
 )
 def test_mistakes_of_a_role_are_named(given: dict[str, Any], told: str) -> None:

@@ -17,8 +17,11 @@ RULED: dict[str, Any] = {"headline": {}, "guard": "holds", "because": "not asked
     ("changed", "told", "beside"),
     [
         ({}, "holds, small", "holds, small"),
-        ({"guard": "open"}, "holds, small (its guard open)", "holds, small (its guard open)"),
-        ({"guard": "open", "verdict": "open"}, "open", "open"),  # a guard is of what holds
+        ({"guard": "open", "verdict": "open"}, "open", "open"),
+        ({"guard": "open", "verdict": "open", "headline": {"low": 0.1}},
+         "open (its guard open)", "open (its guard open)"),
+        ({"rivals": [{"name": "baseline", "word": "holds"}, {"name": "half", "word": "holds, small"}]},
+         "holds, small (against half)", "holds, small (against half)"),
         ({"because": "not by it"}, "holds, small (not by it)", "holds, small"),
         ({"because": "open", "stale": "x"}, "holds, small (the reason open, stale)", "holds, small (stale)"),
         ({"exploratory": ["x"], "kind": "simulated"}, "holds, small (simulated, exploratory)",

@@ -11,6 +11,8 @@ import pytest
 from shuhari.desk.cli.components import complete_kind
 from shuhari.desk.components import describe, summarise
 from shuhari.kernel import registry
+from shuhari.kernel.field_docs import read_field_docs
+from shuhari.learners.parts import Term
 
 OWN = '''
 from dataclasses import dataclass, field
@@ -68,7 +70,7 @@ def test_an_infinity_is_said(shuhari: Any) -> None:
 def test_what_a_docstring_points_to_is_printed(shuhari: Any) -> None:
     """A table stands in the docstring of a module; what a component says is told with what its module says."""
     assert "| SimPO " in shuhari("components", "objective", "preference").out
-    tables = [key for key in registry.entries() if "table of the module" in describe(*key)["doc"]]
+    tables = [key for key in registry.entries() if "module's table" in describe(*key)["doc"]]
     assert ("objective", "preference") in tables and all("|--" in describe(*key)["module"] for key in tables)
     assert not [key for key in registry.entries() if "table above" in describe(*key)["doc"]]
 
@@ -97,9 +99,22 @@ def test_a_class_that_is_registered_needs_no_kind(shuhari: Any, home: Path) -> N
 def test_a_class_that_is_not_registered_or_not_there_is_told(shuhari: Any, home: Path) -> None:
     (home / "plain.py").write_text(OWN)
     done = shuhari("components", "plain.py:Half")
-    assert done.code == 2 and "say its kind too" in " ".join(done.err.replace("│", " ").split())
+    assert done.code == 2 and "name its kind too" in " ".join(done.err.replace("│", " ").split())
     done = shuhari("components", "plain.py:Hal")
     assert done.code == 2 and "did you mean 'Half'?" in " ".join(done.err.replace("│", " ").split())
+
+
+def test_the_name_of_a_setting_is_explained(shuhari: Any) -> None:
+    """Each sentence stands once, with all that have the setting; a name that no setting has is refused."""
+    (told,) = listed(shuhari("components", "reduce", "--json"))
+    assert told == {"setting": "reduce", "doc": read_field_docs(Term)["reduce"].rstrip("."),
+                    "of": ["every term (a loss of a part)"]}  # fmt: skip
+    found = {owner: one["doc"] for one in listed(shuhari("components", "level", "--json")) for owner in one["of"]}
+    assert found["transform gae"] == found["transform returns"] != found["objective clip"]
+    assert len({one["doc"] for one in listed(shuhari("components", "level", "--json"))}) < len(found)
+    out = shuhari("components", "warm").out
+    assert "a schedule" in out and "climbs from 0" in out
+    assert shuhari("components", "reduc").code == 2
 
 
 @pytest.mark.parametrize("argv", [("transfrm",), ("transform", "gaee"), ("gaee",), ("transfrm", "gae")])

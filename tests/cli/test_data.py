@@ -97,8 +97,8 @@ def test_a_hostile_text_is_spelled_out(shuhari: Call, tmp_path: Path) -> None:
     ("argv", "told"),
     [
         (["nosuch.jsonl"], "no such file"),
-        (["sums.jsonl", "--row", "99"], "--row: no row stands at 99; the nearest is at 20"),
-        (["sums.jsonl", "--row", "1", "--split", "dev"], "no row stands at 1 of the split 'dev'"),
+        (["sums.jsonl", "--row", "99"], "--row: there is no row 99; the nearest is 20"),
+        (["sums.jsonl", "--row", "1", "--split", "dev"], "there is no row 1 of the split 'dev'"),
         (["sums.jsonl", "--model", "nosuch"], "--model: nosuch: no run 'nosuch'"),
         (["sums.jsonl", "--set", "colums.prompt=x"], "did you mean 'columns'"),
         (["sums.jsonl", "--row", "1", "-n", "3"], "-n: it is not read with --row"),

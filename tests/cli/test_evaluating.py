@@ -90,14 +90,14 @@ def test_python_says_what_the_command_says(shuhari, written: Path) -> None:
         ("model --task arithmetic --reward mats", "did you mean 'maths'?"),
         ("model --task arithmetic --set evaluate.sample=3", "did you mean 'samples'?"),
         ("model --task arithmetic --set rollout.sampling.max=3", "did you mean 'max_new'?"),
-        ("model --task arithmetic --set steps=3", "no setting of how a model is measured"),
+        ("model --task arithmetic --set steps=3", "expected evaluate"),
         ("model --task arithmetic --set reward.maths.timeout=3", "a setting of --reward, which is not given"),
         ("s0 --set task.digits=3", "`shuhari eval --task` takes another"),
         ("model --task arithmetic --split nope", "known: test, train"),
         ("model --task arithmetic -k 4", "--samples is 1"),
-        ("model --task arithmetic --step 4", "is no run, and has no steps"),
-        ("model --task gym/CartPole-v1", "writes text, and these problems want actions"),
-        ("s0 --task gym/CartPole-v1", "observations and actions are others"),
+        ("model --task arithmetic --step 4", "is not a run, and has no steps"),
+        ("model --task gym/CartPole-v1", "writes text, and these problems need actions"),
+        ("s0 --task gym/CartPole-v1", "observations or actions differ"),
         ("s0 s0", "is named twice"),
     ],
 )
@@ -114,5 +114,19 @@ def test_what_is_given_by_name() -> None:
         "over": {"evaluate.n": 4},
     }
     assert make_graders(["right=maths"], {"right": {"timeout": 3.0}})["right"].timeout == 3.0
-    with pytest.raises(library.RecipeError, match=r"reward\.math.*of no grader that is asked: maths"):
+    with pytest.raises(library.RecipeError, match=r"reward\.math.*of a grader in use: maths"):
         make_graders("maths", {"math": {}})
+
+
+def test_a_misspelt_model_is_named(shuhari, tmp_path: Path) -> None:
+    for name in ("small", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "small/config.json").write_text("{}")
+    wrong, meant = str(tmp_path / "smal"), f"did you mean '{tmp_path / 'small'}'?"
+    for words in (["eval", wrong, "--task", "arithmetic"], ["serve", wrong, "--port", 0]):
+        done = shuhari(*words)
+        assert done.code == 2 and "no run and no model" in done.err and meant in done.err, done.err
+    with pytest.raises(LookupError, match="did you mean"):
+        library.load(wrong)
+    far = shuhari("eval", str(tmp_path / "othr"), "--task", "arithmetic")  # a folder near it that is no model
+    assert far.code == 2 and "did you mean" not in far.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import typer
 
@@ -35,6 +37,12 @@ from shuhari.desk.cli.options import check_together
         ("runs --yes", "--yes: of --rm, which is not given"),
         ("serve r --port 99999", "'--port': 99999: expected at most 65535"),
         ("train r --seed x", "'--seed': x: expected a valid integer"),
+        ("train r --model DIR", "no option --model; a setting is --set models.policy.path=..."),
+        ("train r --learning-rate 1e-5", "--set part.policy.optimiser.lr=..."),
+        ("train r --data rows.jsonl", "task.name=file/<path> in a recipe"),
+        ("train r --output-dir x", "--run on the command line"),
+        ("eval m --max-new 8", "--set rollout.sampling.max_new=..."),
+        ("serve m --learning-rate 1", "No such option: --learning-rate"),
     ],
 )
 def test_what_would_be_ignored_is_refused(shuhari, line: str, said: str) -> None:
@@ -80,3 +88,34 @@ def test_what_a_short_name_means_is_told_first(shuhari) -> None:
     done = shuhari("train", "grpo", "--dry-run")
     assert done.code == 2 and all(name in done.err for name in ("`pretrained/grpo`", "`baselines/grpo`"))
     assert "baselines/a2c_cartpole" in shuhari("explain", "a2c").out
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ppo_cartpole", "ppo_cartpole: baselines/ppo_cartpole"),  # and not reproduce/ppo_cartpole
+        ("quickstart", "quickstart: baselines/quickstart"),
+        ("PPO-Cartpole", "PPO-Cartpole: baselines/ppo_cartpole"),
+        ("ppo_cartpol", "error: no recipe 'ppo_cartpol'; did you mean 'baselines/ppo_cartpole'?"),
+        ("quickstrat", "error: no recipe 'quickstrat'; did you mean 'baselines/quickstart'?"),
+        ("grop", "error: no recipe 'grop'; did you mean 'grpo'?"),
+        ("rlvr/clip_cv", "error: no recipe 'rlvr/clip_cv'; did you mean 'rlvr/clip_cov'?"),
+        ("reproduce/ppo_cartpol", "error: no recipe 'reproduce/ppo_cartpol'; did you mean 'reproduce/ppo_cartpole'?"),
+        ("opd_", "error: no recipe 'opd_'; did you mean 'opd'?"),
+        ("xyzzy", "error: no recipe 'xyzzy'; `shuhari methods` lists those that there are"),
+    ],
+)
+def test_a_name_without_a_family_is_a_baseline(shuhari, name: str, told: str) -> None:
+    assert shuhari("train", name, "--dry-run").err.splitlines()[0] == told
+
+
+def test_an_arm_may_be_named_by_a_setting(home: Path) -> None:
+    """At the first `=` behind which a run is named; a run's own name may have one as well."""
+    from shuhari.desk.cli.comparing import read_arms
+
+    (home / "runs/s1").rename(home / "runs/lr=2")
+    arms = read_arms(["rate=0.1=s0", "lr=2"])
+    assert "rate=0.1" in arms and list(arms.values()) == [[Path("runs/s0")], [Path("runs/lr=2")]]
+    assert list(read_arms(["a=s0", "b=lr=2"])) == ["a", "b"]
+    with pytest.raises(Exception, match="no run 'nothing'"):
+        read_arms(["a=nothing", "b=s0"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import time
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.desk.cli.pulse import Pulse, find_own
+from shuhari.desk.cli import pulse
+from shuhari.desk.cli.pulse import DOING, Pulse, describe_load, find_doing, find_own
 from shuhari.distributed.starting import find_start, starting
 
 
@@ -50,3 +52,37 @@ def test_the_innermost_file_of_the_users_own(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     assert find_own(names["frame"]) == "slow, mine.py:3"  # type: ignore[arg-type]
     assert find_own(sys._getframe()) == "" == find_own(None)
+
+
+def test_what_it_names_is_there() -> None:
+    for module, function in DOING:
+        found = vars(importlib.import_module(f"shuhari.{module}"))
+        classes = [vars(x) for x in found.values() if isinstance(x, type)]
+        assert any(function in names for names in (found, *classes)), (module, function)
+
+
+def test_the_outermost_work_is_told() -> None:
+    def make(module: str, function: str) -> object:
+        names: dict[str, object] = {"__name__": f"shuhari.{module}", "sys": sys}
+        exec(f"def {function}(inner=None):\n    return inner() if inner else sys._getframe()", names)  # noqa: S102
+        return names[function]
+
+    collect, rehearse = make("loop.run", "collect"), make("loop.rehearsal", "rehearse")
+    assert find_doing(collect()) == "sampling and grading"  # type: ignore[operator]
+    assert find_doing(rehearse(collect)) == "trying each stage on a few problems"  # type: ignore[operator]
+    assert find_doing(None) == "" == find_doing(sys._getframe())
+
+
+def test_other_programs_are_named_if_they_leave_little(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pulse.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(pulse.os, "getloadavg", lambda: (9.5, 0.0, 0.0))
+    assert describe_load(0.14) == "this process gets 0.14 of 2 cores, and the machine has a load of 9.5"
+    assert describe_load(0.5) == ""
+    with Pulse(0.1, "the evaluation"):
+        time.sleep(0.15)  # without work
+    said = capfd.readouterr().err
+    assert said.startswith("the evaluation has taken 0 s so far") and "; this process gets 0.0" in said
+    monkeypatch.setattr(pulse.os, "getloadavg", lambda: (3.0, 0.0, 0.0))
+    assert describe_load(0.14) == ""  # no more than itself and one other

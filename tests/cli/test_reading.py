@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -140,7 +141,7 @@ def test_eval_in_further_ways_says_which_setting_gave_them(shuhari, home: Path) 
     assert "cold.pass@2" in done.out and "pass@4" not in done.out
     assert "set: evaluate.more.cold.sampling.temperature = 0.1" in done.out
     done = shuhari("eval", "s0", "--set", "part.policy.optimiser.lr=1")
-    assert done.code == 2 and "measured as it was trained: expected evaluate.<setting>" in done.err
+    assert done.code == 2 and "evaluated as it was trained: expected evaluate.<setting>" in done.err
 
 
 def test_a_run_that_only_measures_is_a_run(shuhari, home: Path) -> None:
@@ -182,7 +183,7 @@ def test_compare_of_few_seeds_gives_no_interval(shuhari, home: Path) -> None:
     first, second = found["arms"].values()
     assert found["over"] == "seeds" and first["value"] == pytest.approx((a + b) / 2) and first["n"] == 2
     assert second["difference"] == pytest.approx(0) and second["low"] is second["high"] is None
-    assert "below 5" in found["caveats"][0] and "no interval: 2 seeds" in shuhari(*asked).err
+    assert "fewer than 5" in found["caveats"][0] and "no interval: 2 seeds" in shuhari(*asked).err
     assert (home / "out/c.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -327,11 +328,27 @@ def test_methods(shuhari) -> None:
     found = told(shuhari("methods", "--json"))
     assert [m["name"] for m in found] == list_names()
     assert all(set(m) == KEYS for m in found)
-    out = shuhari("methods").out
+    out = shuhari("methods", "--all").out
     methods, _, beds = out.partition("Beds, and what is seen there")
     assert "baselines/grpo\n" in methods and "\nbeds/" not in methods
     assert "beds/trie/twins" in beds and "control" not in beds
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_methods_without_words_are_names_by_family(shuhari) -> None:
+    """All of them, each once, on a screen; controls are found by their bed's name."""
+    out = shuhari("methods").out
+    lists, _, how = out.partition("\n\n")
+    rows = dict(re.findall(r"^(\S+)/ \(\d+\): (.*)$", lists.replace("\n    ", " "), re.MULTILINE))
+    named = [
+        f"{family}/{name}"
+        for family, names in rows.items()
+        for name in names.split(", ")
+    ]
+    controls = {name for name in list_names() if name.startswith("beds/") and "/control/" in name}
+    assert sorted(named) == sorted(set(list_names()) - controls)
+    assert list(rows)[-1].startswith("beds/") and list(rows)[:2] == ["baselines", "pretrained"]
+    assert "`shuhari methods WORD" in how and max(map(len, lists.splitlines())) <= 80 and len(lists.splitlines()) < 60
 
 
 def test_a_long_verdict_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,7 +358,7 @@ def test_a_long_verdict_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     from shuhari.lab.claims.wording import describe_verdict
 
     failing = [f"stage-{i}: evaluate/greedy of the baseline at least 0.{i}" for i in range(4)]
-    kept = {"headline": "x", "verdict": "uninformative", "premise": {"failing": failing}, "hashes": {}}
+    kept = {"headline": {}, "verdict": "uninformative", "premise": {"failing": failing}, "hashes": {}}
     kept |= {"guard": "", "because": "not asked", "exploratory": [], "kind": "trained"}
     verdict = describe_verdict(kept)
     _say_method(SimpleNamespace(name="rlvr/x", summary="What it does.", problem=None), verdict)
@@ -400,14 +417,14 @@ def test_an_open_guard_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from shuhari.desk.cli.catalogue import _describe_verdict
     from shuhari.lab.claims import kept_results, wording
 
-    kept = {"headline": "x", "guard": "open", "hashes": {}, "because": "not asked", "premise": {"failing": []}}
+    kept = {"headline": {"low": 0.1}, "guard": "open", "hashes": {}, "because": "not asked", "premise": {"failing": []}}
     kept |= {"exploratory": [], "kind": "trained"}
     monkeypatch.setattr(kept_results, "read_result", lambda name: kept)
     monkeypatch.setattr(wording, "is_older", lambda hashes: False)
     method = SimpleNamespace(name="rlvr/x", problem=None, verdict="holds", stale="")
-    kept["verdict"] = "holds"
-    assert _describe_verdict(method) == "holds (its guard open)"
     kept["verdict"] = "open"
+    assert _describe_verdict(method) == "open (its guard open)"
+    kept["headline"]["low"] = -0.1
     assert _describe_verdict(method) == "open"
 
 

@@ -46,7 +46,7 @@ def test_regrade_refuses(shuhari, home: Path) -> None:
         (["--reward", "length", "--steps", "1-2"], "expected a..b"),
         (["--reward", "length", "--step", 1, "--steps", "1..2"], "exclude each other: give one"),
         (["--reward", "length", "--step", 9], "keeps no rollouts of step 9"),
-        (["--set", "rollout.n=8"], "no setting of a grader"),
+        (["--set", "rollout.n=8"], "expected a setting of a grader"),
         ([], "no grader of stage 'main' differs"),
     ):
         done = shuhari("regrade", "s0", *argv)

@@ -59,7 +59,7 @@ def test_a_study_that_trains_no_run_says_so_and_reads_no_settings_of_runs(shuhar
             refused = shuhari("train", "study.toml", "--set", key, "--run", "runs/x", *more)
             assert refused.code == 2 and "trains no run" in refused.err and near in refused.err, refused.err
     with_method = shuhari("train", "study.toml", "--with", "curriculum/mopps")
-    assert with_method.code == 2 and "curriculum/mopps: laid over runs" in with_method.err
+    assert with_method.code == 2 and "curriculum/mopps: a method changes runs" in with_method.err
     assert shuhari("train", "study.toml", "--run", "runs/x").code == 0 and not (home / "runs/x/children").exists()
     for command in (("show", "x", "--samples"), ("eval", "x")):
         refused = shuhari(*command)

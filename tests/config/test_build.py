@@ -214,7 +214,7 @@ def test_values_take_the_type_of_their_field() -> None:
         ("rate", "x", r"here\.rate: 'x': expected a number"),
         ("rate", {"from": 1}, r"here\.rate\.to: missing: a schedule is"),
         ("rate", {"from": 1, "to": 0, "ovr": 3}, r"here\.rate\.ovr: no key of a schedule; did you mean 'over'"),
-        ("rate", {"from": 1, "to": 0, "over": 0}, r"here\.rate: a ramp's `over` is 0"),
+        ("rate", {"from": 1, "to": 0, "over": 0}, r"here\.rate: a schedule's `over` is 0"),
         ("rate", {"from": 1, "to": 0, "over": 2, "shape": "lin"}, r"here\.rate: .*did you mean 'linear'"),
         (
             "sampling",
@@ -255,7 +255,7 @@ def test_names_of_components_that_are_not_there() -> None:
         make_component("buffer", {"use": "frsh"}, "here")
     with pytest.raises(RecipeError, match=r"here\.use: .*has no 'Everythin'; did you mean 'Everything'"):
         make({}, "Everythin")
-    with pytest.raises(RecipeError, match="is no dataclass"):
+    with pytest.raises(RecipeError, match="is not a dataclass"):
         make({}, "NoDataclass")
     with pytest.raises(RecipeError, match="use = 3: expected a name"):
         make_component("buffer", {"use": 3}, "here")
@@ -402,7 +402,7 @@ def test_a_schedule_in_steps_and_shares_wants_a_budget_in_steps() -> None:
     clip = build_stage(ramped).learners["main"].parts["policy"].terms["loss"]
     assert clip.objective.high == Ramp(0.2, 0.3, None, 5.0)
     del ramped["steps"]
-    with pytest.raises(RecipeError, match=r"terms\.loss\.high: a ramp's `after` is 5\.0: expected a share below 1"):
+    with pytest.raises(RecipeError, match=r"terms\.loss\.high: a schedule's `after` is 5\.0: expected a share below 1"):
         build_stage({**ramped, "tokens": 100})
 
 
@@ -612,7 +612,7 @@ def test_memories_name_every_component() -> None:
 
 def test_what_is_tested_has_the_spaces_of_what_is_trained() -> None:
     bandit = {"name": "bandit", "arms": 10}
-    with pytest.raises(RecipeError, match=r"evaluate\.task: it has Discrete\(1\) -> Discrete\(10\), and .* text"):
+    with pytest.raises(RecipeError, match=r"evaluate\.task: its spaces are Discrete\(1\) -> Discrete\(10\), .* text"):
         build(evaluate={"task": bandit})
     s = build(evaluate={"task": {"name": "arithmetic", "digits": 3}, "n": 0})
     assert s.evaluate is not None and s.evaluate.task.digits == 3  # type: ignore[union-attr]

@@ -78,7 +78,7 @@ def test_only_stages_that_sample_are_changed_and_the_base_stays(write: Any) -> N
     same = [{k: v for k, v in r.stages[0].items() if k not in ("laid", "summary", "paper")} for r in (base, laid)]
     assert same[0] == same[1]
     assert "reference" in laid.stages[1]["models"] and "reference" not in laid.stages[0]["models"]
-    with pytest.raises(RecipeError, match="rlvr/t1: laid over stages that sample, and baselines/sft_arithmetic has"):
+    with pytest.raises(RecipeError, match="rlvr/t1 changes stages that sample, and baselines/sft_arithmetic has"):
         load("baselines/sft_arithmetic", methods=["rlvr/t1"])
     alone = write(f'{STAGES}remove = ["stage.warm-up"]', "alone.toml")
     assert [s["name"] for s in load(alone, methods=["rlvr/t1"]).stages] == ["rl"]  # and bring none back
@@ -234,7 +234,7 @@ def test_what_a_run_stores_is_what_it_does(name: str, tmp_path: Path) -> None:
     path.write_text(dump(recipe))
     again = load(path)
     assert [only(load(path))] == [only(recipe)] and again.tree["laid"] == {name: dict(read_method(name).needs)}
-    with pytest.raises(RecipeError, match=f"has {name} laid over it already: give all methods together"):
+    with pytest.raises(RecipeError, match=f"already has the methods {name}: give all methods at once"):
         load(path, methods=["rlvr/lite_ppo"])
 
 
@@ -325,11 +325,11 @@ def test_mistakes_of_a_method_are_named(text: str, told: str, write: Any) -> Non
 
 def test_what_cannot_be_laid_says_why(write: Any) -> None:
     for name, why in {"curriculum/mbtl": "it is a study", "rlvr/brorl": "stalled", "baselines/grpo": "no `on`"}.items():
-        with pytest.raises(RecipeError, match=f"{name} is a recipe of its own, and cannot be laid .*{why}"):
+        with pytest.raises(RecipeError, match=f"{name} is a complete recipe, and cannot be applied .*{why}"):
             load("baselines/quickstart", methods=[name])
     with pytest.raises(RecipeError, match=r"terms\.loss: baselines/dpo has no term .* its terms: preference"):
         load("baselines/dpo", methods=["rlvr/clip_cov"])
-    with pytest.raises(RecipeError, match="is a method: expected a base"):
+    with pytest.raises(RecipeError, match="is a method itself: expected a recipe"):
         load(write('on = "rlvr/t1"\nrollout.n = 2', "on.toml"))
 
 
@@ -343,7 +343,7 @@ def test_what_cannot_be_laid_says_why(write: Any) -> None:
         ("baselines/gridworld", "data/rl_plus", "which baselines/gridworld has not .there is nothing"),
         ("baselines/ppo_cartpole", "curriculum/mopps", "curriculum: lanes .*with curriculum/mopps"),
         ("baselines/ppo_cartpole", "curriculum/seele", "rollout.of: lanes .*with curriculum/seele"),
-        ("baselines/ppo_cartpole", "data/redstar", "no rows carry .*with data/redstar laid over it"),
+        ("baselines/ppo_cartpole", "data/redstar", "no row is in .*with data/redstar laid over it"),
         ("baselines/ppo_cartpole", "data/kdrl", "stage.teach.*with data/kdrl, which needs 2 .*with a solution"),
         ("baselines/ppo_cartpole", "rlvr/luspo", "loss.level: 'sequence' in stage 'main': .*with rlvr/luspo"),
         ("baselines/bandit", "rlvr/luspo", "here a row is one action"),
@@ -395,9 +395,9 @@ def test_an_overlay_of_a_difference_is_the_difference() -> None:
 
 
 def test_each_method_is_named_once_and_alone() -> None:
-    with pytest.raises(RecipeError, match=r"^rlvr/kl_cov is to be laid twice: expected each method once"):
+    with pytest.raises(RecipeError, match=r"^the method rlvr/kl_cov is named twice: expected each method once"):
         load("baselines/grpo", methods=["rlvr/kl_cov", "rlvr/lite_ppo", "rlvr/kl_cov"])
-    with pytest.raises(RecipeError, match="rlvr/kl_cov is to be laid twice"):
+    with pytest.raises(RecipeError, match="the method rlvr/kl_cov is named twice"):
         load("rlvr/kl_cov", methods=["rlvr/kl_cov"])
     with pytest.raises(RecipeError, match=r"no recipe 'rlvr/kl_cov,rlvr/pacs'; give one name; .*repeat"):
         load("baselines/grpo", methods=["rlvr/kl_cov,rlvr/pacs"])

@@ -8,7 +8,7 @@ import pytest
 from shuhari.config.library import find_recipe
 from shuhari.config.named import ALSO, LAID, NAMES, WORDS
 from shuhari.config.overlay import RecipeError
-from shuhari.config.recipe import load, resolve_name
+from shuhari.config.recipe import load, read_method, resolve_name
 
 MODEL = "models.policy.path=a_model"
 
@@ -66,3 +66,17 @@ def test_a_short_name_is_the_recipe_from_python_too() -> None:
     assert load("ppo", settings={"task.name": "gym/CartPole-v1"}).name == "baselines/ppo_cartpole"
     laid = load("dapo", settings={"models": {"policy": {"path": "x"}}, "task.name": "file/x"})
     assert laid.name == "pretrained/grpo+dapo" and list(laid.tree["laid"]) == ["rlvr/dapo"]
+
+
+FOUND = [("dapo", "rlvr/dapo"), ("Clip-Cov", "rlvr/clip_cov"), ("ghpo", "curriculum/ghpo")]
+
+
+@pytest.mark.parametrize(("name", "method"), FOUND)
+def test_a_method_is_found_by_its_last_name(name: str, method: str) -> None:
+    assert read_method(name).name == method
+    assert load("baselines/grpo", methods=[name]).tree["laid"].keys() == {method}
+
+
+def test_a_name_of_no_method_is_told_with_the_nearest() -> None:
+    with pytest.raises(RecipeError, match="clip_cof"):
+        read_method("clip_cof")

@@ -39,6 +39,11 @@ from shuhari.config.words import SAME
         ("baselines/grpo", "algo.kl.init_coef", "algo.kl.init_coef is part.policy.terms.divergence.weight here"),
         ("baselines/grpo", "rolout.n", "did you mean 'rollout'"),
         ("baselines/grpo", "peft_config", "models.policy.lora.rank"),
+        ("baselines/grpo", "max_seq_length", "models.policy.context"),
+        ("baselines/grpo", "warmup_ratio", "warm = 10"),
+        ("baselines/grpo", "logging_steps", "each step is reported"),
+        ("baselines/grpo", "use_vllm", "engine.use = 'vllm'"),
+        ("baselines/grpo", "eval_strategy", "evaluate.every"),
     ],
 )
 def test_the_error_names_what_was_meant(recipe: str, name: str, meant: str) -> None:
@@ -52,7 +57,7 @@ def test_the_error_names_what_was_meant(recipe: str, name: str, meant: str) -> N
     [
         ("rollout.n_samples_per_prompt", "what others call so is rollout.n here"),
         ("rollout.sampling.max_tokens", "what others call so is rollout.sampling.max_new here"),
-        ("part.policy.terms.loss.epsilon", "what others call so is part.policy.terms.loss.high here"),
+        ("part.policy.terms.loss.epsilon", "is part.policy.terms.loss.high or part.policy.terms.loss.low here"),
         ("part.policy.epoch", "did you mean 'epochs'"),
         ("buffer.colour", "known: "),
     ],
@@ -66,7 +71,8 @@ def test_within_a_section_too(name: str, meant: str) -> None:
 
 def test_a_word_has_few_meanings_and_each_is_one_that_recipes_have() -> None:
     names = Counter(name for known in SAME.values() for name in known)
-    several = {"gamma", "discount", "discount_factor", "normalize_advantage"}
+    several = {"gamma", "discount", "discount_factor", "normalize_advantage", "clip_range", "cliprange", "clip_ratio",
+               "epsilon", "clip_eps", "eps_clip"}  # fmt: skip
     assert {n for n, many in names.items() if many > 1} == several
     text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     settings = {*re.findall(r"^\| `\[?([\w.]+)", text, re.MULTILINE)}

@@ -20,6 +20,7 @@ from shuhari.config.stage import Components, list_roles
 from shuhari.data import Sampling
 from shuhari.events import Collected
 from shuhari.kernel import state
+from shuhari.kernel.recall import with_memory
 from shuhari.kernel.registry import entries, preset
 from shuhari.loop.run import Run, open_run
 from shuhari.ports import is_text
@@ -132,7 +133,7 @@ def make_case(name: str, model: Any, run: Run) -> ModelCase:
         batch = batch.take(batch["mask"].any(1).nonzero().squeeze(1))
         names = [n for n in batch.names() if n.partition("/")[0] == "context"]
         seen = {n.partition("/")[2]: batch[n] for n in names}
-        seen = seen.get("", seen)
+        seen = with_memory(seen.get("", seen), batch["memory"][:, 0] if "memory" in batch else None)
     few = len(seen) if is_text(model) else len(batch)
 
     def contexts(n: int) -> Any:

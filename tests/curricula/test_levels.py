@@ -92,7 +92,7 @@ def test_without_a_key_tasks_are_the_levels() -> None:
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(ValueError, match="expected one above 0"):
         Levels(Given(), {"easy": 0.0})
-    with pytest.raises(ValueError, match=r"no problem of level 'hart' among 100 candidates; did you mean 'hard'"):
+    with pytest.raises(ValueError, match=r"100 candidates has level 'hart'; did you mean 'hard'"):
         asked(Levels(Given(), {"hart": 1.0}, key="level"), 1)
     with pytest.raises(ContractError, match=r"has no 'levels' in its info: did you mean 'level'"):
         asked(Levels(Given(), {"easy": 1.0}, key="levels"), 1)

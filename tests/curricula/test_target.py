@@ -175,7 +175,7 @@ def test_success_is_the_mean_of_what_was_graded() -> None:
     status[6] = list(Status).index(Status.ERROR)
     found = count_successes(batch.put({"status": status}))
     assert {k: tuple(s) for k, s in found.items()} == {name_of(problem("a")): (3, 2), name_of(problem("b")): (1, 0.5)}
-    with pytest.raises(ValueError, match=r"an outcome is 1\.5: expected 0 to 1"):
+    with pytest.raises(ValueError, match=r"an outcome of 'reward' is 1\.5"):
         count_successes(collected({"a": [1.5]}))
     assert count_successes(Batch({"mask": torch.zeros(0, 1, dtype=torch.bool), "logp": torch.zeros(0, 1)})) == {}
 

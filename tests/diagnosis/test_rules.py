@@ -96,7 +96,10 @@ def evaluated(*scores: float | None, name: str = "evaluate/greedy", **changed: A
     return text(5 * len(scores), **{name: lambda i: scores[i // 5] if i % 5 == 4 else None}, **changed)
 
 
-SMALL = {"models": {"policy": {"path": "sm"}}, "part": {"policy": {"terms": {"loss": {"use": "clip"}}}}}
+SMALL = {
+    "models": {"policy": {"path": "sm"}, "reference": {"init": "policy"}},
+    "part": {"policy": {"terms": {"loss": {"use": "clip"}, "divergence": {}}}},
+}
 RIGHT = {"policy__lr": 1e-5}  # for a trained model
 TRAINED: Mapping[str, Columns] = {  # of a model with a `path`
     "never-ends-turn": text(rollout__truncated=0.95, **RIGHT),
@@ -105,6 +108,10 @@ TRAINED: Mapping[str, Columns] = {  # of a model with a `path`
     "babbles, in the first step": text(steps=1, rollout__entropy=5.2, **RIGHT),
     "rate-of-scratch": text(),
     "rate-of-scratch, imitation": imitation(policy__lr=1.1e-4),
+    "leaves-its-start": text(evaluate__start_kl=lambda i: 0.3 * i if i % 5 == 4 else None, **RIGHT),
+    "leaves-its-start, once": text(steps=2, evaluate__start_kl=[None, 2.1], **RIGHT),
+    "leaves-its-start, with short answers": text(evaluate__start_kl=10.2, evaluate__length=2.75, **RIGHT),
+    "leaves-its-reference": text(policy__kl=lambda i: 0.2 * i, **RIGHT),
     "length-collapsed": text(
         rollout__length=lambda i: 8.0 if i < 6 else 1.3, reward__score=None, reward__mean=lambda i: 0.3 + i % 2 / 100,
         **RIGHT,
@@ -207,6 +214,8 @@ def test_the_disease_of_a_trained_model_is_found(case: str) -> None:
         text(rollout__length=lambda i: 3.5 if i < 6 else 1.3, **RIGHT),  # short from the start
         text(rollout__length=lambda i: 5.0 if i < 6 else 2.0, **RIGHT),  # and the reward rises
         text(steps=1, rollout__truncated=1.0, **RIGHT),
+        text(evaluate__start_kl=1.9, evaluate__length=3.0, **RIGHT),  # by hand: 5.7 nats over 4 tokens are 1.43
+        text(evaluate__start_kl=[None, 2.5, *[None] * 17, 0.54], policy__kl=lambda i: 3.0 if i < 5 else 0.5, **RIGHT),
         imitation(policy__lr=1e-6, policy__margin=20.0, policy__loss__preference=0.3, policy__loss__nll=None),
         imitation(policy__lr=1e-6, policy__margin=4.0, policy__loss__preference=1e-3, policy__loss__nll=None),
     ],
@@ -225,6 +234,24 @@ def test_the_usual_rate_is_that_of_what_is_trained() -> None:
     assert not found(0.1, {"policy": {"hidden": 9}, "teacher": {"path": "sm"}})  # which is not trained
     assert found(0.1, {"policy": {"init": "base"}, "base": {"path": "sm"}})
     assert found(0.1, {"actor": {"path": "sm"}}, {"policy": {"trains": ["actor"]}})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"part": {"policy": {"terms": {"kto": {}}}}},  # which has a `kl` of its own, of whole texts
+        {"part": {"policy": {"terms": {"divergence": {"form": "js"}}}}},  # no KL
+        {"part": {"policy": {"terms": {"divergence": {"to": "behaviour"}}}}},
+        {"models": {"policy": {"path": "sm"}, "reference": {"path": "teacher"}}},
+        {"follow": {"reference": {"use": "ema"}}},
+    ],
+)
+def test_a_kl_to_another_than_the_start_is_none(changed: Any) -> None:
+    columns = TRAINED["leaves-its-reference"]
+    assert not diagnose(columns, {**SMALL, **changed})
+    two = {"policy": {"terms": {"divergence": {"form": "k1"}, "loss": {"use": "clip"}}}}
+    named = {("policy/divergence/kl" if n == "policy/kl" else n): x for n, x in columns.items()}
+    assert [f.rule.name for f in diagnose(named, {**SMALL, "part": two})] == ["leaves-its-reference"]
 
 
 def test_a_reward_model_may_tell_pairs_apart_as_far_as_it_likes() -> None:

@@ -5,25 +5,28 @@ from __future__ import annotations
 import math
 import re
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from shuhari.data import EMPTY
+
 DOCS = Path(__file__).parents[2] / "docs"
 FILE = re.compile(r"^`(?P<name>[\w.]+)`\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # what is another library's is `py`
 
-Follow = Callable[[str], dict[str, Any]]
+Follow = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
-    """The names that the blocks of a page leave behind, run as one script beside the files that it shows."""
+    """The names that the blocks of a page leave behind, run as one script beside the files that it shows. `smaller`:
+    what of the page's Python is replaced, each of which has to be there, so that it takes seconds."""
 
-    def read(name: str) -> dict[str, Any]:
+    def read(name: str, smaller: Mapping[str, str] = EMPTY) -> dict[str, Any]:
         page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
         for found in FILE.finditer(page):
             (tmp_path / found["name"]).write_text(found["text"], encoding="utf-8")
@@ -31,7 +34,11 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
         assert blocks
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend(tmp_path)  # as the folder of a script is
-        (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+        code = "\n".join(blocks)
+        for old, new in smaller.items():
+            assert old in code, old
+            code = code.replace(old, new)
+        (tmp_path / "page.py").write_text(code, encoding="utf-8")
         return runpy.run_path("page.py", run_name="__main__")
 
     return read
@@ -44,10 +51,40 @@ def test_from_trl(follow: Follow) -> None:
     assert (Path("my-model") / "config.json").is_file()
 
 
+SB3 = {"progress=True": "progress=False", "env_steps=25_000": "env_steps=128", "env_steps=20_000": "env_steps=128",
+       "env_steps=8_192": "env_steps=4_096",
+       "steps=1, **ppo)": 'steps=1, **{**ppo, "buffer.size": 128, "evaluate.n": 1})',
+       "range(1000)": "range(20)", "greedy >= -200": "greedy >= -2000", '"evaluate.every": 10, "evaluate.n": 5, ':
+       '"evaluate.every": 2, "evaluate.n": 1, ', '"rollout.workers": 4': '"rollout.workers": 2',
+       "**four)": '**four, **{"evaluate.n": 2, "buffer.size": 128})',
+       "**nets)": '**nets, **{"evaluate.n": 2, "buffer.size": 128})'}  # fmt: skip
+
+
+@pytest.mark.timeout(300)  # workers are processes, which take seconds to start on a busy machine
 def test_from_stable_baselines3(follow: Follow) -> None:
-    made = follow("from-sb3")
+    made = follow("from-sb3", SB3)
     assert made["run"].summary["after"]["greedy"] > made["run"].summary["before"]["greedy"]
-    assert made["env"].action_space.contains(made["action"])
+    assert made["env"].action_space.contains(made["action"][0])
+    assert Path("cartpole.gif").stat().st_size > 1000
+    widths = [layer.out_features for layer in made["small"].model.module.body.layers]
+    assert widths == [32, 32, 2]
+    assert made["watched"].summary["stopped"].startswith("evaluate/greedy is")
+    assert made["watched"].metrics["step"][-1] == 2, "the first evaluation after the start"
+
+
+D3RLPY = {"steps=100,": "steps=2,", '"draws": 1000': '"draws": 50', "env_steps=100_000": "env_steps=1_200",
+          '"episodes": 500': '"episodes": 50', "steps=1000)": 'steps=1, **{"buffer.draws": 5, "evaluate.n": 2})',
+          "**warm)": '**warm, **{"evaluate.n": 2})', "**explorer)": '**explorer, **{"evaluate.n": 20})'}  # fmt: skip
+
+
+def test_from_d3rlpy(follow: Follow) -> None:
+    """What goes on in the environment begins at what was learnt from the data: the same policy, so the same return on
+    the same held-out episodes."""
+    made = follow("from-d3rlpy", D3RLPY)
+    scores = [[made[name].summary[when]["greedy"] for name, when in ((first, "after"), (second, "before"))]
+              for first, second in (("dqn", "online"), ("cql", "sac"))]  # fmt: skip
+    assert all(before == after for before, after in scores)
+    assert made["online"].metrics["spent/env_steps"][-1] >= 1_200
 
 
 def test_from_verl(follow: Follow) -> None:

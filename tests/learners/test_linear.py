@@ -205,14 +205,14 @@ def test_what_it_cannot_learn_is_refused() -> None:
     learner, _, ctx = made({"horizon": 2, "actions": 2})
     with pytest.raises(ValueError, match=r"rewards from 0 to 1\.5"):
         learner.update(draw(([(0, 0, 0.0), (3, 0, 1.5)], 6)), ctx)
-    with pytest.raises(ValueError, match=r"not of step h \+ 1"):
+    with pytest.raises(ValueError, match=r"not followed by one of step h \+ 1"):
         learner.update(draw(([(0, 0, 0.0), (1, 0, 0.5)], 6)), ctx)
     with pytest.raises(ValueError, match="rewards from nan to nan"):
         learner.update(draw(([(0, 0, math.nan), (3, 0, 1.0)], 6)), ctx)
     for told, message in (
         (np.ones((3, 2, 4)), r"features \[3, 2, 4\]: expected \[9, 2\]"),
-        (np.ones((9, 2, 4)), "features of a norm of 2: expected at most 1"),
-        (np.full((9, 2, 4), math.nan), "features of a norm of nan: expected at most 1"),
+        (np.ones((9, 2, 4)), "the largest norm of the features is 2: expected at most 1"),
+        (np.full((9, 2, 4), math.nan), "the largest norm of the features is nan: expected at most 1"),
     ):
         with pytest.raises(ValueError, match=message):
             made({"horizon": 2, "actions": 2})[0].update(draw(([(0, 0, 0.0)], 3)), telling(told))

@@ -328,7 +328,7 @@ def test_names_that_reports_need_are_refused(name: str) -> None:
     for section in ("more", "metrics"):
         with pytest.raises(ValueError, match="expected a name of its own"):
             Evaluation(**{section: {name: None}})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="both more and metrics have 'x'"):
+    with pytest.raises(ValueError, match="more and metrics both have an entry 'x'"):
         Evaluation(more={"x": Further()}, metrics={"x": Counted()})
 
 

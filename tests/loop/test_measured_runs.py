@@ -113,11 +113,11 @@ def test_the_settings_reach_the_stage_at_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("part.policy.optimiser.lr", 1.0, "part.policy.optimiser.lr: a run that is there is measured"),
+        ("part.policy.optimiser.lr", 1.0, "part.policy.optimiser.lr: a stored run is evaluated"),
         ("rollout.n", 2, r"rollout.n: .* expected evaluate.<setting>, or rollout.sampling.<setting>"),
-        ("rollout", {"sampling": {"temperature": 1.0}, "use": "tree"}, r"rollout.use: a run that is there"),
-        ("steps", 3, "steps: a run that is there"),
-        ("remove", ["evaluate.every"], "remove: a run that is there"),
+        ("rollout", {"sampling": {"temperature": 1.0}, "use": "tree"}, r"rollout.use: a stored run is evaluated"),
+        ("steps", 3, "steps: a stored run is evaluated"),
+        ("remove", ["evaluate.every"], "remove: a stored run is evaluated"),
         ("evaluate.mor", 1, "evaluate.mor: no setting .* did you mean 'more'"),
         ("evaluate.more.hot.sampling.temperature", -1.0, "evaluate.more.hot.sampling.temperature"),
     ],

@@ -41,7 +41,7 @@ def test_a_column_of_a_model_names_needs() -> None:
 def test_batches_for_tests_carry_the_stream_of_what_is_drawn() -> None:
     for batch in (groups([[1.0, 0.0]]), transitions([[1.0, 0.0]])):
         assert torch.equal(batch.weight("rl"), batch["mask"].float())
-    with pytest.raises(KeyError, match="no rows carry the stream 'rl'"):
+    with pytest.raises(KeyError, match="no row is in the stream 'rl'"):
         groups([[1.0, 0.0]], stream=None).weight("rl")
 
 

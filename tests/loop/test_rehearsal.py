@@ -157,6 +157,11 @@ def test_a_further_way_to_play_is_rehearsed_on_problems_of_its_own(tmp_path: Pat
     rehearse(changed(tmp_path, 'name = "rl"', f'name = "rl"\n{way}'))
 
 
+def test_a_run_that_ends_by_what_is_held_out_is_rehearsed() -> None:
+    """It is not measured a second time before the first step, so nothing is missing for want of that."""
+    rehearse(load("baselines/bandit", settings={"stop_when": "evaluate/greedy >= 2", "evaluate.every": 1}))
+
+
 def test_a_run_of_a_study_is_rehearsed(tmp_path: Path) -> None:
     study = '[study]\nuse = "mbtl"\ntrainings = 1\ncontexts = {"task.digits" = [1, 2]}\n'
     found = changed(tmp_path, "[[stage]]", f"{study}{REWARD.format(f'{HERE}.misspelt')}[[stage]]")

@@ -218,7 +218,7 @@ def test_a_checkpoint_of_other_components_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path / "run.sqlite")) as db, db:
         db.execute("delete from meta where key in ('recipe', 'sets')")  # as a run of an older version
         write_rows(db, "meta", [("format", "5")])  # from before sets of rows had checksums
-    with pytest.raises(ValueError, match=r"remembers 'main/learners/main/parts/policy/optim.*was the recipe changed"):
+    with pytest.raises(ValueError, match=r"state for 'main/learners/main/parts/policy/optim.*was the recipe changed"):
         list(train(other, path))
     (path / "recipe.toml").write_text(text)
     assert [r["step"] for r in train(made, path)] == list(range(3, 13))  # no harm was done

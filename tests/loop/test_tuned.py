@@ -16,6 +16,7 @@ from shuhari.config.build import build_stages
 from shuhari.config.library import list_names
 from shuhari.config.recipe import RecipeError, load
 from shuhari.desk.api import train
+from shuhari.desk.cli.dry import dry_run
 from shuhari.loop.tuned import find_highest, list_unfit, refuse_inherited_rates
 
 PATH = "models.policy.path"
@@ -145,3 +146,12 @@ def test_a_run_says_it_once_before_its_first_step(tmp_path: Path, caplog: pytest
     caplog.clear()
     train("baselines/sft_arithmetic", tmp_path / "other", **own, **{LR: 1e-5, "models.policy.context": 512})
     assert not [r for r in caplog.records if "is a trained model" in r.message]
+
+
+def test_a_dry_run_says_what_the_run_would_say(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = load("baselines/grpo", [f"{PATH}=model", ROWS], remove=["stage.warm-up"])
+    (refused,) = dry_run(recipe, Path("runs/none"))
+    said = capsys.readouterr().err
+    assert "stage.rl.part.policy.optimiser.lr: a rate of up to 0.0007" in refused
+    assert "models.policy.context is 256" in said
+    assert not dry_run(load("pretrained/grpo", [f"{PATH}=model", ROWS]), Path("runs/none"))

@@ -411,5 +411,5 @@ def test_settings_that_cannot_be() -> None:
         ChainPolicy(low=0.3, high=0.2)
     with pytest.raises(ValueError, match="time is 3"):
         ChainPolicy(time=3)
-    with pytest.raises(ValueError, match="single is true and law 'consistency'"):
+    with pytest.raises(ValueError, match="single is true and law is 'consistency'"):
         ChainPolicy(law="consistency", single=True)

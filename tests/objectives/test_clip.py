@@ -118,7 +118,7 @@ def test_wrong_settings_are_named():
         Clip(dual=3.0, clips="weight")
     with pytest.raises(ValueError, match=r"clips is 'weights': did you mean 'weight'"):
         Clip(clips="weights")
-    with pytest.raises(ValueError, match=r"truncate = 2\.0 .*needs behaviour = 'old', not 'behaviour'"):
+    with pytest.raises(ValueError, match=r"truncate is 2\.0.*behaviour is 'behaviour': expected behaviour = 'old'"):
         Clip(truncate=2.0)
     for name in ("low", "high", "truncate"):
         with pytest.raises(ValueError, match=f"{name} is -0.1: expected a number of 0 or more"):

@@ -489,7 +489,7 @@ def test_every_objective_bootstraps_from_the_row_n_decisions_ahead(n):
 def test_rewards_that_only_the_drawn_rows_have_are_refused():
     batch = chains([[1.0, 2.0]], [0.0])
     seen = batch.put({"reward": batch["reward"] * 2})
-    with pytest.raises(ValueError, match="put it under"):
+    with pytest.raises(ValueError, match="move it to"):
         td_target(seen, seen.successors(2), torch.zeros(2), 0.9, 2)
 
 

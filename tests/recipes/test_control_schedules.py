@@ -11,6 +11,7 @@ from shuhari.kernel.ramp import Count
 RATES = {
     "ppo_cartpole": 2e-3,
     "ppo_hidden_cartpole": 2e-3,
+    "recurrent_ppo_cartpole": 2e-3,
     "ppo_taxi": 2.5e-3,
     "ppo_minigrid": 1e-3,
     "ppo_double_pendulum": 3e-4,

@@ -23,6 +23,7 @@ from shuhari.models.text.lora import merge_adapters
 from shuhari.models.text.pretrained import load as load_model
 from shuhari.store import Run
 
+PAIRED = ("dpo", "cpo", "orpo", "simpo")
 RECIPES = [name.removeprefix(FAMILY) for name in list_names() if name.startswith(FAMILY)]
 SMALL = {"steps": 2, "buffer.size": 2, "evaluate.n": 2}
 SAMPLES = {"rollout.n": 2}
@@ -67,7 +68,7 @@ def find_role(name: str) -> str:
 def filled(name: str) -> dict[str, Any]:
     """What a user sets of a recipe, and few steps."""
     of = find_role(name)
-    rows = {"sft": "said", "dpo": "pairs", "reward_model": "pairs"}.get(name, "asked")
+    rows = "pairs" if name in (*PAIRED, "reward_model") else "said" if name == "sft" else "asked"
     own: dict[str, Any] = {f"models.{of}.path": "model", "task.name": f"file/{rows}.jsonl"}
     if name == "opd":
         own["models.teacher.path"] = "large"
@@ -82,7 +83,7 @@ def small(name: str) -> dict[str, Any]:
 
 
 def test_all_of_the_family_are_tested() -> None:
-    assert sorted(RECIPES) == ["agent", "dpo", "grpo", "opd", "reward_model", "sft"]
+    assert sorted(RECIPES) == ["agent", "cpo", "dpo", "grpo", "opd", "orpo", "reward_model", "sft", "simpo"]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -91,14 +92,14 @@ def test_it_trains_its_adapters_to_the_end(name: str, home: Path, tmp_path: Path
     run = Run(tmp_path / "run")
     assert run.status == "complete" and run.step == 2
     rates = {"reward_model": "reward/lr"}.get(name, "policy/lr")
-    assert rates in run.metrics() and ("policy/margin" in run.metrics()) == (name == "dpo")  # which diagnosis reads
+    assert rates in run.metrics() and ("policy/margin" in run.metrics()) == (name in PAIRED)  # which diagnosis reads
     trained = open_models(tmp_path / "run")[0][find_role(name)]
     base = load_model("model")[0].state_dict()
     merged = merge_adapters(trained.module.lm).state_dict()
     plain = merge_adapters(trained.module.lm, without=True).state_dict()
     assert all(torch.equal(plain[k], base[k]) for k in base), "the base stays as it was"
     moved = [k for k in base if not torch.equal(merged[k], base[k])]
-    if name in ("sft", "dpo", "reward_model"):  # by random weights no answer is right, and nothing is learnt
+    if name in (*PAIRED, "sft", "reward_model"):  # by random weights no answer is right, and nothing is learnt
         assert moved and all("proj" in k for k in moved)
 
 

@@ -41,5 +41,5 @@ def test_what_cannot_be_demonstrated_is_refused():
         collected(*setting(n=1))
     rollout, ctx, asked = setting()
     ctx.task = SimpleNamespace(environment=lambda problem: object())
-    with pytest.raises(ContractError, match="no environment"):
+    with pytest.raises(ContractError, match="not an environment"):
         collected(rollout, ctx, asked)

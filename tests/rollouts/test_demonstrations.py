@@ -85,7 +85,7 @@ def test_turns_in_contexts_of_their_own_are_rows_with_ids_of_their_own() -> None
 
 def test_a_preference_is_one_row_an_answer() -> None:
     ctx = pages(chosen=("a", "b", "c"), rejected=("c", "b", "a"))
-    with pytest.raises(ValueError, match="expected one row an answer"):
+    with pytest.raises(ValueError, match="expected one row for each answer"):
         list(Preferences(size=2).draw(ctx))
     (batch,) = Preferences(size=2).draw(pages(whole=False, chosen=("a", "b", "c"), rejected=("c", "b", "a")))
     assert len(batch) == 4 and batch.links["pairs"][0].tolist() == [[0, 1], [2, 3]]

@@ -139,8 +139,8 @@ def test_what_is_right(text: bool) -> None:
 
 
 @pytest.mark.parametrize(("env", "told"), [
-    ("text", r"str is no environment: it has no reset and no step"),
-    (SimpleNamespace(reset=lambda problem: "go"), "SimpleNamespace is no environment: it has no step"),
+    ("text", r"str is not an environment: it has no reset and no step"),
+    (SimpleNamespace(reset=lambda problem: "go"), "SimpleNamespace is not an environment: it has no step"),
 ])  # fmt: skip
 def test_what_is_no_environment(env: Any, told: str) -> None:
     with pytest.raises(ContractError, match=told):

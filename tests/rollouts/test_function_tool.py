@@ -239,8 +239,8 @@ def _strange(a: Callable[[], int]) -> int:
         (_silent, "the tool '_silent' has no docstring"),
         (_open, r"the tool '_open' takes \*a: expected arguments that have names"),
         (_strange, "the tool '_strange' has an annotation that JSON does not know"),
-        (Colour, "is no tool: expected a function"),
-        ("price", "is no tool"),
+        (Colour, "is not a tool: expected a function"),
+        ("price", "is not a tool"),
     ],
 )
 def test_what_is_no_tool_is_refused(function: Any, told: str) -> None:

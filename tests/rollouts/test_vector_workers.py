@@ -282,7 +282,8 @@ def test_workers_end_with_their_parent_however_it_ends() -> None:
 def test_mistakes_are_told_before_anything_starts() -> None:
     with pytest.raises(ValueError, match="workers is -1: expected a number of 0 or more"):
         VectorRollout(workers=-1)
-    with pytest.raises(ValueError, match=r"8 lanes in a ring of 3 slots.*expected ring = 2, or lanes .* multiple of 3"):
+    with pytest.raises(ValueError, match=r"8 lanes cannot be divided into .* 3 .*expected ring = 2, or .* multiple of "
+    "3"):
         VectorRollout(ring=3)
     with pytest.raises(ValueError, match=r"3 workers, and a slot of 2 of the 8 lanes \(ring = 4\)"):
         VectorRollout(workers=3, ring=4)

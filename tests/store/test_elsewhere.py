@@ -130,6 +130,6 @@ def test_a_recipe_of_no_run_is_not_written_over(tmp_path: Path) -> None:
     file = tmp_path / "run" / "recipe.toml"
     file.parent.mkdir()
     file.write_text('extends = "baselines/bandit"  # years of work\nsteps = 1\n')
-    with pytest.raises(RecipeError, match=r"recipe\.toml is there, and of no run: move it away"):
+    with pytest.raises(RecipeError, match=r"recipe\.toml exists, and was not written by a run: move it away"):
         shuhari.train(file, tmp_path / "run")
     assert [p.name for p in file.parent.iterdir()] == ["recipe.toml"] and "years of work" in file.read_text()

@@ -135,7 +135,7 @@ def test_tags_choose_runs_and_go_with_them(root: Path) -> None:
     assert tag_run(new, remove=["best"]) == ("long",) and tag_run(new, remove=["long"]) == ()
     assert not (new / "tags.json").exists()
     for bad in ("", "two words", "x" * 41, "a\tb", "tag:x", "\ud800"):
-        with pytest.raises(StoreError, match="is no tag"):
+        with pytest.raises(StoreError, match="is not a tag"):
             tag_run(new, [bad])
     with pytest.raises(StoreError, match="at most"):
         tag_run(new, [str(i) for i in range(MOST + 1)])

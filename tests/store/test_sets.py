@@ -196,7 +196,7 @@ def test_while_a_run_is_written_the_doctor_raises_no_alarm(tmp_path: Path, monke
             store.commit(store.step + 1, metrics={}, tree={"n": store.step}, events=[("a", 1)])
 
         step()
-        for name in ("find_faults", "find_disagreement", "_look_at", "list_folders", "read_rows"):
+        for name in ("find_faults", "find_disagreement", "_read_found", "list_folders", "read_rows"):
             monkeypatch.setattr(damage, name, _then(getattr(damage, name), step))
         report = inspect_run(run)
         monkeypatch.undo()

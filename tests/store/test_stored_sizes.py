@@ -179,6 +179,6 @@ def test_a_table_of_metrics_that_is_almost_empty_is_refused(tmp_path: Path, monk
     assert len(Run(tmp_path / "run").metrics()) == 404
     monkeypatch.setattr(sizes, "CELLS", 100)
     monkeypatch.setattr(sizes, "SPARSE", 8)
-    for ask in (Run(tmp_path / "run").metrics, lambda: Known(tmp_path / "run").look(60)):
+    for ask in (Run(tmp_path / "run").metrics, lambda: Known(tmp_path / "run").read_steps(60)):
         with pytest.raises(StoreError, match=r"40[12] metrics over \d+ steps, most of which have none"):
             ask()

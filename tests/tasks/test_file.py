@@ -15,7 +15,7 @@ import pytest
 
 from shuhari.data import Problem, Step
 from shuhari.models.text.causal import Causal
-from shuhari.tasks.file import File, matches
+from shuhari.tasks.file import File, ends_with, matches
 from shuhari.tasks.parquet import read_parquet
 from shuhari.tasks.rows import read
 
@@ -355,6 +355,36 @@ def test_without_pyarrow_the_command_is_told(tmp_path: Path, monkeypatch: pytest
 )
 def test_matches(text: str, answer: str, same: bool) -> None:
     assert matches(text, answer) is same
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "same"),
+    [
+        ("The answer is 42.", "42", True), ("It costs $1,000.00.", "1000", True), ("20 + 47 = 67", "67", True),
+        ("\\boxed{42}", "42", True), ("**42**", "42", True), ("10km", "10", True), ("12,345,678", "12345678", True),
+        ("is \u22125", "-5", True), ("x = -5", "-5", True), ("10-5", "5", True), ("4/2", "2", True), ("5", "5.0", True),
+        ("42, 43", "42", False), ("10-5", "-5", False), ("1/2", "2", False), ("1/0", "1", False), ("12e5", "5", False),
+        ("12e5", "12", False), ("a5", "5", False), ("3.5", "5", False), ("1,00", "100", False), ("2^10", "10", False),
+        ("v1.2.3", "3", False), ("9" * 50, "9", False), ("1,2345", "2345", False),
+        ("none", "5", False), ("5", "x", False),
+    ],
+)  # fmt: skip
+def test_the_last_number_of_a_text(text: str, answer: str, same: bool) -> None:
+    assert ends_with(text, answer) is same
+
+
+def test_a_file_of_numbers_alone_compares_the_last_number(write: Any) -> None:
+    def grade(text: str, *answers: Any, **settings: Any) -> float:
+        rows = [{"prompt": f"q{i}", "answer": a, "split": "train"} for i, a in enumerate(answers)]
+        task = File(write(*rows), **settings)
+        ids = np.array([1])
+        assert bool(task.grades) is task.by_number
+        return task.grade(task.problems("train")[0], [Step.of(ids, ids, info={"text": text})])["score"]
+
+    said = "The answer is 1,000."
+    assert grade(said, 1000) == grade(said, "1,000", "-2.5") == grade(said, 1000, "blue", match="number") == 1.0
+    assert grade(said, 1000, "blue") == grade(said, 1000, match="exact") == 0.0
+    assert grade("Blue ", "blue", 5, match="number") == grade("1000", 1000, match="exact") == 1.0
 
 
 def test_grading(write: Any) -> None:

@@ -253,7 +253,7 @@ def test_a_recorder_wants_a_first_seed() -> None:
         ("CartPole-v9", "did you mean CartPole-v"),
         ("CartPole", "CartPole-v1"),
         ("Zzzzzz-v0", "pprint_registry"),
-        ("ALE/Pong-v5", "ale_py:ALE/Pong-v5"),
+        ("Other/Pong-v5", "ale_py:ALE/Pong-v5"),
     ],
 )
 def test_unknown_ids(path: str, message: str) -> None:

@@ -201,7 +201,7 @@ def test_a_uniform_policy_scores_as_counted(tmp_path: Path) -> None:
         ({"rates": (0.5,)}, "one for each of the 3 kinds"),
         ({"levels": {"x": Level(((1, 1),))}}, "level 'x'"),
         ({"levels": {"x": Level(((0, 0, 0),))}}, "not all 0"),
-        ({"facts": (20, 0, 20), "levels": {"x": Level(((1, 1, 0),))}}, r"there are \(20, 0, 20\)"),
+        ({"facts": (20, 0, 20), "levels": {"x": Level(((1, 1, 0),))}}, r"their numbers are \(20, 0, 20\)"),
         ({"levels": {"x": Level(((1, 0, 0),), 0.0)}}, "levels x: expected one with a share above 0"),
         ({"domains": {}}, r"domains \(none\)"),
         ({"domains": {"a": Domain(), "b": Domain()}}, "marks of domains"),

@@ -54,7 +54,7 @@ def test_mistakes_are_named(rows: list[Any], settings: dict[str, Any], told: str
 @pytest.mark.parametrize(
     ("said", "score"),
     [("#### 1072", 1.0), ("so it is\n#### 1,072", 1.0), ("1072.0", 1.0), ("#### 72", 0.0), ("#### 1072\n#### 5", 0.0),
-     ("it is 1072", 0.0)],
+     ("it is 1072", 1.0)],
 )  # fmt: skip
 def test_gsm8k(said: str, score: float, tmp_path: Path) -> None:
     task = make(tmp_path, GSM, columns={"prompt": "question"}, format="gsm8k")

@@ -208,11 +208,11 @@ def test_a_mask_in_the_observation_goes_before_that_of_info_and_masks_are_of_cho
     assert seen["action_mask"].tolist() == [0, 0, 1] != info["action_mask"].tolist()
     boxed = Masked()
     boxed.action_space = spaces.Box(-1, 1, (2,))  # type: ignore[assignment]
-    with pytest.raises(ValueError, match=r"no choices that it masks but Box.*; set task.masks = false"):
+    with pytest.raises(ValueError, match=r"its actions are Box.*, not choices; set task.masks = false"):
         View(boxed, in_info=True)
     both = Both()
     both.action_space = boxed.action_space
-    with pytest.raises(ValueError, match=r"no choices that it masks but Box.*FilterObservation"):
+    with pytest.raises(ValueError, match=r"its actions are Box.*FilterObservation"):
         View(both, in_info=False)
 
 
@@ -253,13 +253,18 @@ def test_wrappers_by_dotted_path_and_by_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "command"),
     [
-        ("LunarLander-v3", r'pip install swig && pip install "gymnasium\[box2d\]"'),
-        ("ale_py:ALE/Pong-v5", r'pip install "gymnasium\[atari\]"'),
+        ("LunarLander-v3", r'pip install "shuhari\[box2d\]"'),
+        ("ALE/Pong-v5", r'pip install "shuhari\[atari\]"'),
+        ("PongNoFrameskip-v4", r'pip install "shuhari\[atari\]"'),
+        ("MinAtar/Breakout-v1", r'pip install "shuhari\[minatar\]"'),
+        ("ale_py:ALE/Pong-v5", r'pip install "shuhari\[atari\]"'),
         ("phys2d/CartPole-v1", r'pip install "gymnasium\[jax\]"'),
     ],
 )
 def test_what_is_not_installed_is_told_with_the_command_that_installs_it(path: str, command: str) -> None:
-    package = {"LunarLander-v3": "Box2D", "ale_py:ALE/Pong-v5": "ale_py", "phys2d/CartPole-v1": "jax"}[path]
+    package = {"LunarLander-v3": "Box2D", "ale_py:ALE/Pong-v5": "ale_py", "ALE/Pong-v5": "ale_py",
+               "PongNoFrameskip-v4": "ale_py", "MinAtar/Breakout-v1": "minatar",
+               "phys2d/CartPole-v1": "jax"}[path]  # fmt: skip
     if _there(package):
         pytest.skip(f"{package} is installed")
     with pytest.raises(ModuleNotFoundError, match=command):

@@ -476,7 +476,7 @@ class Stroll:
     ("none", "no environment"), ("draws", "same episode"), ("status", "status 'over'"),
     ("pair", "gave a tuple of 2: expected"), ("outside", "not in Discrete"), ("reward", "gave 'task' = 'x': expected"),
     ("facts", "tells 'cost' = 'dear'"), ("forgets", "from its snapshot"), ("nothing", "from its snapshot"),
-    ("code", "no payload"),
+    ("code", "not a payload"),
 ])  # fmt: skip
 def test_the_episodes_of_a_task(fault: str, message: str) -> None:
     check_environment(Maze())

@@ -8,13 +8,13 @@ from typing import Any
 
 from shuhari.desk.ends import (
     choose_told,
+    describe_rewards,
     draw,
     find_last_stage,
     find_unit,
     list_trained,
     name_reward,
     tabulate_ends,
-    tell_rewards,
 )
 
 ENDS = {
@@ -69,25 +69,25 @@ def test_the_rewards_that_are_told_are_those_that_weigh() -> None:
     weights = {"judge": 1.0, "truth": 0.0, "late": {"from": 0.0, "to": 1.0, "over": 5}, "gone": {"from": 0, "to": 0}}
     table: dict[str, Any] = {"reward": {"weights": weights}}
     assert list_trained(table) == ["judge", "late"]
-    greedy, *trained = tell_rewards(table, graded("judge", "truth", "score"))
+    greedy, *trained = describe_rewards(table, graded("judge", "truth", "score"))
     assert greedy == "greedy is the reward 'score', the task's own measure"
     assert [line.split("(")[0] for line in trained] == ["trained is the weighted sum of 'judge' and 'late' "]
-    one = tell_rewards({"reward": {"weights": {"judge": 1.0, "truth": 0.0}}}, graded("judge", "score"))
+    one = describe_rewards({"reward": {"weights": {"judge": 1.0, "truth": 0.0}}}, graded("judge", "score"))
     assert [line.split("(")[0] for line in one[1:]] == ["trained is the reward 'judge', greedy.judge "]
-    both = tell_rewards({"reward": {"weights": {"score": 1.0, "found": 0.2}}}, graded("score", "found"))
+    both = describe_rewards({"reward": {"weights": {"score": 1.0, "found": 0.2}}}, graded("score", "found"))
     assert both[0] == "greedy is the reward 'score', the task's own measure"
     assert both[1].startswith("trained is the weighted sum of 'score' and 'found' "), "the measure weighs too"
-    assert tell_rewards(table, graded("judge", "truth")) == [
+    assert describe_rewards(table, graded("judge", "truth")) == [
         "greedy is the reward that is trained, the weighted sum of 'judge' and 'late'"
     ]
     asked = {**table, "evaluate": {"measure": "truth"}}
-    assert tell_rewards(asked, graded("judge", "truth"))[0] == "greedy is the reward 'truth'"
-    own = tell_rewards({**table, "evaluate": {"measure": "judge"}}, graded("judge", "truth"))
+    assert describe_rewards(asked, graded("judge", "truth"))[0] == "greedy is the reward 'truth'"
+    own = describe_rewards({**table, "evaluate": {"measure": "judge"}}, graded("judge", "truth"))
     assert own == ["greedy is the reward 'judge'", both[1].replace("'score' and 'found'", "'judge' and 'late'")]
     alone = {"reward": {"weights": {"judge": 1.0, "truth": 0.0}}, "evaluate": {"measure": "judge"}}
-    assert tell_rewards(alone, graded("judge", "truth")) == ["greedy is the reward 'judge'"]
-    assert tell_rewards({}, graded("task", "fine"))[0] == "greedy is the reward 'task', the task's own measure"
-    assert not tell_rewards({}, {"greedy": 0.5, "greedy@sums": 0.5}), "one reward alone was graded"
+    assert describe_rewards(alone, graded("judge", "truth")) == ["greedy is the reward 'judge'"]
+    assert describe_rewards({}, graded("task", "fine"))[0] == "greedy is the reward 'task', the task's own measure"
+    assert not describe_rewards({}, {"greedy": 0.5, "greedy@sums": 0.5}), "one reward alone was graded"
 
 
 def test_the_last_stage_says_what_was_trained() -> None:

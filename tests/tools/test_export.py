@@ -146,7 +146,7 @@ def test_a_controller_goes_as_its_state_and_what_it_is(tmp_path: Path) -> None:
     assert {name: tuple(shape) for name, (_, shape) in card["tensors"].items()} == {
         k: tuple(x.shape) for k, x in own.items()
     }
-    with pytest.raises(ValueError, match="the model of 'policy' is no language model; expected float32"):
+    with pytest.raises(ValueError, match="the model of 'policy' is not a language model; expected float32"):
         export(run.path, tmp_path / "half", dtype="bfloat16")
     with pytest.raises(ValueError, match="the model of 'policy' has no adapters"):
         export(run.path, tmp_path / "half", adapter=True)

@@ -143,13 +143,13 @@ def test_rewards_by_name() -> None:
         ({"reward": 3}, r"reward: 3 \(int\): expected a function f\(completions, \*\*columns\)"),
         ({"reward": [graded, graded]}, "reward: two are called 'graded': name them"),
         ({"env": "CartPole-v1"}, "env: 'CartPole-v1': .* an id is a task: .*'gym/CartPole-v1'"),
-        ({"env": dict}, r"env: the class dict is no gymnasium.Env"),
+        ({"env": dict}, r"env: the class dict is not a gymnasium.Env"),
         ({"env": 3}, r"env: 3 \(int\): expected a gymnasium.Env, its class"),
         ({"env": Stage()}, "env: Stage cannot be copied .it holds a socket.: hand over its class"),
         ({"env": Hall, "dataset": ROWS}, "env: given beside dataset"),
         ({"env": Hall, "reward": graded}, "reward: given beside env, whose own reward is trained"),
-        ({"env": Hall, "beside": ["task.name"]}, "task.name: given beside env"),
-        ({"dataset": ROWS, "beside": ["steps", "task"]}, "task: given beside dataset"),
+        ({"env": Hall, "beside": ["task.name"]}, "task.name: given together with env"),
+        ({"dataset": ROWS, "beside": ["steps", "task"]}, "task: given together with dataset"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_in_words(handed: dict[str, Any], told: str) -> None:

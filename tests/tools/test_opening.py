@@ -28,7 +28,7 @@ def test_a_controller_that_was_exported_acts_as_its_run(tmp_path: Path) -> None:
     theirs, ours = load(tmp_path / "run"), load(tmp_path / "out")
     assert find_kind(tmp_path / "out") == "controller" and find_kind(tmp_path / "run") == ""
     assert ours.act(seen).tolist() == theirs.act(seen).tolist() and str(ours.space) == str(theirs.space)
-    with pytest.raises(ValueError, match=r"step is 1, and .*out is no run"):
+    with pytest.raises(ValueError, match=r"step is 1, and .*out is not a run"):
         load(tmp_path / "out", step=1)
     with pytest.raises(ValueError, match="holds the role 'policy', not 'target'"):
         load(tmp_path / "out", role="target")

@@ -157,8 +157,8 @@ def test_a_figure_has_its_legend_outside_and_its_data_inside(
     from shuhari.lab import plot
 
     kept: list[Any] = []
-    save = plot._save
-    monkeypatch.setattr(plot, "_save", lambda figure, *more: (kept.append(figure), save(figure, *more)))
+    save = plot.save_figure
+    monkeypatch.setattr(plot, "save_figure", lambda figure, *more: (kept.append(figure), save(figure, *more)))
     x = np.linspace(0, 1e6, 20)
     runs = [(x, np.sin(x / 1e5) + 3 * i) for i in range(5)]
     plot_arms({"score": dict.fromkeys(names, runs), "entropy": {names[0]: runs}}, tmp_path / "f.png", "env steps")

@@ -141,7 +141,7 @@ def test_weights_alone(home: Path) -> None:
         (["graders.py:seven"], [], "has no 'seven'; did you mean 'sevens'"),
         (["lenght"], [], "did you mean 'length'"),
         (["=x"], [], "names no grader"),
-        ([], ["rollout.n=2"], "rollout.n: it is no setting of a grader"),
+        ([], ["rollout.n=2"], "rollout.n: expected a setting of a grader"),
         ([], ["reward.sevens.timeot=1"], "reward.sevens.timeot"),
         (["graders.py:sevens"], ["reward.weights.svens=1"], "no grader gives a reward 'svens'"),
     ],

@@ -394,12 +394,12 @@ def send(app: Any, content: bytes, **headers: str) -> httpx.Response:
         (b'{"model": "tiny", "prompt": "a", "temperature": NaN}', "NaN"),
         (b'{"model": "tiny", "prompt": "a", "temperature": 1e999}', "temperature is inf"),
         (b'{"model": "tiny", "model": "tiny"}', "twice"),
-        (b'{"prompt": "\xff"}', "no UTF-8"),
+        (b'{"prompt": "\xff"}', "not UTF-8"),
         (b"[" * 100_000, "nested"),
         (b"[]", "expected an object"),
         (rb'{"\ud800": 1}', r"'\ud800'"),
-        (b"", "no JSON"),
-        (b'{"n": ' + b"9" * 5000 + b"}", "no JSON"),
+        (b"", "not JSON"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "not JSON"),
     ],
 )
 def test_bodies_that_are_none_are_refused(app: Any, content: bytes, words: str) -> None:

@@ -111,7 +111,7 @@ def test_by_word(package: ModuleType, tmp_path: Path) -> None:
     made = open_sinks(["tensorboard", "tensorboard:here", "wandb:mine", "trackio"], tmp_path / "one", {"seed": 1})
     assert [str(t.folder) for t in made[:2]] == ["logs/one", "here"] and isinstance(made[0], TensorBoard)
     assert [t.package for t in made[2:]] == ["wandb", "trackio"]
-    with pytest.raises(ValueError, match="no tracker 'wanbd'; did you mean 'wandb'"):
+    with pytest.raises(ValueError, match="'wanbd'; did you mean 'wandb'"):
         open_sinks(["wanbd"], tmp_path, {})
 
 
@@ -149,3 +149,17 @@ def test_trackio_keeps_a_run_on_this_machine(tmp_path: Path, monkeypatch: pytest
 
 def test_the_names_are_those_of_the_package(package: ModuleType) -> None:
     assert shuhari.WandB is track_wandb and shuhari.Trackio is track_trackio
+
+
+class OtherCallback:
+    """As Stable-Baselines3 has them."""
+
+    def _on_step(self) -> bool:
+        return False
+
+
+def test_what_is_no_function_is_refused_with_what_is_expected() -> None:
+    for given in (OtherCallback(), [print, OtherCallback()]):
+        with pytest.raises(TypeError, match="observe: a OtherCallback: expected a function of a step's report"):
+            Watchers(given)
+    assert len(Watchers([print, len]).active) == 2 and len(Watchers(print).active) == 1

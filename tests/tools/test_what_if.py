@@ -281,8 +281,8 @@ def test_a_part_of_the_groups_and_older_weights(home: Path) -> None:
         ("sums@2", ["part.policy.terms.klip.high=1"], "part.policy.terms.klip"),
         ("sums@2", ["rollout.n=8"], "the batch is stored"),
         ("sums@2", ["buffer.size=8"], "the batch is stored"),
-        ("sums@2", ["models.policy.hidden=8"], "the models are those of the checkpoint"),
-        ("sums@2", ["reward.sevens.timeout=1"], "asks another grader"),
+        ("sums@2", ["models.policy.hidden=8"], "the models come from the checkpoint"),
+        ("sums@2", ["reward.sevens.timeout=1"], "applies another grader"),
         ("text@3", [], "learns from recorded data, and nothing is sampled"),
     ],
 )

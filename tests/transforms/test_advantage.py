@@ -349,9 +349,9 @@ def test_units_and_levels_that_are_none_are_named():
         Advantage(unit="grup")(batch, context())
     with pytest.raises(ValueError, match=r"unit is 'hard', a column that holds 0\.5: expected whole numbers"):
         Advantage(unit="hard")(batch.put({"hard": torch.tensor([1.0, 0.5])}), context())
-    with pytest.raises(ValueError, match="turns = 'by-number' is of turns: expected level = 'turn'"):
+    with pytest.raises(ValueError, match=r"turns is 'by-number', which needs turns.*: expected level = 'turn'"):
         Advantage(turns="by-number")
-    with pytest.raises(ValueError, match="whose next steps are rows, and level 'turn': expected 'row'"):
+    with pytest.raises(ValueError, match="which compares rows, and level is 'turn': expected level = 'row'"):
         Advantage(unit="state", level="turn")
     with pytest.raises(ValueError, match=r"these rows have no turns .* expected level = 'row'"):
         Advantage(level="turn")(single, context())

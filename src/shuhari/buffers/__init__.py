@@ -1,1 +1,1 @@
-"""What is kept, and what a learner draws."""
+"""Buffers: keep collected or recorded data, from which a learner draws."""

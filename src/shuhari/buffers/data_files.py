@@ -1,7 +1,8 @@
-"""Files of recorded episodes, which may be anybody's and may be damaged: arrays of numpy (`.npz`) and columns of
-safetensors, looked at before anything is made of them. Errors name the file, what is wrong and what was expected.
+"""Files of recorded episodes, which may be anybody's and may be damaged: arrays of numpy (`.npz`) or of HDF5, and
+columns of safetensors, looked at before anything is made of them. Errors name the file, what is wrong and what was
+expected.
 
-Left out: what the arrays mean (`recordings`). Axes: `N` rows.
+Left out: what the arrays mean (`layouts`); arrays of HDF5 in groups, or behind links to elsewhere. Axes: `N` rows.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,40 +25,91 @@ from shuhari.store import tensors
 from shuhari.store.files import measure_memory
 
 NUMBERS = "biuf"  # kinds of numpy: truth values, integers, numbers
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, TypeError)
+HDF5 = (".hdf5", ".h5")  # endings of its files
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, TypeError,
+    KeyError, MemoryError,
+)  # fmt: skip
 
 
 def read_arrays(path: Path, needs: Collection[str], rows: Collection[str], flags: Collection[str]) -> dict[str, Array]:
-    """The arrays [N, ...] of an `.npz` file, N the number of `actions`; what is not of numbers, or not of N rows, is
-    left out. Heads are looked at before anything is unpacked: a few bytes may claim any size.
+    """The arrays [N, ...] of an `.npz` file, or of an HDF5 file (`.hdf5`, `.h5`) outside of its groups, N the number of
+    `actions`; what is not of numbers, or not of N rows, is left out. Heads are looked at before anything is unpacked: a
+    few bytes may claim any size.
 
-    ValueError where the file is none, one of `needs` is missing, one of `rows` is left out, one of `flags` is not [N]
-    of truth values."""
+    Raises ValueError if the file is not one, one of `needs` is missing, one of `rows` is left out, one of `flags` is
+    not [N] of truth values; ModuleNotFoundError, with the command that mends it, for HDF5 without its library."""
+    packed = path.suffix in HDF5
     try:
-        with zipfile.ZipFile(path) as archive:
-            heads = {info.filename.removesuffix(".npy"): _read_head(archive, info) for info in archive.infolist()}
-            for name in needs:
-                if name not in heads:
-                    raise ValueError(f"no array {name!r}; {nearest(name, heads)}")
-            N = next(iter(heads["actions"].shape), 0)
-            for name in (n for n in rows if n in heads):
-                if not N or not _is_of(heads[name], N):
-                    many = N or "as many"
-                    raise ValueError(f"{name} is {heads[name]}: expected rows of numbers, {many} as of actions")
-            kept = [name for name, head in heads.items() if _is_of(head, N)]
-            _check_memory(sum(heads[name].bytes for name in kept))
-            found = {name: _read_array(archive, heads[name]) for name in kept}
-    except (*_DAMAGED, MemoryError) as error:
-        raise ValueError(f"{path}: not an .npz file that can be learnt from: {error}") from None
+        found, heads = (_read_hdf5 if packed else _read_npz)(path, needs, rows)
+    except _DAMAGED as error:
+        kind = "HDF5" if packed else ".npz"
+        raise ValueError(f"{path}: not an {kind} file that can be learnt from: {_say(error)}") from None
     for name in (n for n in flags if n in found):
         if found[name].ndim != 1 or not np.isin(found[name], (0, 1)).all():
             raise ValueError(f"{path}: {name} is {heads[name]}: expected a 0 or 1 for each row")
     return found
 
 
+Read: TypeAlias = "tuple[dict[str, Array], dict[str, _Head]]"  # arrays, and the header of each entry
+
+
+def _read_npz(path: Path, needs: Collection[str], rows: Collection[str]) -> Read:
+    with zipfile.ZipFile(path) as archive:
+        heads = {info.filename.removesuffix(".npy"): _read_head(archive, info) for info in archive.infolist()}
+        if lost := next((name for name in needs if name not in heads), ""):
+            raise ValueError(f"no array {lost!r}; {nearest(lost, heads)}")
+        return {name: _read_array(archive, heads[name]) for name in _choose(heads, rows)}, heads
+
+
+def _read_hdf5(path: Path, needs: Collection[str], rows: Collection[str]) -> Read:
+    """As D4RL reads them, a single number a row may stand in an axis of its own."""
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(f'{path}: pip install "shuhari[control]" (a library is missing: h5py)') from None
+    with h5py.File(path, "r") as file:
+        own = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
+        sets = {name: x for name in own if isinstance(x := file[name], h5py.Dataset)}
+        heads = {k: _Head(k, x.shape or (), x.dtype, math.prod(x.shape or ()) * x.dtype.itemsize)
+                 for k, x in sets.items() if not (x.external or x.is_virtual)}  # fmt: skip
+        if lost := next((name for name in needs if name not in heads), ""):
+            raise ValueError(f"no array {lost!r} outside of its groups; {_tell_contents(file, needs)}")
+        found = {name: _convert(sets[name][()]) for name in _choose(heads, rows)}
+    wide = ("observations", "actions", "next_observations")
+    return {k: x[:, 0] if x.shape[1:] == (1,) and k not in wide else x for k, x in found.items()}, heads
+
+
+def _tell_contents(file: Any, needs: Collection[str]) -> str:
+    """What an HDF5 file has instead, and what reads it."""
+    names: list[str] = []
+    file.visit(lambda name: names.append(name) if len(names) < 9 else True)  # stops there
+    expected = f"it has {', '.join(names[:8]) or 'nothing'}{', ...' * (len(names) > 8)}: expected {', '.join(needs)}"
+    if "episode_0" in file:
+        return f'{expected}; this is a data set of Minari: set data = {{use = "minari", path = <its directory>}}'
+    return f"{expected} at its top, as D4RL writes them"
+
+
+def _choose(heads: Mapping[str, _Head], rows: Collection[str]) -> list[str]:
+    """The arrays of as many rows as `actions`. Raises ValueError if one of `rows` is not among them, or all of them
+    do not fit into memory."""
+    N = next(iter(heads["actions"].shape), 0)
+    for name in (n for n in rows if n in heads):
+        if not N or not _is_of(heads[name], N):
+            raise ValueError(f"{name} is {heads[name]}: expected rows of numbers, {N or 'as many'} as of actions")
+    kept = [name for name, head in heads.items() if _is_of(head, N)]
+    _check_memory(sum(heads[name].bytes for name in kept))
+    return kept
+
+
+def _say(error: BaseException) -> str:
+    """An error in words; a KeyError's are its argument."""
+    return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+
+
 @dataclass(frozen=True)
 class _Head:
-    """What an entry of an archive says that it is."""
+    """The header of an archive's entry."""
 
     entry: str
     shape: tuple[int, ...]
@@ -69,7 +121,7 @@ class _Head:
 
 
 def _read_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Head:
-    """ValueError where it claims more bytes than it has, or other ones."""
+    """Reads an entry's header. Raises ValueError if its size differs from what it claims."""
     with archive.open(info.filename) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -81,20 +133,23 @@ def _read_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Head:
 
 
 def _is_of(head: _Head, rows: int) -> bool:
-    """Whether it is an array of so many rows of numbers."""
+    """Whether it is a numeric array of `rows` rows."""
     return head.kind.kind in NUMBERS and bool(head.shape) and head.shape[0] == rows
 
 
 def _read_array(archive: zipfile.ZipFile, head: _Head) -> Array:
-    """One array, in a type that torch has."""
     with archive.open(head.entry) as file:
-        x = np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+        return _convert(np.asarray(np.lib.format.read_array(file, allow_pickle=False)))
+
+
+def _convert(x: Array) -> Array:
+    """An array in a type that torch has."""
     wide = np.float32 if x.dtype.kind == "f" else np.int64
     return x if x.dtype in (np.bool_, np.uint8, np.int64, np.float32) else x.astype(wide)
 
 
 def read_columns(path: Path) -> dict[str, Tensor]:
-    """The columns of a data set that was saved here. ValueError where the file is damaged, or is of another kind."""
+    """Returns the columns of a saved data set. Raises ValueError if the file is damaged, or of another kind."""
     try:
         found = tensors.read(path)
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -123,6 +178,6 @@ def read_columns(path: Path) -> dict[str, Tensor]:
 
 
 def _check_memory(size: int) -> None:
-    """ValueError where it could not be held twice: as it is, and as columns."""
+    """Raises ValueError if memory could not hold it twice: as it is, and as columns."""
     if 2 * size > (most := measure_memory()):
         raise ValueError(f"it holds {size / 2**30:.0f} GiB, and this machine has {most / 2**30:.0f} for all")

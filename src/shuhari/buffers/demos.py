@@ -32,27 +32,26 @@ class Demos:
     """Demonstrations for supervised fine-tuning: the solutions of a task's problems, as rows of prompt, solution and
     end token.
 
-    Each draw yields `draws` batches of `size` rows on `stream`. A solution is text, a tuple of texts (joined as they
-    are), or token ids. If the task gives the problem an environment, a solution is its turns: they are played there,
-    each with an end token, and what the environment says in between is no decision. `logp` is unknown (NaN), so that
-    ratios refuse these rows. Numbers of a problem's `info` are columns `info/<name>` [B], NaN if it has none. Charged:
-    `decisions`, those of the rows, as of samples. Raises ValueError for a problem without a solution, and for turns
-    that the environment does not take.
+    Each draw yields `draws` batches of `size` rows on `stream`. A solution is text, a tuple of texts (concatenated), or
+    token ids. If the problem has an environment, a solution is its turns: they are played there, each with an end
+    token, and the environment's replies are not decisions. `logp` is unknown (NaN), so that ratios refuse these rows.
+    Numbers of a problem's `info` are columns `info/<name>` [B], NaN if it has none. Charges `decisions`, as for
+    samples. Raises ValueError for a problem without a solution, and for turns that the environment rejects.
     """
 
     samples = False
     size: Size = 64
-    """Demonstrations in a batch, a row each."""
+    """Number of demonstrations in a batch, one row each."""
     draws: Count = 1
-    """Batches that are drawn in each step."""
+    """Number of batches drawn in each step."""
     split: str = "train"
-    """Split of the task whose problems are walked through."""
+    """Split of the task whose problems are used."""
     offset: Count = 1_000_000
     """Index of the first problem; large, so that an endless task gives other problems than RL, which counts from 0."""
     shuffle: bool = True
     """Whether each pass through a finite split has a random order of its own."""
     role: str = "policy"
-    """Role of the model that learns from them, by whose tokenizer they are encoded."""
+    """Role of the model that learns from them, whose tokenizer encodes them."""
     stream: str = "ce"
     """Name of the weights `weight/<stream>` that the rows carry; the imitating loss has the same stream."""
     context: Window | None = None
@@ -77,18 +76,18 @@ class Demos:
         return 0
 
     def imitates(self, task: Task) -> str:
-        """What is imitated of a task's problems, in words. ValueError where one lacks it."""
+        """Returns in words what is imitated of a task's problems. Raises ValueError if one lacks it."""
         return check_solutions(self, self.imitate, task)
 
     def shows(self, problem: Problem) -> tuple[Payload, ...]:
-        """What it puts behind the prompt of a problem."""
+        """Returns the texts that follow the prompt of a problem."""
         if not has_values(problem.info, self.where) or (problem.solution is None and self.imitate != "answer"):
             return ()
         shown = find_solution(problem, self.imitate)
         return () if shown is None else (shown,)
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
-        """Up to n problems of `split`, in one batch."""
+        """Yields one batch of up to n problems of `split`."""
         return restrict_to_split(self, split, n, ctx).draw(ctx)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:

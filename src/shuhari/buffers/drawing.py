@@ -1,4 +1,4 @@
-"""Rows drawn in proportion to weights: what `replay` by priority and `offline` by a column share.
+"""Rows drawn in proportion to weights, shared by `replay` by priority and `offline` by a column.
 
 Axes: `C` rows to draw from.
 """
@@ -13,7 +13,7 @@ from shuhari.data import Array
 
 
 def proportional(weight: Array, n: int, rng: torch.Generator) -> Tensor:
-    """[n] rows, independently, each with a probability in proportion to weight [C] >= 0, not all of them 0."""
+    """Draws [n] rows independently, with probability proportional to weight [C] >= 0, not all of them 0."""
     total = np.cumsum(weight, dtype=np.float64)
     u = torch.rand(n, generator=rng, dtype=torch.float64).numpy() * total[-1]
     rows = np.searchsorted(total, u, side="right")

@@ -1,6 +1,6 @@
 """Scripted policies, (observation, generator) -> action: `policy = "shuhari.buffers.experts.<name>"` of `played`.
 
-They need no training, and are what imitation is measured against. Environments with an `expert` of their own need none.
+They need no training, and are references for imitation. Environments with an `expert` of their own need none.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from shuhari.data import Array
 
 
 def _check(observation: Any, count: int, whose: str) -> None:
-    """ValueError where an observation is not of `count` numbers: it is of another environment."""
+    """Raises ValueError if an observation does not have `count` numbers: it is from another environment."""
     if np.shape(observation) != (count,):
         shape = list(np.shape(observation))
         raise ValueError(f"{whose}, whose observations have shape [{count}]: this task's have {shape}")
 
 
 def balance_pole(observation: Any, rng: np.random.Generator) -> int:
-    """For CartPole: push to the side that the pole falls to, and slowly back to the middle; all 500 steps."""
+    """Plays CartPole: pushes to the side that the pole falls to, and slowly back to the middle; lasts all 500 steps."""
     _check(observation, 4, "balance_pole plays CartPole")
     place, speed, angle, spin = observation
     return int(0.05 * place + 0.1 * speed + angle + 0.5 * spin > 0)
 
 
 def swing_up(observation: Any, rng: np.random.Generator) -> Array:
-    """For Pendulum: push along its motion until it has the energy of standing upright, and hold it once it stands; a
-    return of about -150. Units: torque up to 2, energy of a rod of mass and length 1 (5 at the top, at rest)."""
+    """Plays Pendulum: pushes along its motion until it has the energy of standing upright, and holds it once it stands;
+    a return of about -150. Units: torque up to 2, energy of a rod of mass and length 1 (5 at the top, at rest)."""
     _check(observation, 3, "swing_up plays Pendulum")
     cosine, sine, spin = (float(x) for x in observation)
     angle = math.atan2(sine, cosine)  # 0 at the top
@@ -42,7 +42,7 @@ def swing_up(observation: Any, rng: np.random.Generator) -> Array:
 
 
 def climb(observation: Any, rng: np.random.Generator) -> Array:
-    """For MountainCarContinuous: push along its motion, which swings it to the top in about 110 steps; a return of
+    """Plays MountainCarContinuous: pushes along its motion, which swings it to the top in about 110 steps; a return of
     about 90."""
     _check(observation, 2, "climb plays MountainCarContinuous")
     return np.array([1.0 if float(observation[1]) >= 0 else -1.0], np.float32)

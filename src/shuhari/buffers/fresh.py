@@ -1,4 +1,4 @@
-"""The on-policy buffer: what was collected since the last draw, once.
+"""The on-policy buffer: yields what was collected since the last draw, once.
 
 Axes: `B` rows, `K` positions.
 """
@@ -27,13 +27,13 @@ class Fresh:
     """On-policy buffer: gathers what the policy samples until there are `size` groups (or decisions), then yields all
     of it once, as one batch.
 
-    Groups that filters left without weight on `stream` do not count, so the run collects more in their place; a draw
-    leaves out the groups that weigh nothing on any stream. Rows of episodes that ended in an error weigh 0.
+    Groups whose weight on `stream` a filter has set to 0 do not count, so the run collects more in their place; a draw
+    omits groups of weight 0 on all streams. Rows of episodes that ended in an error have weight 0.
     """
 
     size: Size = 64
-    """Groups (prompts with all of their samples) in a batch, or decisions if `unit` is "decision"; as `n_steps` times
-    `n_envs` in Stable-Baselines3."""
+    """Number of groups (prompts with all of their samples) in a batch, or of decisions if `unit` is "decision"; as
+    `n_steps` times `n_envs` in Stable-Baselines3."""
     unit: Literal["group", "decision"] = "group"
     """Unit of `size`: "group" for prompts that are sampled several times, "decision" for steps of environments side by
     side."""
@@ -49,7 +49,7 @@ class Fresh:
         check(self)
 
     def wanted(self) -> int:
-        """How many units are still wanted."""
+        """Returns how many units are still missing."""
         return max(0, self.size - int(self.state["have"]))
 
     def observe(self, event: Event) -> None:
@@ -68,7 +68,7 @@ class Fresh:
 
 
 def put_on_stream(batch: Batch, stream: str) -> Batch:
-    """`batch` on `stream`: weight = mask, materialised only where some rows weigh nothing."""
+    """Returns `batch` on `stream`: weight = mask, stored only if some rows have weight 0."""
     batch = batch.put({})
     batch.stream = stream
     ok = find_usable(batch)
@@ -78,7 +78,8 @@ def put_on_stream(batch: Batch, stream: str) -> Batch:
 
 
 def _drop_weightless(batch: Batch) -> Batch:
-    """Without the groups that no stream wants: scoring them would be wasted. Links keep every row."""
+    """Returns the batch without the groups of weight 0 on all streams, as scoring them would be wasted. With links, all
+    rows stay."""
     names = [n for n in batch.names() if n.startswith("weight/")]
     if not names or batch.links:
         return batch

@@ -1,6 +1,6 @@
 """Rollout replay: whole groups of earlier steps, with the log-probabilities and advantages that they had then.
 
-It stands beside a buffer of new groups in a `mixture`. Source: DOTS + rollout replay (arXiv 2506.05316), section 4.2.
+Used together with a buffer of new groups in a `mixture`. Source: DOTS + rollout replay (arXiv 2506.05316), section 4.2.
 Left out: priorities; re-scoring (an advantage compares with a group's own samples, a ratio with its own policy).
 
 Axes: `B` rows.
@@ -32,20 +32,20 @@ class Groups:
     """Replays whole groups (all samples of a prompt) of earlier steps, with the log-probabilities and advantages that
     they had.
 
-    Each step draws up to `size` groups at random and wants nothing collected. Of each problem the newest group alone is
-    kept, and only groups whose mean outcome lies strictly between `low` and `high`. A problem that this step has
-    sampled is not drawn, so that no batch has old and new samples of it. What models were asked about the rows (needs)
-    is not kept: it is asked again at every draw. Rows weigh what they weighed on `stream`.
+    Each step draws up to `size` groups at random and requests no collection. Only the newest group of each problem is
+    kept, and only if its mean outcome lies strictly between `low` and `high`. A problem sampled in this step is not
+    drawn, so that no batch mixes its old and new samples. Model outputs for the rows (needs) are not kept but
+    recomputed at every draw. Rows keep their weight on `stream`.
     """
 
     size: Count = 32
-    """Groups that are drawn at random in each step, at most; 0 draws none."""
+    """Largest number of groups drawn at random in each step; 0 draws none."""
     capacity: Size = 512
-    """Groups that are kept, the newest."""
+    """Number of groups kept, the newest."""
     low: float = 0.0
-    """Mean outcome that a group must lie above to be kept; 0 leaves out groups in which every sample failed."""
+    """Mean outcome above which a group is kept; 0 leaves out groups in which every sample failed."""
     high: float = 1.0
-    """Mean outcome that a group must lie below to be kept; 1 leaves out groups in which every sample was right."""
+    """Mean outcome below which a group is kept; 1 leaves out groups in which every sample was right."""
     reward: str = "reward"
     """Reward column that is the outcome of a sample; `reward` is the weighted sum that is trained."""
     stream: str = "rl"
@@ -90,7 +90,7 @@ class Groups:
         yield kept.take(torch.isin(kept["group"], drawn))
 
     def _keep_newest(self, batch: Batch) -> Batch:
-        """Of each problem its last group, and of these the last `capacity`; rows stand in order of arrival."""
+        """Returns the last group of each problem, at most `capacity` of them; rows are in order of arrival."""
         problem, group = batch["problem"].tolist(), batch["group"].tolist()
         last = set(dict(zip(problem, group, strict=True)).values())
         alive = [g for g in dict.fromkeys(group) if g in last][-self.capacity :]
@@ -106,7 +106,7 @@ def _take_any(batch: Batch, rows: Tensor) -> Batch | None:
 
 
 def copy_rows(batch: Batch, **columns: Tensor) -> Batch:
-    """Copies of the rows, without what models were asked about them, and with `columns` in the place of theirs."""
+    """Returns copies of the rows, without model outputs, and with `columns` replacing theirs."""
     flat = batch.flat()
     columns = {n: x for n, x in flat.whole.items() if n not in flat.scored} | columns
     return Batch(columns, None, None, flat.arena, None, flat.stream)

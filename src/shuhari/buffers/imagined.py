@@ -1,4 +1,4 @@
-"""Imagined transitions: short rollouts of the policy in a learned model of the world, from states that were seen.
+"""Imagined transitions: short rollouts of the policy in a learned dynamics model, from observed states.
 
 Source: Janner et al. 2019, "When to Trust Your Model: Model-Based Policy Optimization". Axes: `B` rows of a draw, `n`
 members of the model.
@@ -25,28 +25,28 @@ from shuhari.ports.declares import together
 @register("buffer", "imagined")
 @dataclass
 class Imagined:
-    """Adds short rollouts of the policy in a learned model of the world to each batch of real transitions (MBPO).
+    """Adds short rollouts of the policy in a learned dynamics model to each batch of real transitions (MBPO).
 
-    To each draw of `of`, B transitions that were seen, `horizon` times B imagined ones are added: from each state the
-    policy's action and what a random member of the model `world` predicts, and so on from there. Imagined rows carry
-    `stream`, and so does the share `real` of those that were seen, the first of a draw; all that were seen carry
-    `seen`. No episode ends in imagination.
+    To each draw of `of`, B real transitions, it adds `horizon` times B imagined ones: from each state the policy's
+    action and the prediction of a random member of the model `world`, then again from the predicted state. Imagined
+    rows carry `stream`, as do the first `real` share of the real ones; all real rows carry `seen`. No imagined episode
+    ends.
     """
 
     of: Buffer
     """Buffer of the real transitions, such as `replay`."""
     horizon: Length = 1
-    """Steps that are imagined from each real state, one after the other."""
+    """Number of imagined steps from each real state."""
     real: Share = 0.05
-    """Share of the real transitions that actor and critic learn from beside the imagined ones; 0.05 in MBPO."""
+    """Share of the real transitions that actor and critic learn from in addition to the imagined ones; 0.05 in MBPO."""
     world: str = "world"
-    """Role of the model of the world, which predicts the next state and the reward."""
+    """Role of the dynamics model, which predicts the next state and the reward."""
     policy: str = "policy"
     """Role of the policy that acts in the imagined rollouts."""
     stream: str = "rl"
     """Name of the weights that mark the rows for actor and critic: the imagined ones, and the share `real`."""
     seen: str = "world"
-    """Name of the weights that mark the real rows, from which the model of the world learns."""
+    """Name of the weights that mark the real rows, from which the dynamics model learns."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -71,7 +71,7 @@ class Imagined:
 
     @torch.no_grad()
     def _imagine(self, state: Tensor, ctx: Ctx, draw: int) -> Batch:
-        """[horizon B] transitions, whose successors stand behind them."""
+        """Returns [horizon B] transitions, each followed by its successor."""
         policy: Any = role_model(ctx.models, self.policy)
         world: Any = role_model(ctx.models, self.world)
         B, every = len(state), torch.arange(len(state))
@@ -93,7 +93,7 @@ class Imagined:
             "mask": mask,
             "logp": torch.where(mask, torch.nan, 0.0),
             "child": torch.where(mask[:, 0], torch.arange(B, n + 2 * B), -1),
-            "id": torch.full((n + B,), -1),  # what is found out about them later is about no row that is kept
+            "id": torch.full((n + B,), -1),  # no id: later results about them concern no stored row
             f"weight/{self.stream}": mask.float(),
             f"weight/{self.seen}": torch.zeros(n + B, 1),
         }

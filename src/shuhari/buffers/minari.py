@@ -1,7 +1,7 @@
-"""Data sets of Minari, the Farama Foundation's collection and format of recorded episodes.
+"""Minari data sets: recorded episodes in the format of the Farama Foundation.
 
-They are read from the local store (`MINARI_DATASETS_PATH`) or a directory. Nothing is downloaded: the error names the
-command that does. Axes: `T` decisions of an episode.
+Read from the local store (`MINARI_DATASETS_PATH`) or a directory. Nothing is downloaded: the error names the command
+that does. Axes: `T` decisions of an episode.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from shuhari.kernel.registry import register
 from shuhari.ports import Task
 from shuhari.tasks.views import flatten
 
+ADROIT = ("door", "hammer", "pen", "relocate")  # of D4RL/, whose mazes and kitchen may pay otherwise than before
+
 
 @register("recording", "minari")
 @dataclass
 class Minari:
-    """A data set of Minari, by its `id` in the local store or by the directory that it is in.
+    """A Minari data set, by its `id` in the local store or by its directory.
 
-    Nested observations become flat ones, keys joined by "/". Raises ModuleNotFoundError with the command that installs
-    Minari, LookupError for a data set that is not here, ValueError for a name that its infos lack.
+    Its files may be of Arrow or of HDF5. Nested observations become flat ones, keys joined by "/". Raises
+    ModuleNotFoundError with the command that installs Minari or what reads such files, LookupError for a data set that
+    is not here, ValueError for a name that its infos lack.
     """
 
     id: str = ""
@@ -36,11 +39,11 @@ class Minari:
     path: str = ""
     """Directory of a data set in Minari's format; give this or `id`."""
     episodes: Count = 0
-    """Episodes that are read, the first ones; 0 reads all."""
+    """Number of first episodes that are read; 0 reads all."""
     columns: tuple[str, ...] = ()
     """Names in the episodes' `infos` that become columns of the data set."""
     reward: str = "task"
-    """Name that its rewards get: column `reward/<name>`, weighted by `reward.weights.<name>`."""
+    """Name of its rewards: column `reward/<name>`, weighted by `reward.weights.<name>`."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -53,20 +56,29 @@ class Minari:
     def stamps(self) -> tuple[str, ...]:
         return (f"reward/{self.reward}", *self.columns)
 
+    @property
+    def d4rl(self) -> str:
+        """D4RL's name of its environment, if the rewards are the same there; else ""."""
+        space, _, rest = self.id.partition("/")
+        name = rest.partition("/")[0]
+        return name if space == "D4RL" and name in ADROIT else ""
+
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         data = self._open()
         try:
             columns = columns_of(self._list_episodes(data))
-        except Exception as error:  # of h5py, pyarrow or minari, which name no file
+        except Exception as error:  # of h5py, pyarrow or minari, without the file's name
             raise self._explain(error) from error
         self.odd, self.unknown = examine(columns, task.spaces(), f"minari: {self.id or self.path}")
         return columns
 
     def _explain(self, error: Exception) -> Exception:
-        """An error of a library as one that names the data set."""
+        """Returns a library's error as one that names the data set."""
         whose = f"minari: {self.id or self.path}"
         if str(error).startswith("minari: "):
             return error
+        if isinstance(error, ImportError):  # of the library that reads the format of these files
+            return ModuleNotFoundError(f'{whose}: pip install "shuhari[control]" (a library is missing: {error})')
         return ValueError(f"{whose}: its files cannot be read ({type(error).__name__}: {error}); it may be damaged")
 
     def _list_episodes(self, data: Any) -> Iterator[RecordedEpisode]:
@@ -98,7 +110,7 @@ class Minari:
             folder = Path(self.path).expanduser()
             folder = folder / "data" if (folder / "data").is_dir() else folder
             if not folder.is_dir():
-                raise FileNotFoundError(f"minari: no data set at {self.path!r}: expected the directory of one")
+                raise FileNotFoundError(f"minari: no data set at {self.path!r}: expected a directory that holds one")
             return self._load(minari.MinariDataset, folder)
         known = minari.list_local_datasets()
         if self.id not in known:

@@ -1,4 +1,4 @@
-"""Several buffers, one optimiser batch.
+"""Joins several buffers into one optimiser batch.
 
 Axes: `B` rows.
 """
@@ -25,15 +25,15 @@ from shuhari.ports.declares import together
 class Mixture:
     """Joins the batches of several buffers into one: the first draw of each, then the second of each, and so on.
 
-    If one has fewer draws, the others go on alone. Rows that a member did not mark for a stream weigh 0 on it, so each
-    term sees its own. Successors of replayed rows come along, and `Batch.successors` finds them. The members are told
-    events and saved on their own, like every component.
+    If one has fewer draws, the others continue without it. Rows that a member did not mark for a stream have weight 0
+    on it, so each term sees its own. Successors of replayed rows are added, so that `Batch.successors` finds them. The
+    members get events and are saved on their own, like every component.
     """
 
     buffers: Mapping[str, Buffer]
-    """Name -> buffer; the names are free, and are parts of the keys of their settings."""
+    """Name -> buffer; any names, which become part of the keys of their settings."""
     ahead: Length = 1
-    """Decisions after each replayed row that come along; set it to n for n-step targets."""
+    """Number of decisions added after each replayed row; set it to n for n-step targets."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -51,8 +51,8 @@ class Mixture:
 
 
 def join_draws(batches: list[Batch], ahead: int = 1) -> Batch:
-    """`cat` whose rows keep their successors of `ahead` decisions, also those that only the whole behind a view holds;
-    where there were more, the last of them are marked (`cut`)."""
+    """Concatenates batches; rows keep up to `ahead` successors, also those outside a view. If there were more, the last
+    one is marked (`cut`)."""
     if len(batches) == 1:
         return batches[0]
     parts, keep, first = [], [], 0
@@ -60,7 +60,7 @@ def join_draws(batches: list[Batch], ahead: int = 1) -> Batch:
         keep.append(torch.arange(first, first + len(batch)))
         beyond, cut = _find_successors(batch, ahead)
         parts.append(batch)
-        if len(beyond):  # the successors stand behind their rows, without weight, and are not drawn
+        if len(beyond):  # the successors follow their rows, without weight, and are not drawn
             assert batch.rows is not None
             rows = torch.cat([batch.rows, beyond])
             view = Batch(batch.whole, rows, None, batch.arena, batch.links, batch.stream)
@@ -74,7 +74,7 @@ def join_draws(batches: list[Batch], ahead: int = 1) -> Batch:
 
 
 def _find_successors(batch: Batch, ahead: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows of the whole that follow those of a view, up to `ahead` decisions on, and are not in it; which of them have
+    """Returns (the rows that follow a view's, up to `ahead` decisions on, and are not in it; which of them have
     successors that are left out)."""
     none = torch.zeros(0, dtype=torch.long)
     if batch.rows is None:

@@ -1,10 +1,9 @@
 """Recorded data for controllers: a data set of whole episodes, from which transitions are drawn.
 
-It wants nothing collected, so a stage may have no rollouts; beside a buffer of new rows in a `mixture` it is the other
-half. A draw is a view, as of `replay`: the whole data set lies behind it in episode order. Left out: data sets larger
-than memory.
+It requests no collection, so a stage may have no rollouts; a `mixture` combines it with a buffer of new rows. A draw is
+a view of the whole data set in episode order, as for `replay`. Left out: data sets larger than memory.
 
-Axes: `N` rows of the data set, closing rows among them.
+Axes: `N` rows of the data set, including closing rows.
 """
 
 from __future__ import annotations
@@ -38,19 +37,18 @@ class Offline:
     """Offline RL: each step draws `draws` batches of `size` transitions from a recorded data set, and nothing is
     collected.
 
-    Without `by`, each transition comes once an epoch, in an order of its own each epoch. Else they are drawn with
-    replacement, in proportion to w = value^`power`, or with a temperature T above 0 to w = exp(value / T), the values
-    of the data set scaled to [0, 1] (Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Trajectory Weighting",
-    equation 6).
+    Without `by`, each epoch visits every transition once in a new order. With it, they are drawn with replacement in
+    proportion to w = value^`power`, or with a temperature T above 0 to w = exp(value / T), values scaled to [0, 1] over
+    the data set (Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Trajectory Weighting", equation 6).
 
-    Columns: those of the data set; `reward`, by the run's weights at the step; `action`; `logp`, which is unknown
-    (NaN), but for the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`, the reward
-    of the whole episode; `to_go` [N, 1], the rewards from the decision on, discounted by `gamma` (nothing stands for
-    what a cut episode would have earned): `returns` needs whole episodes, which draws of transitions are not.
+    Columns: those of the data set; `reward`, by the run's current weights; `action`; `logp`, unknown (NaN) except in
+    rows of an exported replay buffer; `version` -1; `last` [N], the row where the episode ends; `return`, the reward of
+    the whole episode; `to_go` [N, 1], the rewards from the decision on, discounted by `gamma` (without a bootstrap for
+    cut episodes). The transform `returns` needs whole episodes and does not work on draws of transitions.
 
-    As the first batch of a stage is drawn, `Loaded` tells the whole data set, from which normalisers take their
-    statistics; a run that is resumed, and each later stage, tells it `again`. ValueError if the data set is not the
-    task's, or is another one than when the run began.
+    At the first draw of a stage the event `Loaded` carries the whole data set, from which normalisers take their
+    statistics; a resumed run, and each later stage, sends it again with `again`. Raises ValueError if the data set does
+    not fit the task, or differs from the one that the run began with.
     """
 
     samples = False
@@ -58,31 +56,32 @@ class Offline:
     data: Recording
     """The data set: `file`, `minari`, `played` by a scripted policy, or several `joined`."""
     size: Size = 256
-    """Transitions that are drawn for a batch."""
+    """Number of transitions in a batch."""
     draws: Count = 1
-    """Batches that are drawn in each step."""
+    """Number of batches drawn in each step."""
     by: str = ""
     """Column by which transitions are drawn more often, such as `return` (the episode's total reward); "" takes each
     once an epoch."""
     power: float = 1.0
-    """Exponent of the value of `by`: 0 draws all alike, above 1 prefers large values more; it has no effect with a
+    """Exponent of the value of `by`: 0 draws all alike, above 1 prefers large values more; ignored with a
     temperature."""
     temperature: AtLeast0 = 0.0
     """Temperature of drawing by exp(value / temperature), values scaled to [0, 1]; small prefers the best, 0 draws by
     `power` instead."""
     episodes: Count = 0
-    """Episodes to learn from, in a random order by `seed`, so that a smaller subset is part of a larger one; 0: all."""
+    """Number of episodes to learn from, in a random order by `seed`, so that a smaller subset is part of a larger one;
+    0: all."""
     test: ShareBelow1 = 0.0
-    """Share of the episodes that is held out, for evaluation alone."""
+    """Share of the episodes held out for evaluation."""
     gamma: Share = 1.0
-    """Discount factor of the column `to_go` alone; losses have one of their own."""
+    """Discount factor of the column `to_go` only; losses have their own."""
     role: str = "policy"
-    """Role of the policy whose actions these count as; it turns recorded actions into what it would have stored."""
+    """Role of the policy to which the actions are attributed; it maps recorded actions to the columns it would have
+    stored."""
     stream: str = "rl"
     """Name of the weights `weight/<stream>` that the rows carry; losses with this stream learn from them."""
     seed: Seed = 0
-    """Seed of the choice of episodes, and of a data set that is `played`; it does not change with the seed of the
-    run."""
+    """Seed of the choice of episodes, and of a data set that is `played`; independent of the run's seed."""
     name: str = "offline"
     """Name that seeds the random draws; give each buffer of a run its own."""
     state: dict[str, Any] = field(
@@ -93,10 +92,10 @@ class Offline:
         check(self)
         if self.by == "" and (self.power != 1.0 or self.temperature):
             raise ValueError("offline: power and temperature weigh a column: name it with `by`")
-        self.card: dict[str, Any] = {}  # of what is learnt from, once it is loaded
+        self.card: dict[str, Any] = {}  # of the training data, once loaded
         self._whole: dict[str, dict[str, Tensor]] = {}  # split -> columns
-        self._priced: tuple[tuple[str, float], ...] = ()  # by which weights the rewards were worked out
-        self._walk: tuple[int, Tensor] | None = None  # the order of this epoch, and its seed
+        self._priced: tuple[tuple[str, float], ...] = ()  # the reward weights used
+        self._walk: tuple[int, Tensor] | None = None  # seed and order of this epoch
 
     @property
     def stamps(self) -> tuple[str, ...] | None:
@@ -111,17 +110,17 @@ class Offline:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, StageStarted):
-            self.state["told"] = False  # models that are new in the stage have not heard of it
+            self.state["told"] = False  # models that are new in the stage have not received it
 
     def restart(self, ctx: Ctx) -> None:
-        """Tell the data set again, in a run that goes on, to those that keep no memory of it."""
+        """Sends the data set again in a resumed run, to components that keep no memory of it."""
         if self.state["told"]:
             ctx.tell(Loaded(Batch(self._load_split("train", ctx)), again=True))
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         whole = self._load_split("train", ctx)
         if not self.state["told"]:
-            again = self.state["digest"] != ""  # in an earlier stage
+            again = self.state["digest"] != ""  # sent in an earlier stage
             self.state |= {"told": True, "digest": self.card["digest"]}
             ctx.problems.extend(() if again else ability(self.data, "odd"))
             ctx.tell(Loaded(Batch(whole), again))
@@ -133,7 +132,7 @@ class Offline:
             yield Batch(whole, rows, stream=self.stream, full=True)
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
-        """The transitions of up to n episodes of `split` (`test`: those that are held out), in one batch."""
+        """Yields one batch of the transitions of up to n episodes of `split` (`test`: the held-out ones)."""
         if split not in SPLITS:
             raise ValueError(f"offline: no split {split!r}; {nearest(split, SPLITS)}")
         whole = self._load_split(split, ctx)
@@ -145,7 +144,7 @@ class Offline:
     # ---------------------------------------------------------------- which rows
 
     def _next(self, ctx: Ctx) -> Tensor:
-        """[size] the next rows of the walk, over the end of an epoch into the next."""
+        """Returns the next `size` rows of the walk, continuing into the next epoch at its end."""
         state, n, pieces, want = self.state, len(self._rows), list[Tensor](), self.size
         while want:
             if state["at"] == 0 or state["at"] >= n:
@@ -158,13 +157,13 @@ class Offline:
         return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
     def _order(self, seed: int) -> Tensor:
-        """[n] the order of the epoch that was begun with this seed."""
+        """Returns the order [n] of the epoch with this seed."""
         if self._walk is None or self._walk[0] != seed:
             self._walk = seed, torch.randperm(len(self._rows), generator=torch.Generator().manual_seed(seed))
         return self._walk[1]
 
     def _weights(self, whole: dict[str, Tensor]) -> Array:
-        """[n] how likely each row that decides is to be drawn."""
+        """Returns [n] the draw weight of each deciding row."""
         if self.by not in whole:
             message = f"the data set has no such column; {nearest(self.by, whole)}"
             raise ValueError(f"offline: buffer.by = {self.by!r}: {message}")
@@ -177,7 +176,7 @@ class Offline:
                              "is not negative: set a temperature")  # fmt: skip
         else:
             w = x**self.power
-        w = np.where(np.isfinite(w), w, 0.0)  # what is unknown is not drawn
+        w = np.where(np.isfinite(w), w, 0.0)  # unknown values are not drawn
         if not w.any():
             raise ValueError(f"offline: buffer.by = {self.by!r}: every weight is 0: nothing can be drawn")
         return w
@@ -185,7 +184,7 @@ class Offline:
     # ---------------------------------------------------------------- the data set
 
     def _load_split(self, split: str, ctx: Ctx) -> dict[str, Tensor]:
-        """The columns of a split (empty where nothing is held out), read once; the reward is worked out again where its
+        """Returns the columns of a split (empty if nothing is held out), read once; the reward is recomputed if its
         weights have changed."""
         if not self._whole:
             columns = dict(self.data.read(ctx.task, self.seed))
@@ -208,9 +207,9 @@ class Offline:
             self._rows = whole["train"]["mask"].any(1).nonzero().squeeze(1)
             if self.by:
                 self._weight = self._weights(whole["train"])
-            self.card, self._whole = card, whole  # loaded once all of it is well: else the next who asks is told too
+            self.card, self._whole = card, whole  # set once all checks pass: else the next call would not raise
             self._priced = _reward_weights(ctx)
-        elif self._priced != (now := _reward_weights(ctx)):  # a schedule has gone on
+        elif self._priced != (now := _reward_weights(ctx)):  # a schedule has moved on
             self._whole = {k: self._put_rewards(x, ctx) if x else x for k, x in self._whole.items()}
             if self.by:
                 self._weight = self._weights(self._whole["train"])
@@ -218,7 +217,7 @@ class Offline:
         return self._whole[split]
 
     def _complete(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
-        """With what the policy would have stored, and the reward that the run trains."""
+        """Adds the columns that the policy would have stored, and the trained reward."""
         out, mask = dict(columns), columns["mask"]
         if "taken" in out:
             out |= decisions(role_model(ctx.models, self.role), out.pop("taken"))
@@ -229,22 +228,21 @@ class Offline:
         return self._put_rewards(out, ctx)
 
     def _put_rewards(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
-        """With the reward by the run's weights as they are at this step, its sum over each episode, and what of it is
-        yet to come."""
+        """Adds the reward by the run's weights at this step, its sum over each episode, and the rewards to go."""
         reward = torch.zeros(columns["mask"].shape)
         for name, weight in _reward_weights(ctx):
             if f"reward/{name}" not in columns:
                 known = [n.removeprefix("reward/") for n in columns if n.startswith("reward/")]
-                raise ValueError(f"offline: [reward.weights] names {name!r}, which the data set has not; "
+                raise ValueError(f"offline: [reward.weights] names {name!r}, which the data set does not have; "
                                  f"{nearest(name, known)}")  # fmt: skip
             reward += weight * columns[f"reward/{name}"]
         at = torch.unique(columns["episode"], return_inverse=True)[1]
         total = torch.zeros(int(at.max()) + 1).index_add_(0, at, reward.sum(1))[at]
         to_go = credit(Batch({**columns, "reward": reward}), None, self.gamma, 1.0, level="row")[0]
-        to_go = to_go.masked_fill(total.isnan()[:, None], torch.nan)  # a reward of the episode is unknown
+        to_go = to_go.masked_fill(total.isnan()[:, None], torch.nan)  # if one reward of the episode is unknown
         return {**columns, "reward": reward, "return": total, "to_go": to_go}
 
 
 def _reward_weights(ctx: Ctx) -> tuple[tuple[str, float], ...]:
-    """The weights of rewards at this step."""
+    """Returns the reward weights at this step."""
     return tuple((name, ctx.at(weight)) for name, weight in ctx.weights.items())

@@ -1,7 +1,7 @@
-"""Solutions of a fixed set of problems, picked by how often the policy solves them as the stage begins.
+"""Solutions of a fixed set of problems, picked at the start of a stage by how often the policy solves them.
 
-Source of the grading of difficulty by samples of the policy before: "RedStar: Does Scaling Long-CoT Data Unlock Better
-Slow-Reasoning Systems?" (Xu et al. 2025, arXiv 2501.11284). Text only. Left out: solutions that a teacher is asked for.
+Source of grading difficulty by samples of the previous policy: "RedStar: Does Scaling Long-CoT Data Unlock Better
+Slow-Reasoning Systems?" (Xu et al. 2025, arXiv 2501.11284). Text only. Left out: solutions of a teacher.
 
 Axes: `B` rows.
 """
@@ -30,43 +30,41 @@ from shuhari.tasks.source import Listed
 @register("buffer", "chosen_solutions")
 @dataclass
 class Picked:
-    """Demonstrations of chosen problems alone: solutions of those that the policy solves neither too seldom nor too
-    often as the stage begins.
+    """Demonstrations of selected problems: solutions of those that the policy solves neither too seldom nor too often
+    at the start of the stage.
 
-    Each draw is `size` solutions on `stream`, as rows of the buffer `demos`: prompt, then solution and end token, of
-    unknown log-probability. It walks the picked problems round and round, each pass in an order of its own. At its
-    first draw of a stage, before anything is learnt there, it has each of the first `pool` problems answered `n` times
-    by the run's rollout, graded and charged as probes, and picks those whose mean outcome lies in [`low`, `high`], an
-    answer that nobody grades left out, in the order of the split. If none is picked, the first problem's solution is
-    drawn with weight 0, so that the stream is there.
+    Each draw is `size` solutions on `stream`, as rows of the buffer `demos`: prompt, then solution and end token, with
+    unknown log-probability. The picked problems repeat, each pass in a new order. At the first draw of a stage, before
+    any update, the run's rollout answers each of the first `pool` problems `n` times, graded and charged as probes.
+    Problems whose mean outcome lies in [`low`, `high`], without ungraded answers, are picked, in the order of the
+    split. If none is picked, the first problem's solution is drawn with weight 0, so that the stream exists.
 
-    ValueError for a split without end and pool = 0, and for a problem without a solution. Charged: `decisions`, of
+    Raises ValueError for an endless split with pool = 0, and for a problem without a solution. Charges `decisions`, of
     solutions.
     """
 
     samples = False
     asks = True
     size: Size = 64
-    """Solutions in a batch, a row each."""
+    """Number of solutions in a batch, one row each."""
     split: str = "train"
-    """Split of the task whose problems are looked at."""
+    """Split of the task whose problems are considered."""
     pool: Count = 0
-    """Problems that are looked at, the first of the split; 0: all of them, which needs a finite split."""
+    """Number of first problems of the split that are considered; 0: all of them, which needs a finite split."""
     most: Count = 0
-    """Problems that are picked, at most, the first that fit; 0 is no limit."""
+    """Largest number of picked problems, the first that fit; 0 is no limit."""
     graded: bool = True
     """Whether problems are picked by success rate; false samples nothing and takes the first ones."""
     n: Count = 0
-    """Answers to each problem, of which the mean outcome is taken; 0: as many as a group of the run has
-    (`rollout.n`)."""
+    """Number of answers per problem, whose mean outcome is used; 0: as many as a group of the run has (`rollout.n`)."""
     low: Share = 0.0
-    """Mean outcome that a problem must have at least to be picked."""
+    """Smallest mean outcome of a picked problem."""
     high: Share = 1.0
-    """Mean outcome that a problem may have at most to be picked; below 1 it leaves out what is always solved."""
+    """Largest mean outcome of a picked problem; below 1 it leaves out problems that are always solved."""
     reward: str = "reward"
     """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     role: str = "policy"
-    """Role of the model that learns from them, by whose tokenizer they are encoded."""
+    """Role of the model that learns from them, whose tokenizer encodes them."""
     stream: str = "ce"
     """Name of the weights `weight/<stream>` that the rows carry; the imitating loss has the same stream."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"picked": None, "at": 0})
@@ -92,7 +90,7 @@ class Picked:
             self.state |= {"picked": None, "at": 0}
 
     def shows(self, problem: Problem) -> tuple[Payload, ...]:
-        """What it puts behind the prompt of a problem."""
+        """Returns the texts that follow the prompt of a problem."""
         return () if problem.solution is None else (problem.solution,)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
@@ -112,7 +110,7 @@ class Picked:
         yield batch
 
     def _pick(self, ctx: Ctx) -> list[int]:
-        """The indices of the problems that are picked."""
+        """Returns the indices of the picked problems."""
         source = ctx.task.problems(self.split)
         size = source.size()
         if size is None and not self.pool:
@@ -124,7 +122,7 @@ class Picked:
         return indices[: self.most or None]
 
     def _rate(self, requests: list[Request], ctx: Ctx) -> dict[int, float]:
-        """Place of a request -> the mean outcome of its answers that are graded; without those that have none."""
+        """Returns index of a request -> the mean outcome of its graded answers, without requests that have none."""
         rates = count_successes(ctx.wait(ctx.probe(requests, tag="probe")), self.reward)
         found = {i: rates.get(name_of(r.problem)) for i, r in enumerate(requests)}
         return {i: s.rate for i, s in found.items() if s is not None}

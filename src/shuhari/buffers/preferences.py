@@ -1,6 +1,6 @@
 """Recorded preferences: pairs of answers, or answers with a label, as rows and links.
 
-The walk over problems and the making of rows are those of `demonstrations`. Axes: `P` links, `M` mismatched rows.
+Problems are iterated and rows made as in `demonstrations`. Axes: `P` links, `M` mismatched rows.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ class Preferences:
     """Preference data for DPO, KTO and the like: pairs of a chosen and a rejected answer, or single answers with a
     label.
 
-    Each draw yields `draws` batches of `size` problems on `stream`, walked as by `demos`; answers stand after their
+    Each draw yields `draws` batches of `size` problems on `stream`, iterated as by `demos`; answers follow their
     prompt, and `logp` is unknown (NaN). A problem has `info["chosen"]` and `info["rejected"]`, or a `solution` with the
-    truth value `info["label"]`. Links between rows:
+    boolean `info["label"]`. Links between rows:
 
-      pairs       [P, 2]   (chosen, rejected)
-      labels      [P, 1]   with a column `label`
-      mismatched  [M, 1]   beside labels: each prompt with the answer to the next problem, for KTO's reference point
+        pairs       [P, 2]   (chosen, rejected)
+        labels      [P, 1]   with a column `label`
+        mismatched  [M, 1]   beside labels: each prompt with the answer to the next problem, for KTO's reference point
 
     Links have the numbers of their problem's `info` as columns [P], NaN if it has none, such as `margin`, `weight` and,
-    of pairs, `label` (how likely the chosen one is the better), which losses read. ValueError for a problem with
-    neither, or without what its batch goes by, for a text where a loss reads a number, and for labels of batches of one
-    problem.
+    for pairs, `label` (the probability that the chosen one is better), which losses read. Raises ValueError for a
+    problem with neither kind of data or another kind than its batch, for text instead of a number that a loss reads,
+    and for labels in batches of one problem.
     """
 
     samples = False
     size: Size = 64
-    """Problems in a batch: pairs, or single answers with a label; labels need at least 2."""
+    """Number of problems in a batch: pairs, or single answers with a label; labels need at least 2."""
     draws: Count = 1
-    """Batches that are drawn in each step."""
+    """Number of batches drawn in each step."""
     split: str = "train"
-    """Split of the task whose problems are walked through."""
+    """Split of the task whose problems are used."""
     offset: Count = 0
-    """Index of the first problem; raise it to leave out those before it in an endless split."""
+    """Index of the first problem; raise it to skip problems of an endless split."""
     shuffle: bool = True
     """Whether each pass through a finite split has a random order of its own."""
     links: Literal["auto", "pairs", "labels"] = "auto"
     """Kind of data: "pairs" for DPO, "labels" for KTO (a pair is then a good and a bad answer); "auto" takes pairs if
     the problems have them."""
     role: str = "policy"
-    """Role of the model that learns from them, by whose tokenizer they are encoded."""
+    """Role of the model that learns from them, whose tokenizer encodes them."""
     stream: str = "rl"
     """Name of the weights `weight/<stream>` that the rows carry; losses with this stream learn from them."""
     where: Mapping[str, Any] = EMPTY
@@ -78,18 +78,18 @@ class Preferences:
         return 0
 
     def shows(self, problem: Problem) -> tuple[Payload, ...]:
-        """What it puts behind the prompt of a problem."""
+        """Returns the texts that follow the prompt of a problem."""
         info, sides = problem.info, ("chosen", "rejected")
         shown = [info.get(side) for side in sides] if "chosen" in info else [problem.solution]
         return tuple(x for x in shown if x is not None) if has_values(info, self.where) else ()
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
-        """Up to n problems of `split`, in one batch."""
+        """Yields one batch of up to n problems of `split`."""
         return restrict_to_split(self, split, n, ctx).draw(ctx)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for problems, at, base in draw_problems(self, "preferences", ctx):
-            yield put_on_stream(self._link(problems, ctx, base + 4 * at), self.stream)  # at most four rows a problem
+            yield put_on_stream(self._link(problems, ctx, base + 4 * at), self.stream)  # at most four rows per problem
 
     def _link(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
         paired = "chosen" in problems[0].info
@@ -126,18 +126,19 @@ class Preferences:
         batch = pack([show_solution(problem, answer, ctx, self.role) for problem, answer in answers], start=start)
         if len(batch) != len(answers):
             found = f"{len(answers)} answers are {len(batch)} rows"
-            raise ValueError(f"preferences: {found}, as one is played in several contexts: expected one row an answer")
+            raise ValueError(f"preferences: {found}, as the environment splits some: expected one row for each answer")
         return batch
 
 
 def _read_columns(batch: Batch, rows: Tensor) -> dict[str, Tensor]:
-    """Name -> [P] what the problems of some rows [P] say in their `info`, of names that are numbers in some."""
+    """Returns name -> [P] the numbers in the `info` of some rows' problems, for names that are numbers in some of
+    them."""
     told = sorted(name for name in batch.names() if name.startswith("info/"))
     return {name.removeprefix("info/"): batch[name][rows] for name in told}
 
 
 def _answers(problem: Problem, paired: bool) -> list[tuple[Any, bool]]:
-    """(answer, whether it is good): the chosen and the rejected one, or the one with a label."""
+    """Returns (answer, whether it is good): the chosen and the rejected one, or the one with a label."""
     info, whose = problem.info, f"problem {problem.id!r} of {problem.task}"
     needs = ("chosen", "rejected") if paired else ("label",)
     for name in needs:
@@ -150,8 +151,8 @@ def _answers(problem: Problem, paired: bool) -> list[tuple[Any, bool]]:
         for name in LINKED:
             if isinstance(info.get(name), str):
                 raise ValueError(
-                    f"{whose}: its {name!r} is the text {info[name]!r}: expected a number, which the loss of the "
-                    "pair reads (cells of CSV are text: use JSON Lines), or another name for what is no such thing"
+                    f"{whose}: its {name!r} is the text {info[name]!r}: expected a number, which the loss of a "
+                    "pair reads (cells of CSV are text: use JSON Lines); if it means something else, rename the column"
                 )
         return [(info["chosen"], True), (info["rejected"], False)]
     if info["label"] not in (True, False):

@@ -1,7 +1,7 @@
-"""Recorded episodes as columns: how the buffer `offline` keeps a data set, and what its card says of it.
+"""Recorded episodes as columns: the data set of the buffer `offline`, and its card.
 
-A data set is whole columns in episode order: of each episode its decisions, then one closing row that decides nothing
-(the last observation), as a rollout of lanes writes them. Text has no place here (see `demos`).
+A data set has columns in episode order: the decisions of each episode, then one closing row without a decision (the
+last observation), as a rollout of lanes writes them. Text is not supported (see `demos`).
 
 Axes: `N` rows of a data set, `T` decisions of an episode.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from shuhari.data import EMPTY, Array, nearest
 from shuhari.kernel.pack import dense
 
-BINS = 10  # a coverage counts the cells of a grid with so many an axis
+BINS = 10  # cells per axis of the coverage grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +39,13 @@ class RecordedEpisode:
 
 
 def columns_of(episodes: Iterable[RecordedEpisode]) -> dict[str, Tensor]:
-    """The columns of a data set out of its episodes; ValueError for none, and for one whose lengths do not fit.
+    """Returns the columns of a data set from its episodes. Raises ValueError if there are none, or if lengths do not
+    match.
 
-    `context` or `context/<key>`, `taken` (the action as the environment took it; `action` is the policy's to say),
+    `context` or `context/<key>`, `taken` (the action as the environment took it; the policy computes `action` from it),
     `reward/<name>` [N, 1], `mask` [N, 1], `cont`, `child`, `last` (the row where the episode ends) and `episode` [N];
-    further columns are NaN (integers -1) in closing rows."""
+    further columns are NaN (integers -1) in closing rows.
+    """
     some = [e for e in episodes if len(e)]
     if not some:
         raise ValueError("a data set without a decision: nothing to learn from")
@@ -90,13 +92,14 @@ def columns_of(episodes: Iterable[RecordedEpisode]) -> dict[str, Tensor]:
 
 
 def join_sets(sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Data sets one after the other. ValueError where they differ in what they have."""
+    """Concatenates data sets. Raises ValueError if their columns differ."""
     out: dict[str, list[Tensor]] = {}
     rows = episodes = 0
     for i, columns in enumerate(sets):
         if i and columns.keys() != out.keys():
             odd = min(columns.keys() ^ out.keys())
-            raise ValueError(f"data sets that differ in their columns do not join: {odd!r} is in some of them alone")
+            raise ValueError(f"the data sets cannot be joined: only some have the column {odd!r}; expected the same "
+                             "columns")  # fmt: skip
         for name, x in columns.items():
             shift = rows if name in ("child", "last") else episodes if name == "episode" else 0
             out.setdefault(name, []).append(torch.where(x < 0, x, x + shift) if shift else x)
@@ -105,7 +108,7 @@ def join_sets(sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def select_episodes(columns: Mapping[str, Tensor], episodes: Tensor) -> dict[str, Tensor]:
-    """The data set of these episodes alone, in the order of the whole."""
+    """Returns the data set of these episodes only, in the original order."""
     keep = torch.isin(columns["episode"], episodes)
     to = keep.cumsum(0) - 1
     out = {name: x[keep] for name, x in columns.items()}
@@ -116,9 +119,8 @@ def select_episodes(columns: Mapping[str, Tensor], episodes: Tensor) -> dict[str
 
 
 def order_episodes(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A data set of rows that stand in any order and point to their successors (a replay's): brought into episode
-    order, with `last` and `episode`. Rows that decide and lead nowhere (their successor has been overwritten or is yet
-    to come) close what was before them."""
+    """Brings a data set of rows in any order with pointers to successors (a replay's) into episode order, with `last`
+    and `episode`. Deciding rows without a successor (overwritten or still to come) close the rows before them."""
     child = columns["child"]
     N = len(child)
     first = torch.ones(N, dtype=torch.bool)
@@ -144,7 +146,7 @@ def order_episodes(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_columns(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None, whose: str) -> None:
-    """ValueError where the observations or actions of a data set are not those of a task, or not finite."""
+    """Raises ValueError if the observations or actions of a data set do not fit the task, or are not finite."""
     if spaces is None:
         raise TypeError(f"{whose}: recorded episodes are a controller's, and the task is one of text (see 'demos')")
     seen, does = spaces
@@ -163,11 +165,11 @@ def check_columns(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None,
         _check_values(rows, space, f"{whose}: {name.replace('taken', 'actions')}")
     for name in (n for n in columns if n.partition("/")[0] == "reward"):
         if bool(columns[name].isinf().any()):
-            raise ValueError(f"{whose}: {name} has an infinite number: expected finite ones, or NaN: unknown")
+            raise ValueError(f"{whose}: {name} has an infinite number: expected finite ones, or NaN for unknown")
 
 
 def _check_values(x: Tensor, space: Any, what: str) -> None:
-    """ValueError for numbers that are not finite, and for those that a space of alternatives has not."""
+    """Raises ValueError for numbers that are not finite, or not in a discrete space."""
     from gymnasium import spaces
 
     if x.is_floating_point() and not bool(x.isfinite().all()):
@@ -189,14 +191,14 @@ def _check_values(x: Tensor, space: Any, what: str) -> None:
 def examine(
     columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None, whose: str, more: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], str]:
-    """(what is to be told of a data set, with `more`; the first reward that is not known, "" where all are), in words
-    that begin with its name `whose`."""
+    """Returns (warnings about a data set, with those of `more`; a message about the first unknown reward, "" if all are
+    known), each beginning with its name `whose`."""
     odd = tuple(f"{whose}: {told}" for told in (*_list_outside(columns, spaces), *more))
     return odd, f"{whose}: {told}" if (told := _find_unknown(columns)) else ""
 
 
 def _list_outside(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None) -> list[str]:
-    """What of the actions lies outside of the Box that the task takes them from: nothing, or a line in words."""
+    """Returns a warning if actions lie outside the task's Box, else nothing."""
     from gymnasium.spaces import Box
 
     if spaces is None or not isinstance(box := spaces[1], Box) or "taken" not in columns:
@@ -213,7 +215,7 @@ def _list_outside(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None)
 
 
 def _find_unknown(columns: Mapping[str, Tensor]) -> str:
-    """The first reward that is not known, in words; "" where all are."""
+    """Returns a message about the first unknown reward; "" if all are known."""
     decides = columns["mask"].any(1)
     for name in (n for n in columns if n.partition("/")[0] == "reward"):
         if bool((lost := columns[name][decides].isnan().any(1)).any()):
@@ -222,11 +224,12 @@ def _find_unknown(columns: Mapping[str, Tensor]) -> str:
 
 
 def card_of(columns: Mapping[str, Tensor], reward: str) -> dict[str, Any]:
-    """What there is to know of a data set: counts, the returns (sums of `reward`) and lengths of its episodes, the
-    share that ended by itself, and coverage.
+    """Returns a summary of a data set: counts, the returns (sums of `reward`) and lengths of its episodes, the share
+    that ended by itself, and coverage.
 
-    coverage: how many cells of a grid over observations and actions (10 bins an axis between the extremes; integers
-    stand for themselves) are visited, as a share of the transitions; 1: no two are alike."""
+    coverage: number of visited cells of a grid over observations and actions (10 bins per axis between the extremes;
+    integers as they are), as a share of the transitions; 1: no two are in one cell.
+    """
     decides, episode = columns["mask"].any(1), torch.unique(columns["episode"], return_inverse=True)[1]
     n = int(episode.max()) + 1
     total = torch.zeros(n, dtype=torch.float64).index_add_(0, episode, columns[reward].double().sum(1))
@@ -244,7 +247,7 @@ def card_of(columns: Mapping[str, Tensor], reward: str) -> dict[str, Any]:
 
 
 def digest(columns: Mapping[str, Tensor]) -> str:
-    """A hash of names, types and numbers of all columns."""
+    """Returns a hash of names, types and numbers of all columns."""
     h = blake2b(digest_size=16)
     for name in sorted(columns):
         x = columns[name].contiguous()
@@ -254,13 +257,13 @@ def digest(columns: Mapping[str, Tensor]) -> str:
 
 
 def _quantiles(x: Tensor) -> list[float]:
-    """The least, the quartiles, and the largest."""
+    """Returns the minimum, the quartiles, and the maximum."""
     at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
     return [round(v, 6) for v in torch.quantile(x, at).tolist()]
 
 
 def _cells(columns: Mapping[str, Tensor], decides: Tensor) -> int:
-    """How many cells are visited."""
+    """Returns how many cells are visited."""
     axes = []
     for name, x in columns.items():
         if name.partition("/")[0] not in ("context", "taken", "action") or x.dtype == torch.uint8:
@@ -280,7 +283,7 @@ def _parts(observations: Any) -> dict[str, Array]:
 
 
 def _spread(pieces: Sequence[Array], decides: Array, fill: float) -> Tensor:
-    """[N, ...] the rows of episodes on those that decide, `fill` in closing rows."""
+    """Returns [N, ...] the episodes' rows at deciding rows, `fill` in closing rows."""
     x = np.concatenate([np.asarray(p) for p in pieces])
     out = np.full((len(decides), *x.shape[1:]), fill, x.dtype)
     out[decides] = x

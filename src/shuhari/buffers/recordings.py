@@ -1,12 +1,12 @@
-"""Where a data set comes from: a policy that plays the task, files, other data sets side by side.
+"""Sources of data sets: a policy that plays the task, files, and several data sets joined.
 
-Each gives whole columns in episode order (`recording`). Data sets of Minari are read in `minari`.
+Each returns columns in episode order (`recording`). `minari` reads Minari data sets.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
-from shuhari.buffers.data_files import read_arrays, read_columns
+from shuhari.buffers.data_files import HDF5, read_arrays, read_columns
+from shuhari.buffers.layouts import FLAGS, LAYOUT, bootstrap_by_masks, list_gaps, settle_ends, split_episodes
 from shuhari.buffers.recording import (
     RecordedEpisode,
     card_of,
@@ -27,6 +28,7 @@ from shuhari.buffers.recording import (
     join_sets,
     select_episodes,
 )
+from shuhari.buffers.references import find_reference
 from shuhari.data import Array, ContractError, Status, Step, code, nearest
 from shuhari.kernel.registry import register
 from shuhari.models.experts import Expert, draw_uniform, find_expert
@@ -37,17 +39,15 @@ from shuhari.store.files import StoreError, Trail, replace_file, translate_error
 from shuhari.tasks.contract import explain_step
 
 COLUMNS, CARD = "columns.safetensors", "card.json"
-LAYOUT = ("observations", "actions", "rewards", "terminals", "timeouts")  # of D4RL and OGBench
 
 
 @register("recording", "played")
 @dataclass
 class Played:
-    """A data set for offline RL that a scripted policy makes: it plays the task's problems of `train`.
+    """A data set for offline RL made by a scripted policy that plays the task's problems of `train`.
 
-    Every reward of the task is kept. If the task gives its problems no environment, an episode is one decision, at the
-    prompt, graded by the task. Raises TypeError for a task of text, ValueError for settings that its actions do not
-    take.
+    All rewards of the task are kept. If a problem has no environment, an episode is one decision at the prompt, graded
+    by the task. Raises TypeError for a text task, ValueError for settings that do not fit its actions.
     """
 
     stamps = ("reward/*",)
@@ -55,14 +55,14 @@ class Played:
     """Policy that plays: `expert` (the task's own), `random` (uniform actions), or a function of (observation,
     generator) -> action, as a dotted path or `file.py:function`."""
     episodes: Length = 20
-    """Episodes that are played, one for each problem."""
+    """Number of episodes played, one for each problem."""
     epsilon: Share = 0.0
-    """Share of the actions that are uniform ones instead of the policy's."""
+    """Share of the actions that are uniform instead of the policy's."""
     noise: AtLeast0 = 0.0
     """Standard deviation of normal noise on the actions, as a share of half the range of a bounded Box; results are
     clipped to the bounds."""
     max_steps: Length = 1000
-    """Decisions after which an episode is cut."""
+    """Number of decisions after which an episode is cut."""
     first: Count = 1_000_000
     """Index of the first problem that is played; large, so that an endless task gives other episodes than online
     training."""
@@ -115,7 +115,7 @@ class Played:
         return RecordedEpisode(_stack([problem.prompt] * 2), action[None], earned, True)
 
     def _act(self, space: Any, expert: Expert, observation: Any, rng: np.random.Generator) -> Array:
-        """The policy's action, or a uniform one, with the noise on it."""
+        """Returns the policy's action, or a uniform one, with noise added."""
         try:
             action = draw_uniform(space, rng) if rng.random() < self.epsilon else expert(observation, rng)
         except Exception as error:
@@ -131,15 +131,15 @@ class Played:
 @register("recording", "joined")
 @dataclass
 class Joined:
-    """Several data sets as one, one after the other, for offline RL on mixed data.
+    """Several data sets joined into one, for offline RL on mixed data.
 
-    ValueError for a share of a part that is not there, and for data sets that differ in their columns.
+    Raises ValueError for a share of an unknown part, and for data sets that differ in their columns.
     """
 
     parts: Mapping[str, Recording]
     """Name -> data set; all must have the same columns."""
     share: Mapping[str, PositiveShare] = None  # type: ignore[assignment]
-    """Part -> share of its episodes that is taken, the first ones; a part that is not listed is taken whole."""
+    """Part -> share of its first episodes that is taken; a part that is not listed is taken whole."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -178,22 +178,23 @@ class Joined:
 @register("recording", "file")
 @dataclass
 class Stored:
-    """A data set on disk: a directory that `save` or `shuhari export RUN DIR --replay` wrote, or an `.npz` file with
-    the arrays of D4RL and OGBench.
+    """A data set on disk: a directory that `save` or `shuhari export RUN DIR --replay` wrote, or an `.npz` or HDF5 file
+    (`.hdf5`, `.h5`) with the arrays of D4RL and OGBench.
 
-    Those are `observations`, `actions`, `terminals` and, if there are any, `rewards`, `timeouts` and
-    `next_observations`; others of the same length become columns. If an episode of an `.npz` file has no final
-    observation (no `next_observations`), the last transition has none either, and is left out unless the episode ended
-    there.
+    Those are `observations`, `actions`, `terminals` and, if there are any, `rewards`, `timeouts`, `next_observations`
+    and `masks`; others of the same length become columns. A mask of 0 says that nothing is expected after a transition,
+    whether or not the recording goes on (the reached goal of a task of OGBench). If an episode has no final observation
+    (no `next_observations`), the last transition has none either, and is left out unless the episode ended there.
+    Groups of an HDF5 file are left out.
     """
 
     stamps = ("*", "reward/*")
     path: str = ""
-    """Directory of a saved data set, or an `.npz` file; `~` is the home directory."""
+    """Directory of a saved data set, or an `.npz` or `.hdf5` file; `~` is the home directory."""
     reward: str = "task"
-    """Name that the `rewards` of an `.npz` file get: column `reward/<name>`, weighted by `reward.weights.<name>`."""
+    """Name that the `rewards` of such a file get: column `reward/<name>`, weighted by `reward.weights.<name>`."""
     layout: Literal["d4rl", "ogbench"] = "d4rl"
-    """Meaning of `terminals` in an `.npz` file: "d4rl", that the episode ended by itself; "ogbench", the last
+    """Meaning of `terminals` in such a file: "d4rl", that the episode ended by itself; "ogbench", the last
     observation of a recording that was cut there (its action is left out)."""
 
     def __post_init__(self) -> None:
@@ -201,17 +202,23 @@ class Stored:
         self.odd: tuple[str, ...] = ()
         self.unknown = ""
 
+    @property
+    def d4rl(self) -> str:
+        """The file's name, if it is one of D4RL's."""
+        name = Path(self.path).stem
+        return name if find_reference(name) else ""
+
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         path = Path(self.path).expanduser()
         if (path / COLUMNS).is_file():
             columns = read_columns(path / COLUMNS)
             check_columns(columns, task.spaces(), str(path / COLUMNS))
             return self._look(columns, task, str(path / COLUMNS))
-        if path.suffix != ".npz" or not path.is_file():
-            message = f"expected a directory with {COLUMNS}, or an .npz file"
+        if path.suffix not in (".npz", *HDF5) or not path.is_file():
+            message = f"expected a directory with {COLUMNS}, or an .npz or .hdf5 file"
             raise FileNotFoundError(f"file: no data set at {self.path!r}: {message}")
-        own = ("actions", *LAYOUT, "next_observations")  # of as many rows as actions
-        arrays = read_arrays(path, ("observations", "actions", "terminals"), own, ("terminals", "timeouts"))
+        own = ("actions", *LAYOUT)  # of as many rows as actions
+        arrays = read_arrays(path, ("observations", "actions", "terminals"), own, FLAGS)
         if "rewards" in arrays and arrays["rewards"].ndim != 1:
             shape = list(arrays["rewards"].shape)
             raise ValueError(f"{path}: rewards is an array {shape}: expected a number for each row")
@@ -221,24 +228,23 @@ class Stored:
             raise ValueError(f"{path}: observations have shape {width}, and next_observations {behind}: the task's "
                              f"have {wanted}")  # fmt: skip
         if self.layout == "ogbench":
-            arrays["timeouts"] = arrays["terminals"]
-            arrays["terminals"] = np.zeros_like(arrays["terminals"])
+            settle_ends(arrays)
         try:
-            columns = columns_of(_split_episodes(arrays, self.reward))
+            columns = bootstrap_by_masks(columns_of(split_episodes(arrays, self.reward)))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         check_columns(columns, task.spaces(), str(path))
-        return self._look(columns, task, str(path), _list_gaps(arrays))
+        return self._look(columns, task, str(path), list_gaps(arrays))
 
     def _look(self, columns: dict[str, Tensor], task: Task, whose: str, gaps: Iterable[str] = ()) -> dict[str, Tensor]:
-        """The columns; what is to be told of them is kept."""
+        """Returns the columns, after storing the warnings about them."""
         self.odd, self.unknown = examine(columns, task.spaces(), whose, gaps)
         return columns
 
 
 def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/task", source: str = "") -> Path:
-    """Write a data set and its card, for the recording `file`. StoreError where the disk refuses; nothing is left
-    then."""
+    """Writes a data set and its card, for the recording `file`. Raises StoreError if writing fails, and then leaves
+    nothing."""
     card = {"format": 1, "source": source, **card_of(columns, reward), "digest": digest(columns)}
     trail = Trail(directory)
     try:
@@ -250,46 +256,6 @@ def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/t
         trail.remove([directory / COLUMNS])
         raise
     return directory
-
-
-def _split_episodes(arrays: Mapping[str, Array], reward: str) -> list[RecordedEpisode]:
-    over, end = arrays["terminals"].astype(bool), _find_ends(arrays)
-    end[-1] = True
-    more = {k: x for k, x in arrays.items() if k not in (*LAYOUT, "next_observations")}
-    episodes, start = [], 0
-    for stop in (np.flatnonzero(end) + 1).tolist():
-        seen = arrays["observations"][start:stop]
-        if "next_observations" in arrays:
-            seen, stop_at = np.concatenate([seen, arrays["next_observations"][stop - 1 : stop]]), stop
-        elif over[stop - 1]:
-            seen, stop_at = np.concatenate([seen, seen[-1:]]), stop  # worth nothing, so anything may stand there
-        else:
-            stop_at = stop - 1
-        rows = slice(start, stop_at)
-        earned = {reward: arrays["rewards"][rows]} if "rewards" in arrays else {}
-        columns, finished = {k: x[rows] for k, x in more.items()}, bool(over[stop - 1]) and stop_at == stop
-        episodes.append(RecordedEpisode(seen, arrays["actions"][rows], earned, finished, columns))
-        start = stop
-    return episodes
-
-
-def _find_ends(arrays: Mapping[str, Array]) -> Array:
-    """[n] whether a row is marked as the last of its episode."""
-    over: Array = arrays["terminals"].astype(bool)
-    return over | arrays["timeouts"].astype(bool) if "timeouts" in arrays else over.copy()
-
-
-def _list_gaps(arrays: Mapping[str, Array]) -> Iterator[str]:
-    """Where rows follow one another in an episode that do not in the environment: ends that are not marked."""
-    n, end = len(arrays["actions"]), _find_ends(arrays)
-    if n > 1 and not end[:-1].any():
-        yield f"no row is marked as an end (terminals, timeouts): its {n} rows are one episode"
-    if "next_observations" in arrays:
-        seen, behind = (arrays[k].reshape(n, -1) for k in ("observations", "next_observations"))
-        gap = np.flatnonzero(~np.isclose(behind[:-1], seen[1:], 1e-4, 1e-4).all(1) & ~end[:-1])
-        if len(gap):
-            yield (f"row {gap[0]}: its next observation is not the observation of row {gap[0] + 1} (so in {len(gap)} "
-                   f"of {n}): learnt from as one episode; mark in `timeouts` where it was cut")  # fmt: skip
 
 
 def _stack(observed: list[Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Replay: a ring of whole columns, from which rows are drawn again and again.
+"""Replay: a ring of columns, from which rows are drawn again and again.
 
-A draw is a view: nothing is copied before it is read, and `successors` finds that of each row. Rows stand in order of
-arrival, parents before children, so the oldest is always overwritten before its successor, and no pointer is ever
-left hanging. The row that a lane's fragment left open (`resumes`) is overwritten where it stands when the lane goes on.
-What is found out later about stored rows (`Amended`, and of its own priority `Updated`) is written where they stand.
-Left out: text (its rows differ in length).
+A draw is a view: nothing is copied before it is read, and `successors` finds each row's successor. Rows are in order of
+arrival, parents before children, so the oldest is always overwritten before its successor, and no pointer dangles. The
+row that a lane's fragment left open (`resumes`) is overwritten in place when the lane goes on. Later results about
+stored rows (`Amended`, and for the buffer's own priority `Updated`) are written in place. Left out: text (its rows
+differ in length).
 
 Axes: `B` rows of a collected batch, `C` capacity.
 """
@@ -22,6 +22,7 @@ from torch import Tensor
 from shuhari.batch import STATUS, Batch
 from shuhari.bounds import AtLeast0, Bounds, Coefficient, Count, Size, check
 from shuhari.buffers.drawing import proportional
+from shuhari.buffers.hindsight import Hindsight
 from shuhari.buffers.recording import order_episodes
 from shuhari.data import Array, Status
 from shuhari.events import Amended, Collected, Event, Updated
@@ -31,8 +32,8 @@ from shuhari.ports import Ctx
 from shuhari.store.ring import Ring
 from shuhari.transforms.streams import find_carried
 
-_TRIES = 64  # at drawing only eligible rows
-_LEFT_OUT = frozenset({"parent", "step", "resumes", "leaf", "length"})  # derived, or of the collected batch alone
+_TRIES = 64  # attempts to draw only eligible rows
+_LEFT_OUT = frozenset({"parent", "step", "resumes", "leaf", "length"})  # derived, or only of the collected batch
 
 
 @register("buffer", "replay")
@@ -41,45 +42,49 @@ class Replay:
     """Off-policy replay buffer: keeps the newest rows and draws batches of `size` rows with replacement, uniformly or
     by priority.
 
-    Rows that decide nothing are never drawn, nor those that weigh nothing on `stream` or whose episode ended in an
-    error. What models were asked about the rows (needs) is not kept: it is asked again at every draw.
+    Rows without a decision, rows of weight 0 on `stream` and rows of episodes that ended in an error are never drawn.
+    Model outputs for the rows (needs) are not kept but recomputed at every draw.
 
-    With `by`, row i of n is drawn with probability p_i and weighs w_i, divided by the largest w of the draw (Schaul et
-    al. 2016, "Prioritized Experience Replay", sections 3.3 and 3.4):
+    With `by`, row i of n is drawn with probability p_i and has weight w_i, divided by the largest w of the draw (Schaul
+    et al. 2016, "Prioritized Experience Replay", sections 3.3 and 3.4):
 
-      p_i ~ (|x_i| + least)^power,   w_i = (n p_i)^-beta,   x the column
+        p_i ~ (|x_i| + least)^power,   w_i = (n p_i)^-beta,   x the column
 
-    It is news by row: what a loss stamps (`td_error` of temporal differences), what is amended, or a column that is
-    collected. A row of which it is not known yet counts as the largest that is.
+    The column is stamped by a loss (`td_error` of temporal differences), amended later, or collected. A row whose value
+    is not known yet gets the largest known one.
 
     Raises TypeError for text, ValueError for more rows at once than the ring holds.
     """
 
     capacity: Annotated[int, Bounds(2, most=10**8)] = 100_000
-    """Rows that are kept, the newest; the closing row of an episode takes one too."""
+    """Number of rows kept, the newest; the closing row of an episode takes one too."""
     size: Size = 256
-    """Rows (transitions) in a batch."""
+    """Number of rows (transitions) in a batch."""
     collect: Size = 1
-    """Environment decisions that are collected in each step, before the draws; as `train_freq` in Stable-Baselines3."""
+    """Number of environment decisions collected in each step, before the draws; as `train_freq` in
+    Stable-Baselines3."""
     draws: Count = 1
-    """Batches that are drawn in each step if `ratio` is 0."""
+    """Number of batches drawn in each step if `ratio` is 0."""
     ratio: AtLeast0 = 0.0
-    """Batches that are drawn for each new decision (the replay ratio); 0 uses `draws`, a number below 1 draws in some
+    """Number of batches drawn for each new decision (the replay ratio); 0 uses `draws`, a number below 1 draws in some
     steps only."""
     warmup: Count = 0
-    """Decisions that are collected at once by the first steps, before the first draw; as `learning_starts` in
+    """Number of decisions collected at once by the first steps, before the first draw; as `learning_starts` in
     Stable-Baselines3."""
     by: str = ""
     """Column that gives the priority of a row, such as `td_error`; "" draws all rows alike."""
     power: AtLeast0 = 1.0
     """Exponent of the priority (alpha in prioritized replay); 0 draws all rows alike."""
     least: AtLeast0 = 1e-6
-    """Constant that is added to the size of each priority, without which a row of error 0 is never drawn again."""
+    """Constant added to the size of each priority, without which a row of error 0 is never drawn again."""
     beta: Coefficient = 1.0
     """Exponent of the importance weights that correct for drawing by priority; 0 is no correction, and a schedule may
-    take it to 1."""
+    raise it to 1."""
     stream: str = "rl"
     """Name of the weights `weight/<stream>` that the rows carry; rows that weigh nothing on it are never drawn."""
+    hindsight: Hindsight | None = None
+    """Goals in hindsight for an environment with goals (HER), such as `{goals = 4}`; None learns from the goals that
+    were."""
     name: str = "replay"
     """Name that seeds the random draws; give each replay buffer of a run its own."""
     state: dict[str, Any] = field(
@@ -97,10 +102,10 @@ class Replay:
     def __post_init__(self) -> None:
         check(self)
         self._of: Ring | None = None
-        self._places: dict[int, int] | None = None  # id -> slot, once it is asked for
+        self._places: dict[int, int] | None = None  # id -> slot, once it is needed
 
     def wanted(self) -> int:
-        """Decisions still wanted: the rest of the warm-up at first, then `collect` a step."""
+        """Returns the number of decisions still missing: first the rest of the warm-up, then `collect` per step."""
         missing: int = max(self.collect - self.state["new"], self.warmup - self.state["seen"])
         return max(0, missing)
 
@@ -145,8 +150,8 @@ class Replay:
         self._count(int(batch.decides.sum()))
 
     def _amend(self, ids: Tensor, news: Mapping[str, Tensor]) -> None:
-        """Write columns [B, ...] about the rows `ids` [B] where they stand; those that are not here, or no more, are
-        passed over, and so is what is unknown (NaN). A new column is unknown in other rows."""
+        """Writes columns [B, ...] of the rows `ids` [B] in place; ids that are not stored, and unknown values (NaN),
+        are skipped. A new column is unknown in other rows."""
         ring: Ring | None = self.state["ring"]
         if ring is None or not len(ids):
             return
@@ -166,10 +171,10 @@ class Replay:
             ring.arrays[name][slots] = np.where(known, value, ring.arrays[name][slots])
         ring.touch(slots)
         if not news.keys().isdisjoint(("mask", "status", f"weight/{self.stream}")):
-            self._of = None  # which rows may be drawn depends on these
+            self._of = None  # they determine which rows may be drawn
 
     def _weight(self, batch: Batch, eligible: Tensor) -> Array | None:
-        """[B, K] the weight of the stream, where it is not that of the mask on all rows that were ever stored."""
+        """Returns the stream's weight [B, K]; None if it equals the mask on all rows stored so far."""
         name, ring = f"weight/{self.stream}", self.state["ring"]
         if name in batch:
             return batch.weight(self.stream).float().numpy()
@@ -184,8 +189,8 @@ class Replay:
         state["owed"] += self.ratio * (state["seen"] - max(before, min(self.warmup, state["seen"])))
 
     def _find_slots(self, batch: Batch, ring: Ring) -> tuple[Array, int]:
-        """([B] where the rows go, how many slots are new). A row that its lane resumes goes where that lane's last row
-        stands, if nothing has come over it."""
+        """Returns ([B] the slots of the rows, the number of new slots). A row that its lane resumes goes to the lane's
+        last row, unless that has been overwritten."""
         B, state = len(batch), self.state
         serial = ring.written + np.arange(B)
         if "resumes" in batch:
@@ -196,13 +201,13 @@ class Replay:
             again = batch["resumes"].numpy() & (old >= max(0, ring.written + B - ring.capacity))
             if again.any():
                 serial = np.where(again, old, ring.written - 1 + np.cumsum(~again))
-            tail[lane] = serial  # the last row of each lane remains
+            tail[lane] = serial  # the last row of each lane wins
             state["tail"] = tail.tolist()
         return serial % ring.capacity, int(serial.max()) + 1 - ring.written
 
     def _grow_ring(self, columns: dict[str, Array], rows: int) -> Ring:
-        """The ring, with a column for each of these (NaN or -1 in the rows before, where it is new; of the stream's
-        weight the mask: they carried it in full)."""
+        """Returns the ring with all these columns. A new one is NaN or -1 in earlier rows; a new stream weight is the
+        mask there, as those rows had full weight."""
         like = {n: torch.from_numpy(np.ascontiguousarray(x[:1])) for n, x in columns.items()}
         ring: Ring | None = self.state["ring"]
         if ring is None:
@@ -219,7 +224,7 @@ class Replay:
         return self._find_eligible(ring)
 
     def _find_eligible(self, ring: Ring) -> Ring:
-        """Work out which rows may be drawn, where the ring is not the one of the last call."""
+        """Recomputes which rows may be drawn if the ring differs from the last call's."""
         if self._of is not ring:
             c = ring.columns
             c["child"][ring.size :] = -1
@@ -232,8 +237,8 @@ class Replay:
         return ring
 
     def recorded(self) -> dict[str, Tensor]:
-        """What it holds as a data set in episode order, as `offline` reads it; what was worked out for training
-        (weights of streams, the trained reward) is left out. ValueError where it is empty."""
+        """Returns its contents as a data set in episode order, as `offline` reads it, without columns derived in
+        training (stream weights, the trained reward). Raises ValueError if it is empty."""
         ring: Ring | None = self.state["ring"]
         if ring is None or not ring.size:
             raise ValueError(f"{self.name}: it holds no rows yet: nothing to export")
@@ -246,6 +251,8 @@ class Replay:
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         state = self.state
         ring: Ring | None = state["ring"]
+        if self.hindsight is not None:
+            self.hindsight.check_task(ctx.task)
         ready = ring is not None and state["seen"] >= self.warmup
         state["new"] = 0
         n = self.draws
@@ -257,20 +264,23 @@ class Replay:
         self._find_eligible(ring)
         if not self._eligible.any():
             return
-        one = ring.columns["mask"].shape[1] == 1 or None  # what is drawn has decided
+        one = ring.columns["mask"].shape[1] == 1 or None  # every drawn row has decided
         for i in range(n):
             rng = ctx.rng(self.name, i)
             if self.by:
-                yield self._draw_by_priority(rng, ctx.at(self.beta), one)
+                batch = self._draw_by_priority(rng, ctx.at(self.beta), one)
             else:
-                yield Batch(ring.columns, self._rows(ring, rng), stream=self.stream, full=one)
+                batch = Batch(ring.columns, self._rows(ring, rng), stream=self.stream, full=one)
+            if self.hindsight is not None:
+                batch = self.hindsight.relabel(batch, self.state["ring"], ctx.rng(self.name, "goals", i), ctx)
+            yield batch
 
     def _draw_by_priority(self, rng: torch.Generator, beta: float, one: bool | None) -> Batch:
-        """[size] eligible rows by priority, with the weights that correct for it. What an update has found out about
-        the draw before counts already."""
+        """Draws [size] eligible rows by priority, with importance weights. Priorities from the update on the previous
+        draw already count."""
         ring = self._find_eligible(self.state["ring"])
         p = np.where(self._eligible[: ring.size], self._priority(ring) ** self.power, 0.0)
-        if not p.any():  # nothing is left to learn: all alike
+        if not p.any():  # no priority is above 0: draw uniformly
             p = self._eligible[: ring.size].astype(np.float64)
         rows = proportional(p, self.size, rng)
         batch = Batch(ring.columns, rows, stream=self.stream, full=one)
@@ -282,8 +292,8 @@ class Replay:
         return batch.put({f"weight/{self.stream}": batch.weight(self.stream) * weight[:, None]})
 
     def _priority(self, ring: Ring) -> Array:
-        """[size] the size of the column in each row plus `least`, of several numbers the sum; the largest where it is
-        unknown."""
+        """Returns [size] the absolute value of the column in each row plus `least` (summed over several numbers); the
+        largest if unknown."""
         if self.by not in ring.columns:
             return np.ones(ring.size)
         x = np.abs(ring.arrays[self.by][: ring.size].astype(np.float64).reshape(ring.size, -1))
@@ -292,7 +302,7 @@ class Replay:
         return np.where(np.isnan(x), known.max() if len(known) else 1.0, x)
 
     def _rows(self, ring: Ring, rng: torch.Generator) -> Tensor:
-        """[size] eligible rows, uniformly: draws that hit another row are drawn again."""
+        """Draws [size] eligible rows uniformly: draws of another row are repeated."""
         eligible, n, shape = self._eligible, ring.size, (self.size,)
         rows = torch.randint(n, shape, generator=rng)
         at = rows.numpy()  # the same memory

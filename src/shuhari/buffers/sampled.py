@@ -1,8 +1,8 @@
-"""Answers that the policy gave as the stage began, to be learnt from for all of it: for rehearsal, or as a data set.
+"""Answers that the policy gave at the start of a stage, used throughout it: for rehearsal, or as a data set.
 
-Source of the split into problems that are solved and others: DPH-RL (Li et al. 2025, "The Choice of Divergence",
-arXiv 2509.07430), section 4. Left out: sampling again later; what is done with the problems that are not kept
-(curriculum `others`).
+Source of the split into solved and other problems: DPH-RL (Li et al. 2025, "The Choice of Divergence", arXiv
+2509.07430), section 4. Left out: sampling again later; the use of the problems that are not kept
+(curriculum `unseen_problems`).
 
 Axes: `B` rows.
 """
@@ -31,38 +31,37 @@ from shuhari.ports import Ctx
 @register("buffer", "kept_answers")
 @dataclass
 class Sampled:
-    """Answers that the policy gave as the stage began, kept and drawn at random in every later step: for rehearsal, or
-    as an offline data set.
+    """Answers that the policy gave at the start of the stage, kept and drawn at random in every later step: for
+    rehearsal, or as an offline data set.
 
-    At its first draw of a stage, before anything is learnt there, it has the run's rollout answer the first `pool`
-    problems of `split`, `n` times each, graded and charged as probes. Kept are problems whose mean outcome lies in
-    [`low`, `high`], and of these the answers that `keep` names, with the log-probabilities with which they were
-    sampled. `Loaded` then tells what is kept, if anything is; else one answer is drawn, of weight 0. ValueError for a
-    split without end and pool = 0.
+    At the first draw of a stage, before any update, the run's rollout answers the first `pool` problems of `split`, `n`
+    times each, graded and charged as probes. Problems whose mean outcome lies in [`low`, `high`] are kept, with the
+    answers that `keep` names and the log-probabilities at which they were sampled. The event `Loaded` then carries the
+    kept answers; if there are none, one answer is drawn with weight 0. Raises ValueError for an endless split with pool
+    = 0.
     """
 
     samples = False
     asks = True
     size: Size = 32
-    """Answers in a batch, at most, drawn at random."""
+    """Largest number of answers in a batch, drawn at random."""
     draws: Count = 1
-    """Batches that are drawn in each step."""
+    """Number of batches drawn in each step."""
     split: str = "train"
     """Split of the task whose problems are answered."""
     pool: Count = 0
-    """Problems that are answered, the first of the split; 0: all of them, which needs a finite split."""
+    """Number of first problems of the split that are answered; 0: all of them, which needs a finite split."""
     n: Count = 0
-    """Answers to each problem; 0: as many as a group of the run has (`rollout.n`)."""
+    """Number of answers per problem; 0: as many as a group of the run has (`rollout.n`)."""
     low: float = 0.0
-    """Mean outcome that a problem must have at least for its answers to be kept."""
+    """Smallest mean outcome of a problem whose answers are kept."""
     high: float = 1.0
-    """Mean outcome that a problem may have at most for its answers to be kept; below 1 it leaves out what is always
+    """Largest mean outcome of a problem whose answers are kept; below 1 it leaves out problems that are always
     solved."""
     keep: Literal["all", "right", "one"] = "all"
-    """Which answers are kept: "all" that are graded, those that are "right", or "one" right answer for each problem,
-    the first."""
+    """Which answers are kept: "all" graded ones, the "right" ones, or "one" right answer per problem, the first."""
     solved: float = 1.0
-    """Outcome from which on an answer counts as right; lower it if rewards are graded."""
+    """Smallest outcome of a right answer; lower it if rewards are graded."""
     reward: str = "reward"
     """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     stream: str = "rl"
@@ -116,9 +115,9 @@ class Sampled:
         return self._copy(none.put({f"weight/{self.stream}": torch.zeros_like(none["mask"], dtype=torch.float32)}))
 
     def _choose(self, batch: Batch) -> Tensor:
-        """[B] bool: the rows of the answers that are kept."""
+        """Returns [B] bool: the rows of the kept answers."""
         outcome = batch.outcome(self.reward)
-        rate, _ = group_mean(batch, outcome.masked_fill(~find_usable(batch), torch.nan))  # not of broken episodes
+        rate, _ = group_mean(batch, outcome.masked_fill(~find_usable(batch), torch.nan))  # without failed episodes
         good = ends(batch) & find_usable(batch) & (rate >= self.low) & (rate <= self.high) & ~outcome.isnan()
         if self.keep != "all":
             good &= outcome >= self.solved
@@ -128,5 +127,5 @@ class Sampled:
         return torch.isin(batch["episode"], batch["episode"][good])
 
     def _copy(self, batch: Batch) -> Batch:
-        """Copies of the rows under ids of their own."""
+        """Returns copies of the rows with new ids."""
         return copy_rows(batch, id=(code("sampled", self.name, self.stream) >> 8) + torch.arange(len(batch)))

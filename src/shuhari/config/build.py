@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.bounds import Group, hints, wrong
+from shuhari.buffers.references import find_reference
 from shuhari.config.distributed import Distributed
 from shuhari.config.evaluation import Evaluation
 from shuhari.config.imitation import describe_imitation
@@ -76,6 +77,8 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         made.defaults["micro_batch"] = MICRO_BATCH
     table, corrected = correct_losses(table)
     learners = _make_learners(made, table, cut, vector)
+    if evaluate is not None and not evaluate.reference:
+        evaluate.reference = _find_reference(learners)
     made.defaults |= corrected
     collect = {
         k: made.make_component("transform", v, join_key("collect", k), k)
@@ -85,6 +88,7 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         _check_measuring(name, learners, evaluate)
     if grades_nothing(task, rewards):
         _check_graded(name, learners, collect)
+    _check_answered(name, task, rewards, weights, learners, collect)
     return Components(
         name=name,
         imitates=describe_imitation(name, learners, task, alone=name == "main"),
@@ -140,10 +144,33 @@ def _make_task(
 def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[str, Transform]) -> None:
     """Raise RecipeError if rollouts of a task that grades nothing go through transforms, which read rewards; learning
     without transforms (distillation) needs no grades."""
-    if any(x.buffer.wanted() > 0 and {**collect, **x.transforms} for x in learners.values()):
+    if _reads_rewards(learners, collect):
         message = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from"
         raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {message} the data (buffer.use = 'demos' or "
                           "'preferences')")  # fmt: skip
+
+
+def _check_answered(
+    stage: str,
+    task: Task,
+    rewards: Mapping[str, Reward],
+    weights: Mapping[str, Number],
+    learners: Mapping[str, Learner],
+    collect: Mapping[str, Transform],
+) -> None:
+    """Raise RecipeError if a weighted reward compares with the answers of a task that has none: then no sample would be
+    graded, which a run would find only after several rounds of collection."""
+    blind = [k for k, r in rewards.items() if ability(r, "wants_answer") and weights.get(ability(r, "name") or k)]
+    if blind and ability(task, "ungraded") and _reads_rewards(learners, collect):
+        helps = ability(task, "unanswered") or "give its problems answers"
+        own = f"a grader of your own ([reward.<name>] use = 'rewards.py:function') with --remove reward.{blind[0]}"
+        message = "compares with the `answer` of a problem, and no problem has one"
+        raise RecipeError(f"stage {stage!r}", f"the reward {blind[0]!r} {message}: {helps}; or {own}")
+
+
+def _reads_rewards(learners: Mapping[str, Learner], collect: Mapping[str, Transform]) -> bool:
+    """Whether rollouts are collected, and go through transforms, which read rewards."""
+    return any(x.buffer.wanted() > 0 and {**collect, **x.transforms} for x in learners.values())
 
 
 def _check_measuring(stage: str, learners: Mapping[str, Learner], evaluation: Evaluation | None) -> None:
@@ -157,7 +184,7 @@ def _check_measuring(stage: str, learners: Mapping[str, Learner], evaluation: Ev
 
 
 def order_transforms(table: Mapping[str, Any], section: str) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of `collect` or `transform` in their order; `before = "name"` moves one to before another."""
+    """Return the entries of `collect` or `transform` in their order; `before = "name"` moves one before another."""
     entries = table.get(section, EMPTY)
     places = {name: entry[PLACE] for name, entry in entries.items() if entry.get(PLACE) is not None}
     ordered = order_entries(entries, places, section)
@@ -184,12 +211,14 @@ def _make_roles(made: Settings, table: Mapping[str, Any], stage: str) -> dict[st
         if (Path(source) / "config.json").is_file() and source:  # a Hugging Face directory
             own, source = {**own, "path": source}, ""
         if source and not own:
-            raise RecipeError(f"{where}.from", f"{source!r}: weights need a model to be put in, use = ..")
+            raise RecipeError(f"{where}.from", f"{source!r}: name the model that gets these weights, use = ..")
         if source and init:
-            raise RecipeError(f"{where}.from", f"{source!r}: with init = {init!r} the weights are given already")
+            raise RecipeError(f"{where}.from", f"{source!r}: init = {init!r} gives the weights already: expected one "
+                              "of them")  # fmt: skip
         if same_as and (own or init or frozen):
             key = next(iter(own), "init" if init else "frozen")
-            raise RecipeError(f"{where}.{key}", f"with same_as = {same_as!r} nothing else belongs here")
+            raise RecipeError(f"{where}.{key}", f"with same_as = {same_as!r} the role can have no other setting: "
+                              "leave it out")  # fmt: skip
         if not own and not same_as and not init:
             raise RecipeError(where, 'expected use = .., init = "<role>" (a copy) or same_as = "<role>"')
         if own and "use" not in own and (near := nearest(name, {*table} - {name})).startswith("did you mean"):
@@ -264,11 +293,19 @@ def _make_evaluation(
     evaluation: Evaluation = made.make(Evaluation, rest, "evaluate", "[evaluate]")
     if evaluation.task is not None and evaluation.task.spaces() != task.spaces():
         here, there = ("text" if x is None else f"{x[0]} -> {x[1]}" for x in (evaluation.task.spaces(), task.spaces()))
-        raise RecipeError("evaluate.task", f"it has {here}, and what is trained {there}: expected the same spaces")
+        raise RecipeError("evaluate.task", f"its spaces are {here}, those of the trained task {there}: expected the "
+                          "same")  # fmt: skip
     for key, value in evaluation.settings.items():
         if message := wrong(hints(type(used)).get(key), value):
             raise RecipeError(f"evaluate.settings.{format_path((key,))}", f"{value!r}: {message}")
     return evaluation, used
+
+
+def _find_reference(learners: Mapping[str, Learner]) -> str:
+    """Return the data set of D4RL that is learnt from, "" if there is none, or if there are several environments'."""
+    parts = [part for _, part in walk_placed(learners, ())]
+    named = {find_reference(name): name for part in parts if (name := ability(part, "d4rl"))}
+    return next(iter(named.values())) if len(named) == 1 else ""
 
 
 def _make_learners(made: Settings, table: Mapping[str, Any], cut: int | None, vector: bool) -> dict[str, Learner]:

@@ -42,7 +42,7 @@ def refuse_twice(changes: Sequence[Change]) -> None:
     """Raise RecipeError if a method is named twice: the second time would change nothing."""
     names = [c.name for c in changes]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise RecipeError("", f"{twice[0]} is to be laid twice: expected each method once")
+        raise RecipeError("", f"the method {twice[0]} is named twice: expected each method once")
 
 
 def _explain(a: Statement, b: Statement) -> tuple[str, str]:

@@ -1,4 +1,5 @@
-"""Digests of files and directories: of what a run is made of beside the library, and of the copies that it keeps."""
+"""Digests (hashes) of files and directories: of the user's own files that a run needs beside this library, and of the
+copies of them that are kept in the run's folder."""
 
 from __future__ import annotations
 
@@ -47,5 +48,5 @@ def explain_copy(place: Path) -> str:
 
 
 def list_files(path: Path) -> Iterator[Path]:
-    """Yield the plain files of a directory, in order; a file alone; nothing for anything else."""
+    """Yield the plain files of a directory, in order, or the file itself; nothing for any other path."""
     yield from (p for p in (sorted(path.rglob("*")) if path.is_dir() else [path]) if p.is_file())

@@ -35,11 +35,11 @@ class Distributed:
     def __post_init__(self) -> None:
         check(self)
         if self.address and not self.workers:
-            raise ValueError(f"address is {self.address!r}, and workers is 0, so none is joined: expected workers "
+            raise ValueError(f"address is {self.address!r}, and workers is 0, so no cluster is used: expected workers "
                              "of 1 or more, or no address")  # fmt: skip
         if self.address and self.address != "auto" and not re.fullmatch(r"[^/\s]+:\d{1,5}", self.address):
             raise ValueError(f"address is {self.address!r}: expected `auto`, or host:port of a cluster that this "
                              "machine is a node of, such as 10.0.0.1:6379")  # fmt: skip
         if self.shard and self.learners < 2:
-            raise ValueError("shard is true, and learners is 1, which leaves nothing to divide: expected learners of 2 "
+            raise ValueError("shard is true, and learners is 1, so the model cannot be divided: expected learners of 2 "
                              "or more, or shard = false")  # fmt: skip

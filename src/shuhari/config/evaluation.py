@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Count, Length, check
-from shuhari.data import EMPTY, Sampling
+from shuhari.buffers.references import KNOWN, find_reference
+from shuhari.data import EMPTY, Sampling, nearest
 from shuhari.ports import Metric, Rollout, Task
 
-PLAYED = ("greedy", "mean", "length", "turns", "distinct", "ungraded", "tokens", "pass", "quantile", "cvar")
+PLAYED = ("greedy", "mean", "length", "start_kl", "turns", "distinct", "ungraded", "tokens", "pass", "quantile", "cvar")
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Further:
         settings = self.settings if self.rollout else {**evaluation.settings, **self.settings}
         n, samples = self.n or evaluation.n, self.samples or evaluation.samples
         return replace(evaluation, n=n, samples=samples, sampling=self.sampling or evaluation.sampling,
-                       settings=settings, k=tuple(k for k in evaluation.k if k <= samples))  # fmt: skip
+                       settings=settings, start_kl=0, k=tuple(k for k in evaluation.k if k <= samples))  # fmt: skip
 
 
 @dataclass
@@ -65,6 +66,9 @@ class Evaluation:
     the one reward that is trained, or `reward`, their weighted sum."""
     solved: float = 1.0
     """Value of the measured reward from which a sample counts as solved, for pass@k."""
+    reference: str = ""
+    """Data set of D4RL whose reference returns give the normalised score `greedy.normalised`, such as
+    `hopper-medium-v2` or `hopper`; empty takes that of the recorded data, where its name says it, "none" gives none."""
     settings: Mapping[str, Any] = EMPTY
     """Settings of the rollout that differ from training's, by name."""
     watch: Count = 0
@@ -72,6 +76,9 @@ class Evaluation:
     acts on what is reported."""
     tail: tuple[Annotated[float, Bounds(0, 1, open="both")], ...] = ()
     """Shares in (0, 1): for each, that quantile of the episodes' scores and the mean below it (CVaR) are reported."""
+    start_kl: Count = 8
+    """Number of first greedy answers over whose tokens a loaded model (`path`) is compared with what was loaded, as
+    `start_kl`, nats a token; 0 leaves it out. A model without adapters is read again from `path` for it."""
     fresh: bool = False
     """Draw new noise for each evaluation; false repeats it, so that two checkpoints differ by their weights alone."""
     task: Task | None = None
@@ -84,10 +91,14 @@ class Evaluation:
     def __post_init__(self) -> None:
         check(self)
         self.samples = self.samples or 1
+        if self.reference not in ("", "none") and find_reference(self.reference) is None:
+            message = f"no data set of D4RL with reference returns; {nearest(self.reference, KNOWN)}"
+            raise ValueError(f"reference is {self.reference!r}: {message}")
         for section, named in {"more": self.more, "metrics": self.metrics}.items():
             for name in named:
                 if not name or not set(name).isdisjoint(".:/@") or name in PLAYED:
                     message = "a name of its own, without . : / @, which reports of an evaluation need"
                     raise ValueError(f"{section} has an entry called {name!r}: expected {message}")
         if both := sorted(set(self.more) & set(self.metrics)):
-            raise ValueError(f"both more and metrics have {both[0]!r}: expected different names, as both are reported")
+            raise ValueError(f"more and metrics both have an entry {both[0]!r}: expected different names, as reports "
+                             "have both")  # fmt: skip

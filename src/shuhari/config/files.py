@@ -13,7 +13,7 @@ from pathlib import Path as File
 from typing import Any
 
 from shuhari.config.digests import compute_digest, explain_copy
-from shuhari.config.library import BASELINES, find_recipe, list_names, read_table
+from shuhari.config.library import BASELINES, BEDS, find_recipe, list_names, read_table
 from shuhari.config.older import translate
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
@@ -23,6 +23,7 @@ from shuhari.store.files import read_file
 
 NAMED_BY_CONTENT = re.compile(r"file/dataset-[0-9a-f]{12}\.jsonl")
 
+PLAIN = (BASELINES, BEDS, "pretrained", "reproduce")  # families of recipes that are no methods
 NEEDS = "needs"  # in the folder of a run: copies of what it is made of, see `loop.outside`
 MODULES = "modules"  # in that folder: copies of modules under their own names, so that they can be imported
 
@@ -63,9 +64,16 @@ def find_file(reference: str | File) -> File | None:
 
 
 def find_as_method(reference: str) -> str:
-    """Return the method of the same last name that extends a baseline (`rlvr/dapo` for `baselines/dapo`); the reference
-    itself if there is none, or if it is not a baseline."""
+    """Return the method of the same last name that extends a baseline (`rlvr/dapo` for `baselines/dapo`), or that a
+    name without a family means (`dapo`, `clip-cov`); the reference itself if there is none. RecipeError if several
+    methods have that name."""
     family, _, name = reference.partition("/")
+    if not name and not File(reference).suffix and not File(reference).exists():
+        last = family.lower().replace("-", "_")
+        named = [one for one in list_names() if one.rpartition("/")[2] == last and one.partition("/")[0] not in PLAIN]
+        if len(named) > 1:
+            raise RecipeError("", f"{reference!r} names several methods: {' and '.join(named)}: expected one of them")
+        return named[0] if named else reference
     if family != BASELINES or not name:
         return reference
     same = [other for other in list_names() if other.rpartition("/")[2] == name and other != reference]
@@ -81,7 +89,7 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
         path = path / "recipe.toml"
     elif path.is_dir() and (path / "run.sqlite").exists():
         message = "a run whose recipe.toml is missing, or no file"
-        raise RecipeError("", f"{path} is {message}: `shuhari doctor {path}` says what is whole, and can repair it")
+        raise RecipeError("", f"{path} is {message}: `shuhari doctor {path}` lists the damage, and can repair it")
     if path.suffix == ".toml":
         if not path.is_file():
             near = nearest(path.stem, [name.removesuffix(".toml") for name in _list_beside(path)])
@@ -168,7 +176,7 @@ def _use_copies(table: Tree, run: File) -> set[str]:
                 raise RecipeError("", f"{text!r} is not there, and its copy {place} is not what was kept ({why})")
             if compute_digest(place) != digest:
                 message = f"{text!r} is not there, and its copy {place} is not what was kept (its content has changed)"
-                raise RecipeError("", f"{message}: put back the one or the other")
+                raise RecipeError("", f"{message}: restore {text!r} or the copy")
             if module:
                 modules.add(module)
             else:
@@ -203,7 +211,7 @@ def _find_path(text: str) -> str:
 
 
 def _put_path(text: str, place: File) -> str:
-    """Return a setting that names a file, with `place` in the file's place."""
+    """Return a setting that names a file (`a.py:score`, `file/a.toml`) with the path `place` instead of that file's."""
     attribute = f":{text.rpartition(':')[2]}" if ".py:" in text else ""
     return f"{'file/' if text.startswith('file/') else _split_world(text)[0]}{place}{attribute}"
 
@@ -229,7 +237,8 @@ def name_originals(here: Any, there: Any, run: File) -> tuple[Any, dict[str, str
 
 
 def split_module(text: str) -> str:
-    """Return the module in `gym/module:id` and `world/module.Class`; "" if the text names none, as a file."""
+    """Return the module in `gym/module:id` and `world/module.Class`; "" for a text without a module, such as a file's
+    name."""
     if ".py:" in text or not text.startswith(("gym/", "world/")):
         return ""
     inner = text.removeprefix("gym/").removeprefix("world/")

@@ -63,13 +63,14 @@ def lay_methods(
     `sets`: settings that will be laid over that, as (key, value); `resolved`: the whole table of each stage.
     RecipeError if the base lacks what a method changes, or if two contradict each other."""
     if there := tree.get("laid"):
-        raise RecipeError("", f"{base} has {' and '.join(there)} laid over it already: give all methods together")
+        raise RecipeError("", f"{base} already has the methods {' and '.join(there)}: give all methods at once, with "
+                          "its base")  # fmt: skip
     refuse_twice(changes)
     tree, sources = copy_tree(tree), dict(sources)
     chosen = [name for name, table in resolved.items() if is_sampling(table)]
     who = " and ".join(c.name for c in changes)
     if not chosen:
-        raise RecipeError("", f"{who}: laid over stages that sample, and {base} has none")
+        raise RecipeError("", f"{who} changes stages that sample, and {base} has none: expected another base")
     for name in chosen:
         table, own = _change_stage(resolved[name], base, changes, [s for s in sets if s[0][0] != "stage"])
         if name:
@@ -288,7 +289,7 @@ def _set_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Source
 
 
 def find_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Tree:
-    """Return what must be laid over one table of a stage so that it becomes another, in the order of that."""
+    """Return the overlay that turns the stage's table `old` into `new`, in the order of `new`."""
     gone, over = _differ(old, new, ())
     return {**({REMOVE: [format_path(path) for path in gone]} if gone else {}), **over}
 

@@ -1,7 +1,8 @@
 """The available recipes: those of this package, and those that installed packages offer (`plugins`). No torch.
 
 `recipes/<family>/<name>.toml` are baselines and test beds; `methods/<family>/<name>/` is the folder of a paper's
-method: its `recipe.toml` is what it changes, its `claim.toml` how that is tested.
+method: its `recipe.toml` is what it changes, its `claim.toml` how that is tested, or its `demonstration.toml` how it is
+shown.
 
 Left out: the meaning of a recipe, and how one extends another (`recipe`).
 """
@@ -21,10 +22,11 @@ from shuhari.kernel import plugins
 from shuhari.store.files import read_file
 
 FORMAT = 2
-RECIPE, CLAIM = "recipe.toml", "claim.toml"  # of a method's folder
+RECIPE, CLAIM, SHOWN = "recipe.toml", "claim.toml", "demonstration.toml"  # of a method's folder
 BASELINES = "baselines"
 BEDS, CONTROL = "beds", "control"  # beds/<bed>/<variant>, and what must gain there: beds/<bed>/control/<variant>
 TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
+    "circular preferences": "no reward explains what people or a judge prefer",
     "entropy collapse": "entropy or pass@k falls while accuracy rises",
     "hopeless problems": "groups without a right answer: nothing to learn from",
     "alike groups": "rollouts are spent on what is always solved or never",
@@ -95,7 +97,7 @@ def read_table(name: str, source: Traversable) -> Tree:
         raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
     if (claim := find_claim(source)) is not None:
         if "claim" in table:
-            raise RecipeError("claim", f"it stands in {source} and in {claim}: expected in one of them")
+            raise RecipeError("claim", f"both {source} and {claim} have a [claim]: expected one of them")
         table["claim"] = _read_toml(f"{name} ({CLAIM})", claim)
     return table
 
@@ -105,7 +107,7 @@ def _read_toml(name: str, source: Traversable) -> Tree:
         data = read_file(source) if isinstance(source, File) else source.read_bytes()
         return copy_tree(_parse(data.decode("utf-8")))
     except RecursionError:
-        raise RecipeError("", f"recipe {name} is not TOML that can be read: its tables lie too deep") from None
+        raise RecipeError("", f"recipe {name} cannot be read: its tables are nested too deeply") from None
     except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise RecipeError("", f"recipe {name} is not TOML: {error}") from None
     except OSError as error:
@@ -148,10 +150,19 @@ def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversa
             yield prefix + entry.name.removesuffix(".toml"), entry
 
 
-def find_claim(source: Traversable) -> Traversable | None:
-    """Return the `claim.toml` beside the `recipe.toml` of a method's folder; None if there is none."""
-    beside = source.parent / CLAIM if isinstance(source, File) and source.name == RECIPE else None
+def find_claim(source: Traversable, file: str = CLAIM) -> Traversable | None:
+    """Return the `claim.toml` (or another file) beside the `recipe.toml` of a method's folder; None if there is
+    none."""
+    beside = source.parent / file if isinstance(source, File) and source.name == RECIPE else None
     return beside if beside is not None and beside.is_file() else None
+
+
+def read_demonstration(name: str, source: Traversable | None = None) -> Tree | None:
+    """Return the table of the `demonstration.toml` beside a method's recipe; None if there is none. source: the
+    recipe's file, if it is not one of the library."""
+    source = source or find_recipe(name)
+    found = find_claim(source, SHOWN) if source is not None else None
+    return None if found is None else _read_toml(f"{name} ({SHOWN})", found)
 
 
 def _read_method(name: str, source: Traversable) -> Method:

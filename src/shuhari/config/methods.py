@@ -56,8 +56,8 @@ BEDS = "it is the base's to say; numbers of a test-bed stand in the claim's `set
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """The changes of a method: its `table`, what it `needs` of a base, name -> `stages` that it brings; `on`: its usual
-    base."""
+    """The changes of a method: its `table`, what it `needs` of a base, and the `stages` that it adds, by name; `on`:
+    its usual base."""
 
     name: str
     on: str
@@ -70,7 +70,8 @@ class Change:
         """Make the changes from the tables of a method and of those that it extends, youngest first, with their stages
         by name. RecipeError for a key that no method may have."""
         if not all("on" in one for one in chain):
-            raise RecipeError("extends", f"a recipe without `on`, extended by the method {name}: expected a method")
+            raise RecipeError("extends", f"the method {name} extends a recipe that is no method (it has no `on`): "
+                              "expected a method")  # fmt: skip
         table = merge_overlays(
             {k: v for k, v in one.items() if k not in OWN or one is chain[0] or k in ("needs", "stage")}
             for one in reversed(chain)
@@ -235,7 +236,7 @@ def is_sampling(stage: Mapping[str, Any]) -> bool:
 
 
 def is_asking(stage: Mapping[str, Any]) -> bool:
-    """Whether the rollout of a stage is used: by the loop, or by a buffer."""
+    """Whether the loop or a buffer uses the rollout of a stage."""
     return is_sampling(stage) or any(declared("buffer", use, "asks") for use in _list_buffers(stage))
 
 
@@ -250,8 +251,8 @@ def _list_buffers(stage: Mapping[str, Any]) -> list[str]:
 
 
 def list_statements(change: Change, places: Places) -> list[Statement | Wrap]:
-    """Return the statements of a method about a stage, in order. RecipeError, naming the method, if the base lacks what
-    it changes."""
+    """Return the changes that a method makes to a stage, in order. Raises RecipeError, naming the method, if the base
+    lacks a component that the method changes."""
     try:
         removed = [Statement(change.name, at := places.find(key), REMOVED, key, at if find_default(at) else ())
                    for key in list_removed(change.table)]  # fmt: skip
@@ -333,7 +334,7 @@ def _find_entry(at: Path, default: str, table: Tree, key: Path, by: str, places:
     if len(same) != 1:
         has = ", ".join(found.values()) or "nothing"
         message = f"{by} sets {', '.join(table)} of {default!r}, which {places.base} has not (there is {has})"
-        raise RecipeError(format_path(key), f"{message}; a method that brings it says use = {default!r}")
+        raise RecipeError(format_path(key), f"{message}; to add one, write use = {default!r}")
     return (*at[:-1], same[0])
 
 

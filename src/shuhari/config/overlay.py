@@ -165,7 +165,8 @@ def merge_overlays(tables: Iterable[Mapping[str, Any]]) -> Tree:
 
 
 def list_kept(at: Path) -> Path:
-    """Return the keys of a component's table that any component in that place has."""
+    """Return the keys of a component's table that outlast a change of its `use`, such as `weight` of a term: any
+    component in that place has them."""
     at = leave_learner(at)
     terms, sole = at[:1] == ("part",) and at[-2:-1] == ("terms",), len(at) == 1 and at[0] == "rollout"
     named = len(at) == 2 and at[0] in ("collect", "transform")
@@ -173,12 +174,12 @@ def list_kept(at: Path) -> Path:
 
 
 def leave_learner(at: Path) -> Path:
-    """Return a place of a stage, or of one of its named learners, as that of the only learner."""
+    """Return a path of a stage without the name of a learner: `learner.<name>.buffer` becomes `buffer`."""
     return at[2:] if at[:1] == ("learner",) else at
 
 
 def is_entry(at: Path) -> bool:
-    """Whether a place of a stage is that of a section, of an entry of one, or of a term."""
+    """Whether a path of a stage names a whole section, an entry of one, or a term."""
     section = at[0] in (*SINGLE, *NAMED) and (len(at) == 1 or (len(at) == 2 and at[0] in NAMED))
     return section or at[-2:-1] == ("terms",)
 
@@ -195,7 +196,8 @@ def _refuse_markers(new: object, old: object, at: Path) -> None:
     if (false or (isinstance(new, Mapping) and new.get("replace") is True)) and at[0] != "claim":
         marker, key = "false" if false else "replace = true", format_path(place)
         of = f"[stage.{format_path(at[1:2])}]" if place != at else "the recipe"
-        raise RecipeError(format_path(at), f'{marker} removes nothing: write {REMOVE} = ["{key}"] at the top of {of}'
+        raise RecipeError(format_path(at), f'{marker} no longer removes a table: write {REMOVE} = ["{key}"] at the '
+                          f'top of {of}'
                           f" (--{REMOVE} {format_path(at)})")  # fmt: skip
 
 
@@ -220,7 +222,7 @@ def _remove(tree: Tree, gone: Path, origin: str, sources: Sources, path: Path = 
         sources[gone[:-1]] = origin
     elif not there and len(gone) > 1:
         known = nearest(gone[-1], above) if isinstance(above, Mapping) else f"there is no {format_path(gone[:-1])!r}"
-        raise RecipeError(format_path(gone), f"{REMOVE} takes out an entry, but there is no {gone[-1]!r} here; {known}")
+        raise RecipeError(format_path(gone), f"{REMOVE} names an entry that does not exist, {gone[-1]!r}; {known}")
 
 
 def _forget(tree: Tree, sources: Sources, at: Path) -> None:
@@ -293,7 +295,7 @@ def split_path(key: str) -> Path:
     if len(out) > DEPTH:
         raise RecipeError("", f"{key[:60]!r} has {len(out)} names: expected at most {DEPTH}")
     if not out or at != len(key) or key.rstrip().endswith("."):
-        raise RecipeError("", f"{key!r} is no dotted key: expected names joined by dots, such as task.name")
+        raise RecipeError("", f"{key!r} is not a dotted key: expected names joined by dots, such as task.name")
     return tuple(out)
 
 
@@ -302,7 +304,8 @@ def parse_value(text: str) -> Any:
     try:
         table = tomllib.loads(f"value = {text}")
     except RecursionError:
-        raise RecipeError("", f"the value {text[:60]!r} lies too deep: expected fewer tables in each other") from None
+        raise RecipeError("", f"the value {text[:60]!r} is nested too deeply: expected fewer tables inside "
+                          "tables") from None
     except ValueError as error:  # no TOML, or a number of thousands of digits
         if not isinstance(error, tomllib.TOMLDecodeError):
             raise RecipeError("", f"the value {text[:60]!r}: {error}") from None

@@ -161,7 +161,7 @@ def load(
         assert recipe.stages  # resolves them: a mistake in an overlay is found here
         return recipe
     except RecursionError:
-        raise RecipeError("", f"{reference}: tables lie too deep in each other") from None
+        raise RecipeError("", f"{reference}: its tables are nested too deeply") from None
 
 
 def resolve_name(reference: str, sets: Sequence[str] = (), remove: Sequence[str] = ()) -> tuple[str, list[str]]:
@@ -192,7 +192,8 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
         change = _read_change(chain)
         base, more, _ = _read_recipe(change.on)
         if more:
-            raise RecipeError("on", f"{change.on!r} in {name} is a method: expected a base, such as {more[0].on!r}")
+            raise RecipeError("on", f"{change.on!r}, the base of {name}, is a method itself: expected a recipe, such "
+                              f"as {more[0].on!r}")  # fmt: skip
         own = {k: v for k, v in table.items() if k in ("name", "summary", "paper", "claim")}
         return base, [change], {"name": name, **own}
     at = next((i for i, (_, table) in enumerate(chain) if "on" in table), len(chain))
@@ -214,12 +215,12 @@ def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
 
 
 def read_method(reference: str) -> Change:
-    """Return a method, to be laid over another recipe than its base; for a recipe that a method extends, as `rlvr/dapo`
-    does `baselines/dapo`, that method. RecipeError if there is none."""
+    """Return the changes of a method, for another recipe than its base. The name of a recipe that a method extends
+    stands for that method: `baselines/dapo` for `rlvr/dapo`. Raises RecipeError if the name is no method's."""
     chain = list(read_chain(find_as_method(reference)))
     if "on" not in chain[0][1]:
         why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, a method's base")
-        raise RecipeError("", f"{chain[0][0]} is a recipe of its own, and cannot be laid over another: {why}")
+        raise RecipeError("", f"{chain[0][0]} is a complete recipe, and cannot be applied to another: {why}")
     return _read_change(chain)
 
 
@@ -253,8 +254,8 @@ def dump(recipe: Recipe) -> str:
 
 
 def restore_names(recipe: Recipe, there: str, run: File) -> tuple[Recipe, dict[str, str]]:
-    """Return a recipe with the file names of the dump of `run`, if it names its copies of them; and copy ->
-    original."""
+    """Return (the recipe, copy -> original): a recipe that was read from the folder of `run` names copies of files, and
+    gets back the original names, which the dump `there` has."""
     tree, originals = name_originals(recipe.tree, read_dump(there), run)
     return (replace(recipe, tree=tree) if originals else recipe), originals
 
@@ -339,8 +340,8 @@ def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, A
             if any(look_up(found[n], p) is not None for p in same)
         ] or list(own)
         keys = " or ".join(f"stage.{format_path((name, *path))}" for name in names)
-        raise RecipeError(format_path(path), f"no stage reads it, as every stage sets it for itself or has another "
-                          f"component there: say which stage, {keys}")  # fmt: skip
+        raise RecipeError(format_path(path), f"it would change no stage, as each stage sets it itself or has another "
+                          f"component there: name the stage, {keys}")  # fmt: skip
 
 
 def _check(tree: Tree, where: str = "") -> None:
@@ -363,4 +364,4 @@ def _check(tree: Tree, where: str = "") -> None:
     for name, over in tree.get("stage", {}).items():
         _check(over, f"stage.{format_path((name,))}.")
     if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):
-        raise RecipeError("task.use", "a task is chosen by `name`")
+        raise RecipeError("task.use", "a task is chosen by `name`, not by `use`")

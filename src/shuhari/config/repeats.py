@@ -31,6 +31,6 @@ def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
 
 
 def is_left(stages: Mapping[str, Tree], index: int) -> bool:
-    """Whether other stages run after the one at `index`, and no repetition of it is among them."""
+    """Whether the stage at `index` is over for good: others follow it, and it is not repeated after them."""
     own, *later = [of for _, of in expand_repeats(stages or {"": {}})][index:]
     return bool(later) and own not in later

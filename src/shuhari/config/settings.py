@@ -30,7 +30,7 @@ RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was
 Table = Mapping[str, Any]
 Names = Mapping[str, str]
 NOTHING = ("none", "None", "null")  # what people write for a setting that is not set, where it may be that
-_PLAIN_CLASS = "is no dataclass: its init fields are its settings"
+_PLAIN_CLASS = "is not a dataclass: its init fields are its settings"
 DATA = (".jsonl", ".json", ".csv", ".tsv", ".parquet")  # ends of files of problems
 KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Task: "task",

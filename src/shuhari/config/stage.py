@@ -61,7 +61,8 @@ class Role:
 
 
 def walk_learners(learners: Mapping[str, Learner]) -> Iterator[tuple[tuple[str, ...], Learner]]:
-    """Yield (place in the recipe, learner): `main` is at the top, the others below `learner`."""
+    """Yield (path of keys in the recipe, learner) of each learner: `()` for `main`, whose settings are at the top level
+    of the recipe; `("learner", name)` for the others, which have a table `[learner.<name>]`."""
     for name, learner in learners.items():
         yield () if name == "main" else ("learner", name), learner
 
@@ -105,8 +106,15 @@ class Components:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Texts in the report of each of its steps, beside the stored numbers."""
-        return {"imitates": self.imitates} if self.imitates else {}
+        """Texts that the report of each step has beside its numbers."""
+        told = {"imitates": self.imitates, "grades": self.grades}
+        return {key: text for key, text in told.items() if text}
+
+    @property
+    def grades(self) -> str:
+        """How the task grades, in words; "" if its score does not count, or if that is plain."""
+        weight = self.weights.get("score", 0 if self.weights else 1)
+        return "" if weight == 0 else ability(self.task, "grades")
 
     def list_rollouts(self) -> dict[str, tuple[Any, Task]]:
         """Return name -> (rollout, the task that it plays), of training and of each way to evaluate."""

@@ -71,7 +71,7 @@ def read_stop(text: object, evaluate: Mapping[str, Any] = EMPTY) -> StopWhen | N
         except ValueError:
             limit = math.nan
         if not math.isfinite(limit):
-            raise RecipeError("stop_when", f"{text!r}: {number!r} is no number; expected {FORMS}")
+            raise RecipeError("stop_when", f"{text!r}: {number!r} is not a number; expected {FORMS}")
     elif found := _PATIENCE.fullmatch(text):
         metric, op, limit = found[1], found[2], float(found[3])
         if limit < 1:

@@ -45,7 +45,8 @@ def read_ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_ste
         made = Ramp(**values)
         made.check(in_steps=in_steps)
         if per == "decision" and made.relative:
-            raise ValueError("it counts the decisions of a sample: expected `over`, `after` and `warm` from 1 on")
+            raise ValueError("this schedule counts decisions: expected `over`, `after` and `warm` of 1 or more, not "
+                             "shares")  # fmt: skip
         return made
     except ValueError as error:
         raise RecipeError(where, str(error)) from None
@@ -61,7 +62,9 @@ def read_plain(choices: list[Any], raw: Any, where: str) -> Any:
     try:
         return _make_adapter(Union[tuple(choices)]).validate_json(json.dumps(raw))  # noqa: UP007
     except ValidationError as error:
-        raise RecipeError(where, f"{raw!r}: expected {_describe_expected(choices, error, raw)}") from None
+        named = any(typing.get_origin(choice) is Literal for choice in choices) and not where.startswith("claim")
+        hint = f" (`shuhari components {where.rpartition('.')[2]}` explains them)" if named else ""
+        raise RecipeError(where, f"{raw!r}: expected {_describe_expected(choices, error, raw)}{hint}") from None
     except (PydanticSchemaGenerationError, SchemaError):  # of components, by name
         raise RecipeError(where, f"{raw!r:.60}: expected a table") from None
     except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, or an annotation that is none of ours

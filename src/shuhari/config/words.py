@@ -18,7 +18,8 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
     "part.policy.minibatches": ("num_mini_batches", "minibatches", "steps_per_generation", "ppo_mini_batch_size"),
     "part.policy.terms.loss.high": ("clip_range", "cliprange", "clip_ratio", "epsilon", "epsilon_high", "clip_eps",
                                       "clip_ratio_high", "eps_clip"),
-    "part.policy.terms.loss.low": ("epsilon_low", "clip_ratio_low"),
+    "part.policy.terms.loss.low": ("epsilon_low", "clip_ratio_low", "clip_range", "cliprange", "clip_ratio", "epsilon",
+                                     "clip_eps", "eps_clip"),
     "part.policy.terms.loss.dual": ("delta", "clip_ratio_c", "dual_clip"),
     "part.policy.terms.loss.level": ("importance_sampling_level",),
     "part.policy.terms.loss.reduce": ("loss_type", "loss_agg_mode"),
@@ -101,13 +102,25 @@ ARGUMENTS: Mapping[tuple[str, ...], str] = MappingProxyType({  # what no setting
     ("report_to", "log_to", "logger", "logging", "tensorboard_log", "wandb", "use_wandb"): _SINKS,
     ("args", "config", "cfg", "settings", "training_args", "hyperparameters", "hparams", "kwargs"): _ALONE,
     ("tokenizer", "processing_class", "processor"): "one comes with the model: models.policy.path=<directory>",
-    ("peft_config",): "adapters are models.policy.lora.rank, .alpha and so on",
+    ("peft_config", "lora", "lora_config", "use_lora", "use_peft"):
+        "adapters are models.policy.lora.rank, .alpha and so on",
     ("verbose", "progress_bar", "disable_tqdm"): "progress=True or False of shuhari.train",
     ("resume", "resume_from_checkpoint", "resume_from"): "no need: the same call with the same folder goes on",
     ("pretrained", "init_from", "load_from"): "init=, a run whose weights this one starts from, and --init",
     ("device", "device_map"): "models.policy.device",
     ("bf16", "fp16", "dtype", "torch_dtype"): "models.policy.dtype, such as 'bfloat16'",
     ("gradient_checkpointing",): "models.policy.gradient_checkpointing",
+    ("max_length", "max_seq_length", "max_seq_len", "cutoff_len"):
+        "models.policy.context, prompt and answer together; rollout.sampling.max_new for answers alone; "
+        "task.too_long = 'cut' or 'leave_out' for rows that are longer",
+    ("warmup_ratio", "warmup_steps", "num_warmup_steps", "lr_scheduler_type", "lr_scheduler"):
+        "a schedule as the rate, such as part.policy.optimiser.lr = {from = 1e-5, to = 0, warm = 10}",
+    ("logging_steps", "logging_strategy", "logging_first_step", "log_every"): "no need: each step is reported",
+    ("eval_strategy", "evaluation_strategy", "do_eval"): "evaluate.every, in steps; 0: only at both ends of a run",
+    ("save_strategy",): "store.every, in steps",
+    ("use_vllm", "vllm_mode", "vllm_gpu_memory_utilization"): "engine.use = 'vllm'",
+    ("packing", "padding_free"): "no need: rows are packed if the model's layout allows it",
+    ("remove_unused_columns", "dataloader_num_workers", "ddp_find_unused_parameters"): "no need: leave it out",
     ("optimizer", "optimizers", "optim"): "part.policy.optimiser, with `use` and its settings",
 })  # fmt: skip
 _HINTS = MappingProxyType({
@@ -117,9 +130,17 @@ _HINTS = MappingProxyType({
 })
 
 
+def explain_option(name: str) -> str:
+    """Return what an unknown option of the command line (`--max-new`) may mean as a setting; "" if nothing is known."""
+    key = name.lstrip("-").replace("-", "_")
+    if found := find_meanings((key,)):
+        return f"a setting is --set {found[0]}=..."
+    return f"here: {_HINTS[key]}" if key in _HINTS else ""
+
+
 def find_meanings(path: Iterable[str]) -> tuple[str, ...]:
-    """Return our keys for another library's name: by all of a dotted name, or as many of its last parts as are
-    known."""
+    """Return our keys for another library's name. A dotted name is looked up whole, then without its first part, and so
+    on."""
     parts = tuple(path)
     ends = (".".join(parts[i:]) for i in range(len(parts)))
     return next(

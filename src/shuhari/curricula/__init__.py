@@ -1,1 +1,1 @@
-"""Curricula: choose the problems to collect next."""
+"""Curricula: choose the problems that are collected next."""

@@ -1,7 +1,7 @@
 """A Beta posterior of every problem's success rate, from the samples taken in training.
 
 Source: "Can Prompt Difficulty be Online Predicted for Accelerating RL Finetuning of Reasoning Models?" (MoPPS, arXiv
-2507.04632), section 3. Left out: what problems have in common; each is known by its own samples alone.
+2507.04632), section 3. Left out: similarity between problems; each is predicted from its own samples only.
 
 Axes: `Q` problems.
 """
@@ -27,16 +27,17 @@ from shuhari.ports import Ctx
 @register("predictor", "beta")
 @dataclass
 class Beta:
-    """Predicts how often the policy solves each problem: a Beta posterior of the success rate, read by Thompson
+    """Predicts how often the policy solves each problem: a Beta posterior of the success rate, used by Thompson
     sampling.
 
     Problems are chosen by a draw from the posterior Beta(a, b); the expected rate is its mean. After a step with n
     samples of a problem, s of them right: a <- keep a + (1 - keep) prior[0] + s, and b likewise with n - s. A problem
-    that was not sampled keeps its posterior. Probes at first sight are the paper's prior from the base model.
+    that was not sampled keeps its posterior. Probing unseen problems (`trials`) is the paper's prior from the base
+    model.
     """
 
     keep: Share = 0.5
-    """Share of the past counts that is kept at each step, as the policy moves; 1 is exact counting, 0 forgets all."""
+    """Share of the past counts that is kept at each step, as the policy changes; 1 is exact counting, 0 forgets all."""
     prior: tuple[Positive, Positive] = (1.0, 1.0)
     """Successes and failures (a, b) that each problem starts with, both above 0; (1, 1) is uniform."""
     trials: Count = 0

@@ -1,8 +1,8 @@
-"""Answers that may be longer at some steps than at others: a limit of length that swings, or grows.
+"""A limit of answer length that varies over training: it oscillates, or grows.
 
 Source: "SIRI: Scaling Iterative Reinforcement Learning with Interleaved Compression" (Wen et al. 2025, arXiv
-2509.25176). Which problems come, `inner` chooses. Left out: its stairs along a cosine. An answer that is cut is graded
-as it stands: a task that finds an answer in work without an end would not call it wrong.
+2509.25176). `inner` chooses the problems. Left out: its stairs along a cosine. A cut answer is graded as it is: a task
+that finds an answer in unfinished text would not count it as wrong.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from shuhari.ports.declares import together
 class Capped:
     """A limit on the answer length that changes over training, shrinking and growing (SIRI).
 
-    The requests of `inner`, whose answers may have L(t) tokens at step t of the stage, at least one, L being the run's
-    own limit (`sampling.max_new`). Without a period L(t) = share L. With one it goes from L over share L back to L: as
-    a `cosine`, L(t) = L (share + (1 - share) (1 + cos(2 pi t / period)) / 2), or as a `stair`, share L in the first
-    half of each period and L in the other. A request that has a limit of its own keeps it. Evaluation has the run's
-    limit.
+    Answers to the requests of `inner` may have L(t) tokens at step t of the stage, at least one; L is the run's own
+    limit (`sampling.max_new`). Without a period L(t) = share L. With one it goes from L over share L back to L: as a
+    `cosine`, L(t) = L (share + (1 - share) (1 + cos(2 pi t / period)) / 2), or as a `stair`, share L in the first half
+    of each period and L in the second. A request with its own limit keeps it. Evaluation uses the run's limit.
     """
 
     inner: Curriculum
@@ -52,7 +51,7 @@ class Capped:
         return [_cap(request, cap) for request in await self.inner.select(n, ctx)]
 
     def part(self, share: float, t: float) -> float:
-        """What part of the limit an answer may have at step t, where the smallest is `share`."""
+        """Returns the share of the limit at step t, given the smallest share."""
         if not self.period:
             return share
         at = t % self.period / self.period
@@ -62,7 +61,7 @@ class Capped:
 
 
 def _cap(request: Request, cap: int) -> Request:
-    """The request with this limit, unless it says its own."""
+    """Returns the request with this limit, unless it sets its own."""
     own: Sampling | Mapping[str, object] | None = request.sampling
     if isinstance(own, Sampling) or (own and "max_new" in own):
         return request

@@ -1,7 +1,7 @@
-"""Problems by their level: first which level, then the next problem of it.
+"""Problems by level: first a level is drawn, then the next problem of that level.
 
-Two ways to say which: shares that are given (`levels`), and what each level has paid of late (`bandit`). A level is
-what a problem's `info` says under `key` (its difficulty, its domain, its length); with no key, its task.
+The level is drawn by fixed shares (`levels`) or by recent advantages of each level (`bandit`). A problem's level is its
+`info[key]` (difficulty, domain, length); without a key, its task.
 
 Axes: `L` levels, `B` rows, `K` positions.
 """
@@ -24,8 +24,8 @@ from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
 
-PATIENCE = 100  # how often candidates are asked again for a level of which none comes
-SHELF = 4096  # problems of a level that wait at most, and that are remembered
+PATIENCE = 100  # number of attempts to find a problem of a level
+SHELF = 4096  # largest number of waiting problems of a level, and of remembered ones
 
 
 @register("curriculum", "levels")
@@ -34,15 +34,15 @@ class Levels:
     """Draws the difficulty level (or domain) of each problem by fixed shares, then takes the next problem of that
     level.
 
-    What `candidates` give of other levels waits for its turn. So a level is seen as often as its share says, however
-    many problems it has; a stage may have shares of its own. Raises ContractError for a problem whose `info` lacks
-    `key`, ValueError where no share is above 0, and where candidates give none of a level that has one.
+    Candidates of other levels are kept for later. So the frequency of a level is its share, however many problems it
+    has; a stage may set its own shares. Raises ContractError for a problem whose `info` lacks `key`, ValueError if
+    no share is above 0 or candidates give no problem of a level with one.
     """
 
     candidates: Curriculum
     """Curriculum that supplies the problems, mostly `sequential`."""
     shares: Mapping[str, AtLeast0]
-    """Share of the problems that each level gets, by level, 0 or more; their sum may be any."""
+    """Share of the problems of each level, 0 or more; their sum may be any."""
     key: str = ""
     """Key of a problem's `info` that holds its level; "" takes the problem's task."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"shelves": {}, "taken": {}})
@@ -64,15 +64,15 @@ class Levels:
 @register("curriculum", "bandit")
 @dataclass
 class Bandit:
-    """A bandit over difficulty levels: those with large advantages of late are drawn more often (SEC, Chen et al. 2025,
-    arXiv 2505.14970).
+    """A bandit over difficulty levels: levels with recently large advantages are drawn more often (SEC, Chen et al.
+    2025, arXiv 2505.14970).
 
     Draws the level of each problem from softmax(Q / tau), then takes the next problem of it, as `levels` does. After a
-    step each level that was seen has Q <- alpha r + (1 - alpha) Q, where r is the mean |advantage| over all decisions
-    of its problems; Q is 0 at first, and stays where a level was not seen. Decisions of groups whose outcomes are all
-    alike have advantage 0 and count. Levels are those of the first problems, and any that comes later. A request has
-    `arm`, the number of its level, as a column. The report has `curriculum/share@<level>`, the chance that a problem
-    was of it, and `curriculum/pay@<level>`, its Q.
+    step, each sampled level gets Q <- alpha r + (1 - alpha) Q, where r is the mean |advantage| over all decisions of
+    its problems; Q starts at 0 and is unchanged for other levels. Decisions of groups with equal outcomes have
+    advantage 0 and count. Levels are found in the first problems, and added as they appear. A request has `arm`, the
+    number of its level, as a column. The report has `curriculum/share@<level>`, the probability of each level, and
+    `curriculum/pay@<level>`, its Q.
     """
 
     candidates: Curriculum
@@ -84,9 +84,9 @@ class Bandit:
     tau: Positive = 0.4
     """Temperature of the softmax over levels, in units of the advantage; larger draws them more evenly."""
     look: Length = 64
-    """Number of problems drawn at the start to find out which levels there are."""
+    """Number of problems drawn at the start to find the levels."""
     column: str = "advantage"
-    """Column [B, K] whose mean size is a level's pay."""
+    """Column [B, K] whose mean absolute value is a level's reward."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"shelves": {}, "taken": {}, "pay": {}, "shares": {}}
     )
@@ -122,7 +122,7 @@ class Bandit:
                 self.state["pay"][names[arm]] += self.alpha * (r - self.state["pay"][names[arm]])
 
     def report(self) -> Info:
-        """The levels' shares in the last choice, and their pay since."""
+        """Returns the levels' shares at the last choice, and their Q since."""
         shares, pay = self.state["shares"], self.state["pay"]
         return (
             {f"curriculum/share@{k}": x for k, x in shares.items()}
@@ -131,13 +131,13 @@ class Bandit:
 
 
 def draw_levels(names: list[str], shares: Tensor, n: int, ctx: Ctx) -> list[str]:
-    """n of the levels, with replacement, by their shares [L]."""
+    """Draws n levels with replacement, by their shares [L]."""
     return [names[i] for i in torch.multinomial(shares, n, replacement=True, generator=ctx.rng("levels")).tolist()]
 
 
 async def take(level: str, shelves: dict[str, dict[str, Request]], of: Levels | Bandit, n: int, ctx: Ctx) -> Request:
-    """The problem of a level that waits longest, or the next of it that `of.candidates` give, asked for n at a time; of
-    a level that is so rare that none comes, those that were taken come again."""
+    """Returns the problem of a level that has waited longest, or the next one from `of.candidates`, requested n at a
+    time. If the level is so rare that none comes, its earlier problems are repeated."""
     shelf = shelves.setdefault(level, {})
     taken: dict[str, Request] = of.state["taken"].setdefault(level, {})
     for _ in range(PATIENCE):
@@ -154,11 +154,11 @@ async def take(level: str, shelves: dict[str, dict[str, Request]], of: Levels | 
             taken.pop(next(iter(taken)))
         return request
     there = nearest(level, shelves.keys() - {level})
-    raise ValueError(f"no problem of {of.key or 'task'} {level!r} among {PATIENCE * n} candidates; {there}")
+    raise ValueError(f"none of {PATIENCE * n} candidates has {of.key or 'task'} {level!r}; {there}")
 
 
 def shelve(asked: list[Request], shelves: dict[str, dict[str, Request]], key: str) -> None:
-    """Put each request behind those of its level, by its problem, unless that waits there or the shelf is full."""
+    """Appends each request to the queue of its level, by problem, unless it is already there or the queue is full."""
     for request in asked:
         shelf = shelves.setdefault(find_level(request.problem, key), {})
         if len(shelf) < SHELF:
@@ -166,7 +166,7 @@ def shelve(asked: list[Request], shelves: dict[str, dict[str, Request]], key: st
 
 
 def find_level(problem: Problem, key: str) -> str:
-    """What the info of a problem says under `key`; with no key, its task. ContractError where it says nothing."""
+    """Returns a problem's `info[key]`; without a key, its task. Raises ContractError if its info lacks the key."""
     if not key:
         return problem.task
     if key not in problem.info:
@@ -176,7 +176,8 @@ def find_level(problem: Problem, key: str) -> str:
 
 
 def mean_size(batch: Batch, column: str) -> dict[int, float]:
-    """Arm -> the mean |x| of `column` [B, K] over the decisions of its rows; failed and ungraded rows do not count."""
+    """Returns arm -> the mean |x| of `column` [B, K] over the decisions of its rows, without failed and ungraded
+    rows."""
     rows = find_usable(batch) & ~batch.outcome().isnan()
     counts = batch["mask"] & rows[:, None]
     size = (batch[column].abs() * counts).sum(1)

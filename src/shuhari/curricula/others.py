@@ -1,7 +1,7 @@
-"""Problems that a buffer does not hold already: what is rehearsed from a data set is not explored as well.
+"""Problems that a rehearsal buffer does not hold: what is rehearsed from a data set is not explored as well.
 
-Source: DPH-RL (Li et al. 2025, "The Choice of Divergence", arXiv 2509.07430), section 4: reinforcement on the problems
-that the first policy does not solve, rehearsal on those that it does. Left out: which problems come (`inner` chooses).
+Source: DPH-RL (Li et al. 2025, "The Choice of Divergence", arXiv 2509.07430), section 4: RL on the problems that the
+first policy does not solve, rehearsal on the others. Left out: the order of the problems (`inner` chooses).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from shuhari.ports.declares import together
 @register("curriculum", "unseen_problems")
 @dataclass
 class Others:
-    """Problems of another curriculum without those that the rehearsal data set holds.
+    """The problems of another curriculum except those in the rehearsal data set.
 
-    The data set is the one that was last loaded (`Loaded`, as the buffer `sampled` does at the end of a stage's first
-    step); before that all problems of `inner` come. What is lacking after `looks` draws is filled with problems that
-    the data set has.
+    The data set is the last one loaded (`Loaded`, as by the buffer `kept_answers` at the end of a stage's first step);
+    before that, all problems of `inner` are used. If `looks` draws do not give enough, problems of the data set fill
+    the batch.
     """
 
     inner: Curriculum
     """Curriculum that supplies the problems."""
     looks: Length = 8
-    """Largest number of draws from `inner` in a step to find enough problems outside of the data set."""
+    """Largest number of draws from `inner` in a step to find enough problems outside the data set."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"held": []})
 
     @property
@@ -58,6 +58,7 @@ class Others:
 
 
 async def look(inner: Curriculum, n: int, i: int, ctx: Ctx) -> list[Request]:
-    """n problems of a curriculum that is asked for the (i + 1)-th time in a step; each time it draws anew."""
+    """Returns n problems of a curriculum that is called several times in a step; call number `i` has draws of its
+    own."""
     with ctx.phase("look", i) if i else nullcontext():
         return await inner.select(n, ctx)

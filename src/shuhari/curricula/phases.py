@@ -1,8 +1,8 @@
-"""Problems in phases: first those of one kind or length, then those of the next, and some of the earlier ones again.
+"""Problems in phases: first one kind or prompt length, then the next, with some earlier problems repeated.
 
-Sources: QwenLong-L1 (Wan et al. 2025, arXiv 2505.17667), section 3: phases by the length of the input, and what was
-hard in earlier ones again; Nemotron-Cascade (Wang et al. 2025, arXiv 2512.13607): one domain after the other. Left out:
-what else a phase may change (a stage of its own can have other rewards, lengths and rates).
+Sources: QwenLong-L1 (Wan et al. 2025, arXiv 2505.17667), section 3: phases by input length, with hard problems of
+earlier phases again; Nemotron-Cascade (Wang et al. 2025, arXiv 2512.13607): one domain after the other. Left out: other
+changes between phases (use a stage, which can have other rewards, lengths and learning rates).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
 
-PATIENCE = 100  # how often candidates are asked again for a problem of the phase
-KEPT = 4096  # problems that wait at most for a phase, and that are remembered
-EPSILON = 1e-9  # 0.3 x 10 is 3
+PATIENCE = 100  # number of attempts to find a problem of the phase
+KEPT = 4096  # largest number of problems waiting for a phase, and of remembered ones
+EPSILON = 1e-9  # so that 0.3 x 10 is 3
 
 
 @register("curriculum", "phases")
@@ -34,11 +34,11 @@ class Phases:
     """Problems in phases of equal length: first one kind or prompt length, then the next, with some hard earlier ones
     again.
 
-    A phase takes the problems of its own that `candidates` give; those of later phases wait for theirs. By `limits` a
-    problem is of the first phase that it is short enough for, and of none where it is longer than the last. Problems
-    that come again are drawn with chances of one over the mean `measure` of their last group, which counts as at least
-    1 / (samples of it); none twice in a batch. A phase without a problem among many candidates takes them as they come.
-    With one phase and nothing again it is `candidates`, bit for bit. Reports `curriculum/phase`, from 0 on.
+    A phase uses its own problems among the `candidates`; problems of later phases wait. By `limits`, a problem
+    belongs to the first phase whose limit it fits, and to none if it is longer than the last. Repeated problems are
+    drawn without replacement with weight 1 / (mean `measure` of their last group), the mean counting as at least 1 /
+    (its samples). If many candidates have no problem of the phase, they are used as they come. With one phase and no
+    repetition it equals `candidates`, bit for bit. Reports `curriculum/phase`, from 0 on.
 
     Raises ValueError for both or neither of `order` and `limits`, and limits that do not rise.
     """
@@ -46,7 +46,7 @@ class Phases:
     candidates: Curriculum
     """Curriculum that supplies the problems, mostly `sequential`."""
     order: tuple[tuple[str, ...], ...] = ()
-    """Levels of each phase in turn, as lists of the names under `key`; empty if phases go by `limits`."""
+    """Levels of each phase in turn, as lists of values of `key`; empty if phases go by `limits`."""
     limits: tuple[Length, ...] = ()
     """Longest prompt of each phase, in tokens, rising; empty if phases go by `order`."""
     key: str = ""
@@ -59,7 +59,8 @@ class Phases:
     role: str = "policy"
     """Role whose tokenizer counts the prompt's length."""
     progress: Number = field(default_factory=lambda: Ramp(0.0, 1.0))
-    """Place in the training, from 0 (first phase) to 1 (end of the last); by default it follows the stage's budget."""
+    """Position in the training, from 0 (first phase) to 1 (end of the last); by default it follows the stage's
+    budget."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"waiting": {}, "asked": {}, "empty": [], "phase": 0}
     )
@@ -101,7 +102,7 @@ class Phases:
         return {"curriculum/phase": self.state["phase"]}
 
     def find_phase(self, problem: Problem, ctx: Ctx) -> int:
-        """The phase of a problem, from 0 on; -1: of none."""
+        """Returns the phase of a problem, from 0 on; -1 if it belongs to none."""
         if self.order:
             level = find_level(problem, self.key)
             return next((i for i, levels in enumerate(self.order) if level in levels), -1)
@@ -109,7 +110,7 @@ class Phases:
         return next((i for i, limit in enumerate(self.limits) if len(prompt) <= limit), -1)
 
     def _draw_again(self, wanted: int, phase: int, ctx: Ctx) -> list[Request]:
-        """Up to `wanted` problems of earlier phases, the harder the likelier."""
+        """Draws up to `wanted` problems of earlier phases, harder ones more often."""
         seen = [s for s in self.state["asked"].values() if s["phase"] < phase and s["rate"] is not None]
         if not seen or not wanted:
             return []
@@ -118,7 +119,7 @@ class Phases:
         return [seen[i]["request"] for i in drawn.tolist()]
 
     async def _take(self, n: int, phase: int, ctx: Ctx) -> list[Request]:
-        """The next n problems of a phase."""
+        """Returns the next n problems of a phase."""
         waiting: list[Request] = self.state["waiting"].setdefault(str(phase), [])
         for i in range(PATIENCE):
             if len(waiting) >= n or phase in self.state["empty"]:

@@ -1,6 +1,6 @@
 """The simplest curriculum: problems in order.
 
-Left out: choosing. `n` and `sampling` of a request are the run's to fill in.
+Left out: choosing. The run fills in `n` and `sampling` of a request.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from shuhari.ports import Ctx
 class Sequential:
     """Problems of a data split one after another, epoch by epoch.
 
-    A finite split starts again when it is through; shuffled, each epoch's order is a permutation that depends on `seed`
-    and the epoch only. A source without end is walked as it is. Raises ValueError where there is no problem.
+    A finite split repeats; if shuffled, each epoch's order is a permutation that depends on `seed` and the epoch only.
+    An endless source is used in its own order. Raises ValueError if there is no problem.
     """
 
     split: str = "train"
-    """Name of the task's split that is walked, such as `train`."""
+    """Name of the task's split that is used, such as `train`."""
     shuffle: bool = True
     """Put a finite split into a new order each epoch."""
     pool: Count = 0

@@ -1,8 +1,8 @@
-"""Aim at a success rate: of surplus candidate problems keep those that the policy is predicted to solve about half the
-time, where a group of samples teaches most.
+"""Aims at a success rate: samples surplus candidate problems and keeps the ones that the policy is predicted to solve
+about half the time, on which a group of samples learns most.
 
-Three parts: where candidates come from, who predicts how often each will be solved, and how those near the target are
-picked. Predictors are components of their own (`beta`, `attention`). Left out: a predictor's own state and costs.
+Three parts: the source of candidates, the predictor of success rates, and the rule that picks near the target.
+Predictors are components of their own (`beta`, `attention`). Left out: a predictor's own state and costs.
 
 Axes: `Q` candidates.
 """
@@ -30,19 +30,19 @@ from shuhari.ports.declares import together
 @register("curriculum", "target")
 @dataclass
 class Target:
-    """Trains on problems of a predicted success rate near a target, out of surplus candidates.
+    """Trains on problems with a predicted success rate near a target, out of surplus candidates.
 
-    The predictor estimates how often the policy solves each candidate; those picked keep their order. `topk` and
+    The predictor estimates how often the policy solves each candidate; picked ones keep their order. `topk` and
     `threshold` are MoPPS (arXiv 2507.04632), `sample` is DOTS (arXiv 2506.05316), `failed` the prioritised sampling of
-    Kimi k1.5 (arXiv 2501.12599, section 2.3.4). The threshold's picks are random within [low, high], filled up with the
+    Kimi k1.5 (arXiv 2501.12599, section 2.3.4). `threshold` picks at random within [low, high], filled up with the
     nearest to it; `sample` is without replacement, with probabilities proportional to exp(-|p - target| / tau),
-    `failed` likewise to 1 - the expected rate, whatever the target. A candidate that came twice counts once, unless
-    there are too few. With `of` = 1 everything is kept: the problems of `candidates` themselves.
+    `failed` likewise with 1 - the expected rate, whatever the target. A repeated candidate counts once, unless there
+    are too few. With `of` = 1 all problems of `candidates` are kept.
 
-    A request carries `predicted`, the expected rate, which is a column of its rows. The report says how that compares
-    with what was observed, problem by problem: `curriculum/predicted` and `curriculum/observed` (means, in [0, 1]) and
-    `curriculum/spearman`, their rank correlation over the step's problems, where both vary. ValueError for an outcome
-    outside of [0, 1].
+    A request carries `predicted`, the expected rate, which becomes a column. The report compares predictions with
+    observations, per problem: `curriculum/predicted` and `curriculum/observed` (means, in [0, 1]) and
+    `curriculum/spearman`, their rank correlation over the step's problems, if both vary. Raises ValueError for an
+    outcome outside [0, 1].
     """
 
     predictor: Predictor
@@ -50,9 +50,9 @@ class Target:
     candidates: Curriculum
     """Curriculum that supplies the candidates, mostly `sequential`."""
     of: Length = 8
-    """Number of candidates for each problem wanted; 1 keeps all of them."""
+    """Number of candidates for each requested problem; 1 keeps all of them."""
     target: Fraction = 0.5
-    """Success rate that is aimed at, in [0, 1]; 0.5 gives groups the most varied outcomes."""
+    """Success rate aimed at, in [0, 1]; 0.5 gives groups the most varied outcomes."""
     pick: Literal["topk", "threshold", "sample", "failed"] = "topk"
     """Rule that keeps candidates: `topk` nearest the target, `threshold` within [low, high], `sample` by nearness at
     random, or `failed` by failure rate at random."""
@@ -95,12 +95,12 @@ class Target:
             once.setdefault(name_of(request.problem), request)
         asked = list(once.values()) if len(once) >= n else asked
         p, expected = await self.predictor.predict([r.problem for r in asked], ctx)
-        by = expected if self.pick == "failed" else p  # its weights are rates, not draws of them
+        by = expected if self.pick == "failed" else p  # its weights are expected rates, not draws of them
         kept = self.nearest_to_target(by, n, ctx).sort().values.tolist()
         return [replace(asked[i], info={**asked[i].info, "predicted": float(expected[i])}) for i in kept]
 
     def nearest_to_target(self, p: Tensor, n: int, ctx: Ctx) -> Tensor:
-        """The n positions of p [Q] that `pick` keeps, best first."""
+        """Returns the n positions of p [Q] that `pick` keeps, best first."""
         rng = ctx.rng("target")
         if self.pick == "threshold":
             shuffled = torch.randperm(len(p), generator=rng)
@@ -120,7 +120,7 @@ class Target:
             self.state["pairs"] += [[said[int(k)], s.rate] for k, s in found.items()]
 
     def report(self) -> Info:
-        """Predicted and observed success rates of the problems collected since the last report."""
+        """Returns predicted and observed success rates of the problems collected since the last report."""
         pairs, self.state["pairs"] = self.state["pairs"], []
         if not pairs:
             return {}
@@ -131,7 +131,7 @@ class Target:
 
 
 class Success(NamedTuple):
-    """Graded samples of a problem, and the sum of their outcomes."""
+    """The number of graded samples of a problem, and the sum of their outcomes."""
 
     n: float
     total: float
@@ -142,8 +142,8 @@ class Success(NamedTuple):
 
 
 def count_successes(batch: Batch, reward: str = "reward") -> Mapping[str, Success]:
-    """Problem (its `name_of`) -> how often its graded samples succeeded. Ungraded and failed samples do not count.
-    ValueError for an outcome outside of [0, 1], which is no success rate."""
+    """Returns problem (its `name_of`) -> successes of its graded samples, without ungraded and failed ones. Raises
+    ValueError for an outcome outside [0, 1], which is no success rate."""
     if not len(batch):
         return {}
     outcome = batch.outcome(reward).double()
@@ -151,25 +151,25 @@ def count_successes(batch: Batch, reward: str = "reward") -> Mapping[str, Succes
     outcome = outcome[rows]
     if len(outcome) and not 0 <= float(outcome.min()) <= float(outcome.max()) <= 1:
         worst = float(outcome[((outcome < 0) | (outcome > 1))][0])
-        raise ValueError(f"a success rate of {reward!r}: an outcome is {worst:g}: expected 0 to 1; 'reward/score' is")
+        raise ValueError(f"an outcome of {reward!r} is {worst:g}: a success rate needs 0 to 1, as 'reward/score' has")
     problem, index = batch["problem"][rows].unique(return_inverse=True)
     n, total = index.bincount(), outcome.new_zeros(len(problem)).index_add_(0, index, outcome)
     return {str(p): Success(*x) for p, *x in zip(problem.tolist(), n.tolist(), total.tolist(), strict=True)}
 
 
 def name_of(problem: Problem) -> str:
-    """The key of a problem in a predictor's state: the column `problem` as text, the same in every epoch."""
+    """Returns the key of a problem in a predictor's state: the column `problem` as text, the same in every epoch."""
     return str(code(problem.task, problem.id))
 
 
 def draw_weighted(log_weights: Tensor, n: int, rng: Generator) -> Tensor:
-    """n positions without replacement, proportional to exp(log_weights) [Q] (Gumbel top-k; Kool et al. 2019)."""
+    """Draws n positions without replacement, proportional to exp(log_weights) [Q] (Gumbel top-k; Kool et al. 2019)."""
     u = torch.rand(len(log_weights), generator=rng, dtype=torch.float64)
     return (log_weights - (-u.log()).log()).argsort(descending=True, stable=True)[:n]
 
 
 def spearman(x: Array, y: Array) -> float:
-    """Rank correlation of two series, ties taking their mean rank; NaN where one of them does not vary."""
+    """Returns the rank correlation of two series, with mean ranks for ties; NaN if one of them is constant."""
     from scipy.stats import spearmanr  # takes a second to import
 
     return float(spearmanr(x, y).statistic) if np.ptp(x) and np.ptp(y) else float("nan")

@@ -1,1 +1,1 @@
-"""What a person touches: the command line, Python interface, board, serving, replay, planning, plots."""
+"""User interfaces: the command line, Python, the board, serving, replay, planning, plots."""

@@ -1,6 +1,6 @@
-"""The algorithm of a stage in words, as its components say it of themselves: a line a section, in order of the loop.
+"""The algorithm of a stage in words: a line for each section of the loop, in order.
 
-Nothing is written here about any component: what a line says are the first sentences of docstrings.
+The text about a component is the first sentence of its docstring; nothing here is written for a particular component.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from shuhari.learners.parts import Term
 from shuhari.ports import is_vector
 from shuhari.ports.hooks import ability
 
-# place in a recipe -> what stands there: one object, or several that share a table, the component first
+# place in a recipe -> its object, or several that share a table, the component first
 Places: TypeAlias = Mapping[Path, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class Item:
-    """A component: what it is called in the recipe, what is told of its settings, what it `says` of itself, and whether
-    it is `changed`."""
+    """A component: its name in the recipe, a `detail` about its settings, what its docstring `says`, and whether it is
+    `changed`."""
 
     name: str
     detail: str
@@ -47,27 +47,28 @@ class Line:
 
 
 def describe_loop(stage: Components, table: Mapping[str, Any], changed: Sequence[Path]) -> list[Line]:
-    """The loop of a stage, ten lines at most. `table`: the stage of the recipe; `changed`: paths that differ."""
+    """Describe the loop of a stage in at most ten lines. `table`: the stage of the recipe; `changed`: paths that
+    differ."""
     places = find_places(stage)
 
-    def tell(at: Path, detail: str = "") -> Item:
+    def item(at: Path, detail: str = "") -> Item:
         thing = places[at][0]
         differs = any(path[: len(at)] == at for path in changed)
         return Item(_name(table, at, thing), detail, summarise(thing), differs)
 
     samples = any(learner.buffer.wanted() > 0 for learner in stage.learners.values())
-    lines = {"task": [tell(("task",))]}
+    lines = {"task": [item(("task",))]}
     if samples:
         if not is_vector(stage.rollout) or ability(stage.rollout, "asks"):
-            lines["curriculum"] = [tell(("curriculum",))]
+            lines["curriculum"] = [item(("curriculum",))]
         group = "" if is_vector(stage.rollout) else f"{stage.n} to a problem"
-        lines["rollout"] = [tell(("rollout",), group)]
-        lines["rewards"] = list(_tell_rewards(stage, places, tell, changed))
-        lines["collect"] = [tell(("collect", name)) for name in stage.collect]
+        lines["rollout"] = [item(("rollout",), group)]
+        lines["rewards"] = list(_describe_rewards(stage, places, item, changed))
+        lines["collect"] = [item(("collect", name)) for name in stage.collect]
     learners = list(walk_learners(stage.learners))
-    lines["buffer"] = [tell((*at, "buffer"), _tell_size(learner.buffer)) for at, learner in learners]
+    lines["buffer"] = [item((*at, "buffer"), _describe_size(learner.buffer)) for at, learner in learners]
     lines["transforms"] = [
-        tell((*at, "transform", name))
+        item((*at, "transform", name))
         for at, learner in learners
         for name in learner.transforms
     ]
@@ -77,31 +78,31 @@ def describe_loop(stage: Components, table: Mapping[str, Any], changed: Sequence
         for key, part in ability(x, "parts").items()
     ]
     lines["terms"] = [
-        tell((*at, "terms", name), f"reduce = {term.reduce}, weight {_format(term.weight)}")
+        item((*at, "terms", name), f"reduce = {term.reduce}, weight {_format(term.weight)}")
         for at, part in parts
         for name, term in part.terms.items()
     ]  # fmt: skip
     lines["optimiser"] = [
-        tell((*at, "optimiser"), f"trains {', '.join(part.trains)}; {_count(part.minibatches * part.epochs)} a batch")
+        item((*at, "optimiser"), f"trains {', '.join(part.trains)}; {_count(part.minibatches * part.epochs)} a batch")
         for at, part in parts
     ]
-    lines["followers"] = [tell(("follow", role), role) for role in stage.follows]
+    lines["followers"] = [item(("follow", role), role) for role in stage.follows]
     return [Line(section, items) for section, items in lines.items() if items]
 
 
-def _tell_rewards(stage: Components, places: Places, tell: Any, changed: Iterable[Path]) -> Iterator[Item]:
+def _describe_rewards(stage: Components, places: Places, item: Any, changed: Iterable[Path]) -> Iterator[Item]:
     for name in stage.rewards:
-        yield tell(("reward", name), _tell_weight(stage, name))
+        yield item(("reward", name), _describe_weight(stage, name))
     differs = any(path[:1] == ("reward",) and path[1] not in stage.rewards for path in changed)
     for name in stage.weights:
         if name not in stage.rewards:
-            yield Item(name, _tell_weight(stage, name), "The task's own measure." if name in OWN else "", differs)
+            yield Item(name, _describe_weight(stage, name), "The task's own measure." if name in OWN else "", differs)
 
 
 OWN = ("score", "task")  # rewards that tasks give
 
 
-def _tell_weight(stage: Components, name: str) -> str:
+def _describe_weight(stage: Components, name: str) -> str:
     return f"weight {_format(stage.weights[name])}" if name in stage.weights else "without weight"
 
 
@@ -113,16 +114,16 @@ def _count(steps: int) -> str:
     return f"{steps} step{'' if steps == 1 else 's'}"
 
 
-def _tell_size(buffer: Any) -> str:
+def _describe_size(buffer: Any) -> str:
     size, unit = ability(buffer, "size"), ability(buffer, "unit")
     return "" if size is None else f"{size} {unit or 'row'}{'' if size == 1 else 's'}"
 
 
-# ------------------------------------------------------------------------------------------------ where things stand
+# ------------------------------------------------------------------------------------------------ places of components
 
 
 def find_places(stage: Components) -> Places:
-    """Where the components of a stage stand in its recipe."""
+    """Return path -> components of a stage, by their places in the recipe."""
     out: dict[Path, tuple[Any, ...]] = {
         (name,): (getattr(stage, name),) for name in ("task", "engine", "curriculum", "rollout", "store", "evaluate")
     }
@@ -142,7 +143,7 @@ def find_places(stage: Components) -> Places:
 
 
 def find_component(places: Places, at: Path) -> Any:
-    """The component at a place, also one in the field of another; None if none stands there."""
+    """Return the component at a place, also in a field of another; None if there is none."""
     if at in places:
         thing = places[at][0]
         return thing if registry.known_as(type(thing)) or _is_users(thing) else None
@@ -152,7 +153,7 @@ def find_component(places: Places, at: Path) -> Any:
 
 
 def find_holder(places: Places, at: Path) -> Any:
-    """The object whose field a setting is; None if it is no setting of any."""
+    """Return the object that has the setting at a path as a field; None if there is none."""
     for cut in range(len(at) - 1, 0, -1):
         if at[:cut] in places:
             for thing in places[at[:cut]]:
@@ -169,13 +170,13 @@ def _is_users(thing: Any) -> bool:
 
 
 def summarise(thing: Any) -> str:
-    """The first sentence of what the class of a component says of itself; "" of one that says nothing."""
+    """Return the first sentence of the docstring of a component's class; "" if it has none."""
     doc = getdoc(type(thing)) or "" if thing is not None else ""
     return "" if doc.startswith(f"{type(thing).__name__}(") else take_sentence(doc)
 
 
 def _name(table: Mapping[str, Any], at: Path, thing: Any) -> str:
-    """What a component is called in a recipe."""
+    """Return a component's name in a recipe."""
     said: Any = look_up(table, at) or {}
     if at == ("task",):
         return str(said.get("name"))

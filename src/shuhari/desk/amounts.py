@@ -1,4 +1,4 @@
-"""What a stage amounts to, in a line: batch sizes, optimiser steps, pieces. Left out: the budget."""
+"""The amounts of a stage in one line: batch sizes, optimiser steps, micro-batches. Left out: the budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shuhari.ports import ability
 
 
 def describe_work(stage: Components) -> str:
-    """One line: what a step collects, how often it is learnt from, and in what pieces."""
+    """Describe a step in one line: what is collected, how often it is used for updates, and in what micro-batches."""
     out = [] if stage.learners else ["measures only"]
     for name, learner in stage.learners.items():
         parts = ability(learner, "parts")
@@ -21,6 +21,8 @@ def describe_work(stage: Components) -> str:
             out.append(f"{part_name} {steps}" if len(parts) > 1 else steps)
     if stage.imitates:
         out.append(f"imitates {stage.imitates}")
+    if stage.grades:
+        out.append(f"score: {stage.grades}")
     limit = "= minibatch" if stage.tokens is None else f"<= {_format_number(stage.tokens)} tokens"
     out.append(f"micro-batch {limit}")
     return ", ".join(out)

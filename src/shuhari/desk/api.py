@@ -1,4 +1,4 @@
-"""The Python interface: train a recipe, read its metrics, load a run and act with its policy."""
+"""The Python interface: train a recipe, read its metrics, load a run, and use its policy."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from shuhari.config import recipe as recipes
 from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
-from shuhari.desk.handed import hold_environment, take, without_functions
+from shuhari.desk.foreseen import warn_foreseen
+from shuhari.desk.handed import hold_environment, refuse_arguments, take, without_functions
 from shuhari.desk.profile_report import train_profiled
 from shuhari.desk.sinks import Watchers, ask
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import dense
+from shuhari.kernel.recall import with_memory
 from shuhari.lab.diagnosis import Watch
 from shuhari.loop.measuring import measure, sets_samples
 from shuhari.loop.opening import open_checkpoint
@@ -42,7 +45,7 @@ class Trained:
 
     @property
     def metrics(self) -> dict[str, list[Any]]:
-        """name -> values by step, None where a step did not report it; `step` among them."""
+        """name -> values by step, None if a step did not report it; includes `step`."""
         names = list(dict.fromkeys(
             n
             for r in self.reports
@@ -54,10 +57,10 @@ class Trained:
         }
 
     def extend(self, progress: Callable[[Info], None] | bool | None = None, **budget: float) -> Trained:
-        """Go on with a complete run under a larger budget of its last stage, such as `extend(steps=200)`, or, where it
-        was stopped, with what is left of its budget: `extend()`; the run as it is then. What schedules say of the steps
-        to come is as in a run that had that budget from the start; those that were made stay as they are. RecipeError
-        for anything else than a larger budget, or for none where the whole was spent."""
+        """Continue a complete run under a larger budget of its last stage, such as `extend(steps=200)`; without a
+        budget, continue a stopped run to the end of its own. Returns the run as it is then. Schedules of further steps
+        are those of a run with that budget from the start; steps already made do not change. Raises RecipeError for
+        anything other than a larger budget, or if none is given and the budget is spent."""
         found = recipes.load(self.path)
         if not budget and not reopen(self.path):
             raise recipes.RecipeError("", f"{self.path} has spent its budget: give a larger one, as extend(steps=200)")
@@ -68,15 +71,14 @@ class Trained:
         return train(longer, self.path, progress=progress)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: held-out scores, alarms, and the picture."""
+        """The display in a notebook: held-out scores, alarms, and plots."""
         from shuhari.desk.page import make_page
 
         return make_page(self.path)
 
     def video(self, to: str | Path, *, step: int | None = None, episode: int = 0) -> Path:
-        """Write a held-out episode of a controller as an animation, a `.gif`: what its environment draws, or its
-        observations, actions and rewards over time, of which a line in the log tells. TypeError for a policy that
-        writes text."""
+        """Write a held-out episode of a controller as an animated `.gif`: the environment's frames or, with a warning
+        in the log, its observations, actions and rewards over time. Raises TypeError for a policy that writes text."""
         from shuhari.desk.video import save_video
 
         if why := save_video(self.path, to, step=step, episode=episode):
@@ -89,7 +91,8 @@ class Trained:
         return load(self.path)
 
     def rollouts(self, step: int | None = None, problem: str = "") -> list[dict[str, Any]]:
-        """The groups of samples that the run kept of a step (by default the last that kept any), or of a problem."""
+        """Return the groups of samples that the run stored at a step (default: the last step with any), or of a
+        problem."""
         from shuhari.store import Run
 
         return Run(self.path).rollouts(step, problem)
@@ -97,12 +100,13 @@ class Trained:
     def evaluate(
         self, n: int | None = None, *, samples: int | None = None, step: int | None = None, **settings: Any
     ) -> dict[str, float]:
-        """Held-out scores of the last weights, or of those of `step`: `greedy`, and with `samples` > 1 (default: 1)
-        also `mean` and `pass@k`; of recorded pairs `<part>/accuracy`, the share whose better answer is preferred;
-        `<way>.<score>` of each further way to play and `<metric>.<number>`. n: how many problems or episodes (default:
-        the recipe's). settings: how it is measured, dotted keys as `**{"evaluate.more.cold.sampling.temperature": 0.3}`
-        or nested, `evaluate` and `rollout.sampling` alone; RecipeError for others. Nothing is stored; what went wrong
-        goes to the logger `shuhari`."""
+        """Return held-out scores of the last weights, or of those at `step`: `greedy`, and with `samples` > 1 (default:
+        1) also `mean` and `pass@k`; for recorded pairs `<part>/accuracy`, the share whose better answer is preferred;
+        `<way>.<score>` for each further way to play, and `<metric>.<number>`.
+
+        n: number of problems or episodes (default: the recipe's). settings: dotted keys of `evaluate` and
+        `rollout.sampling`, such as `**{"evaluate.more.cold.sampling.temperature": 0.3}`, or nested tables; RecipeError
+        for others. Nothing is stored; problems are logged to `shuhari`."""
         own = {} if samples is None and sets_samples(settings) else {"samples": 1 if samples is None else samples}
         found = measure(self.path, step, {**own, **({} if n is None else {"n": n})}, over=settings)
         for problem in found.problems:
@@ -111,8 +115,8 @@ class Trained:
 
 
 def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> Path:
-    """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, or of the run whose
-    weights it starts from, so that the same command finds the same run."""
+    """Return runs/<method>-s<seed>, with a hash of the settings if they differ from the packaged recipe, or if the run
+    starts from another run's weights, so that the same command finds the same run."""
     seeded = (replace(r, tree={**r.tree, "seed": recipe.seed}) for r in (recipe, recipe.plain) if r is not None)
     text, *plain = map(recipes.dump, seeded)
     same = plain == [text] and not init
@@ -139,31 +143,32 @@ def train(
     rehearsal: bool = True,
     **settings: Any,
 ) -> Trained:
-    """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read, or
-    goes on where its last stage is given a larger budget. The folder of a run as `recipe` is that run; another one of
-    its recipe needs a `path`.
+    """Train a recipe to its end and return the run. An unfinished run at `path` resumes; a complete one is read, or
+    continues if its last stage has a larger budget. The folder of a run as `recipe` means that run; another run of its
+    recipe needs a `path`.
 
-    dataset: rows to train on, as the task `file` reads them: a list of mappings, a `datasets.Dataset`, or a mapping of
-    such by split (`DatasetDict`); they are written into the run's folder. reward: a function
-    `f(prompts, completions, **columns)` that returns a number or None for each sample, a list of them, or name ->
-    function. env: a `gymnasium.Env` class, a function that makes one, or an environment, of which each lane plays a
-    copy. tools: functions with annotations and a docstring, which the policy may call as it answers. A function or
-    class that no other process can import (a lambda, a cell of a notebook) trains; the run then goes on only where it
-    is handed over again.
-    settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.loss.high": 0.3}`. methods: names or
-    files of methods, such as `rlvr/kl_cov`, laid over the recipe in order, below the settings. init: a run (`RUN`
-    or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
-    each step's report; True prints, False does not, None prints where a person looks (a terminal). observe: what
-    else is called with each report, as `shuhari.TensorBoard`; one that raises is noted in the log and not called again.
-    Any of these ends the run after that step by raising `shuhari.Stop("why")` (or StopIteration), or by returning
-    False: it is then saved and complete, and `extend` goes on.
-    profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
-    What the first steps show to be wrong is printed, or goes to the logger `shuhari` as a warning.
-    accept_changes: go on with a run whose data, or code of yours, is not what it was made with. rehearsal: play every
-    stage once before the first step, on two problems, so that a mistake in a later one is found at once; it calls
-    rewards and environments, and changes nothing of the run.
-    Raises RecipeError for a mistake in the recipe, the settings or what is handed over, and where `path` holds another
-    run.
+    dataset: rows to train on, as for the task `file`: a list of mappings, a `datasets.Dataset`, or a mapping of such by
+    split (`DatasetDict`); they are written into the run's folder. reward: a function `f(prompts, completions,
+    **columns)` that returns a number or None for each sample, a list of such functions, or name -> function. env: a
+    `gymnasium.Env` class, a function that makes one, or an environment, which each lane copies. tools: functions with
+    annotations and a docstring that the policy may call in its answers. A function or class that other processes cannot
+    import (a lambda, a notebook cell) works, but must be passed again to resume the run.
+
+    settings: dotted keys of the recipe, such as `steps=100` or `**{"part.policy.terms.loss.high": 0.3}`. methods: names
+    or files of methods, such as `rlvr/kl_cov`, applied to the recipe in order, before the settings. init: a run (`RUN`
+    or `RUN@step`) whose weights this one starts from; it is part of the run, like the settings.
+
+    progress: called with each step's report; True prints, False does not, None prints if the output is a terminal.
+    observe: further callbacks for each report, such as `shuhari.TensorBoard`; one that raises is logged and not called
+    again. A callback can end the run after the step by raising `shuhari.Stop("why")` (or StopIteration), or by
+    returning False: the run is then saved and complete, and `extend` continues it.
+
+    profile: write `profile.json` and `trace.json` of these steps into the run's folder. accept_changes: resume a run
+    even if its data or your code have changed. rehearsal: play every stage once before the first step, on two problems,
+    to find mistakes in later stages early; it calls rewards and environments, and does not change the run.
+
+    Problems that the first steps show are printed, or logged as warnings to `shuhari`. Raises RecipeError for a mistake
+    in the recipe, the settings or the arguments, and if `path` holds another run.
     """
     handed = take(dataset, reward, env, settings, tools)
     changes = {**handed.settings, **settings, **({} if seed is None else {"seed": seed})}
@@ -176,6 +181,7 @@ def train(
         path = _find_run(recipe) or default_path(found, init=init)
     where = Path(path)
     with handed.placed(where), _show(found, where, progress) as show, Watchers(observe) as watchers:
+        warn_foreseen(found, where)
         reports = train_profiled if profile else steps
         start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}
         for report in (made := reports(found, where, rehearsal=rehearsal, curve=True, **start)):
@@ -187,7 +193,7 @@ def train(
 
 
 def _find_run(recipe: str | Path | Recipe) -> Path | None:
-    """The folder of a run, where that is what was named."""
+    """Return the folder of a run, if the recipe is given as one."""
     return Path(recipe) if not isinstance(recipe, Recipe) and (Path(recipe) / "recipe.toml").is_file() else None
 
 
@@ -195,8 +201,8 @@ def _find_run(recipe: str | Path | Recipe) -> Path | None:
 def _show(
     recipe: Recipe, path: Path, progress: Callable[[Info], None] | bool | None
 ) -> Iterator[Callable[[Info], object]]:
-    """What is called with each report: the display of the command line; or the caller's own or nothing, with alarms to
-    the log."""
+    """Yield the callback for each report: the command line's display, or the caller's, if any, with alarms to the
+    log."""
     if progress is True or (progress is None and sys.stdout.isatty()):
         from shuhari.desk.cli.live import Live
 
@@ -205,20 +211,19 @@ def _show(
         return
     watch = Watch({"stage": recipe.stages})
 
-    def tell(report: Info) -> object:
+    def log_findings(report: Info) -> object:
         for finding in watch.add(report):
             logging.getLogger("shuhari").warning("%s", finding)
         return progress(report) if callable(progress) else None
 
-    yield tell
+    yield log_findings
 
 
 def read_trained(path: str | Path) -> Trained:
     """Read a run on disk, as `train` returns it."""
     from shuhari.store import Run
 
-    run = Run(path)
-    columns = run.metrics()
+    columns = (run := Run(path)).metrics()
     reports = [
         {k: v[i] for k, v in columns.items() if v[i] is not None}
         for i in range(len(columns["step"]))
@@ -228,9 +233,10 @@ def read_trained(path: str | Path) -> Trained:
 
 @dataclass(frozen=True, eq=False)
 class LoadedPolicy:
-    """A trained policy, to `generate` text or `act` in an environment, as `load` gives it.
+    """A trained policy from `load`, to `generate` text or `act` in an environment.
 
-    Draws depend on `seed` and on how many calls were made before, so that the same calls give the same answers.
+    Random draws depend on `seed` and on the number of earlier calls, so that the same sequence of calls gives the same
+    answers.
     """
 
     model: Any
@@ -239,7 +245,7 @@ class LoadedPolicy:
     seed: int = 0
     calls: list[int] = field(default_factory=lambda: [0], repr=False)
     actions: Any = None  # the space of one action; None for text
-    task: Any = field(default=None, repr=False)  # what a run, or an export of one, is tested on
+    task: Any = field(default=None, repr=False)  # of the run, or of the run that was exported
 
     def evaluate(
         self,
@@ -250,14 +256,14 @@ class LoadedPolicy:
         samples: int = 1,
         **settings: Any,
     ) -> dict[str, float]:
-        """Held-out scores on problems of any task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`.
+        """Return held-out scores on problems of any task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`.
 
-        task: a name (`file/problems.jsonl`, `arithmetic`), the table that a recipe would have, or a component; by
-        default that of the run that was loaded. reward: what grades in the place of the task's own score, which is then
-        reported as `greedy.score`: a name (`maths`), `rewards.py:function`, a function as of `train`, several of these,
-        or name -> one of them. n: how many problems (default: 32). settings: how it is measured, dotted keys as of
-        `Trained.evaluate` (`**{"evaluate.split": "train", "rollout.sampling.max_new": 64}`). Nothing is stored; what
-        went wrong goes to the logger `shuhari`. RecipeError for a task, a reward or a setting that there is not."""
+        task: a name (`file/problems.jsonl`, `arithmetic`), a table as in a recipe, or a component (default: the task of
+        the loaded run). reward: a grader that replaces the task's own score, which is then reported as `greedy.score`:
+        a name (`maths`), `rewards.py:function`, a function as in `train`, several of these, or name -> one of them. n:
+        number of problems (default: 32). settings: dotted keys as in `Trained.evaluate` (`**{"evaluate.split": "train",
+        "rollout.sampling.max_new": 64}`). Nothing is stored; problems are logged to `shuhari`. Raises RecipeError for
+        an unknown task, reward or setting."""
         from shuhari.desk.evaluating import Asked, make_graders, make_task, measure_model, open_bare
 
         made = make_task({"name": task} if isinstance(task, str) else task) if isinstance(task, str | Mapping) else task
@@ -271,7 +277,7 @@ class LoadedPolicy:
         return found.scores
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the model, its size, and what it reads and does."""
+        """The display in a notebook: the model, its size, and its observations and actions."""
         from shuhari.desk.page import make_table
 
         module = ability(self.model, "module")
@@ -281,28 +287,57 @@ class LoadedPolicy:
         return make_table((), [fact for fact in facts if fact[1] is not None])
 
     def act(self, observation: Payload, *, greedy: bool = True) -> Any:
-        """The environment's action for one observation as the environment gives it (a number, an array, a mapping of
-        these), or [n, ...] for a batch of observations. Where the task's actions are masked, the observation is
+        """Return the action for one observation as the environment gives it (a number, an array, a mapping of these),
+        or [n, ...] actions for a batch of observations. If the task's actions are masked, an observation is
         {"observation": ..., "action_mask": ...}."""
         if is_text(self.model):
             raise TypeError("this policy writes text: use generate(prompts)")
-        x, single = parse_observations(observation, self.space)
-        n = 1 if single else len(next(iter(x.values())) if isinstance(x, dict) else x)
-        traces = self.model.sample(x, self._sampling(greedy), noise=self._noise(n))
-        action = (traces.action if traces.taken is None else traces.taken).numpy()
-        return (action[0].item() if action.ndim == 1 else action[0]) if single else action
+        if ability(self.model, "memory") is not None:
+            raise TypeError("this policy remembers what it has seen: use predict(observation, state, episode_start), "
+                            "and hand the state that it returns to the next call")  # fmt: skip
+        return self._decide(observation, None, None, None, greedy)[0]
 
     def predict(
-        self, observation: Payload, state: None = None, episode_start: Any = None, deterministic: bool = False
-    ) -> tuple[Any, None]:
-        """(action, None), as Stable-Baselines3 returns it, for what was written for its policies (`evaluate_policy`
-        among them): `act` with greedy=`deterministic`. `state` and `episode_start` are of recurrent policies, which
-        there are not here."""
-        return np.asarray(self.act(observation, greedy=deterministic)), None
+        self, observation: Payload, state: Any = None, episode_start: Any = None, deterministic: bool = False,
+        reward: Any = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Returns (action, state), with the interface of Stable-Baselines3's `predict`, for code written for it such as
+        `evaluate_policy`: `act` with greedy=`deterministic`.
 
-    def generate(self, prompts: Any, *, greedy: bool = True, max_new: int | None = None) -> Any:
-        """The policy's completion of a prompt, or a list of them for a list of prompts. A prompt is a text, which a
-        model with a chat template reads as a turn of a user, or a conversation: a list of {"role", "content"}."""
+        For a recurrent policy, pass the returned state, an array [n, S], to the next call (None: all episodes begin);
+        where `episode_start` [n] is true, an episode begins. Other policies ignore both, and return the state None.
+        `reward` [n]: the rewards since the last call, weighted as in training, for a policy that needs them (a
+        `decision_transformer`). Raises ValueError for a state of another number of observations, and if a needed reward
+        is missing."""
+        action, after = self._decide(observation, state, episode_start, reward, deterministic)
+        return np.asarray(action), after
+
+    def _decide(self, observation: Payload, state: Any, begins: Any, reward: Any, greedy: bool) -> tuple[Any, Any]:
+        """The action for one observation or a batch, and what the policy carries on [n, S] (None: it keeps nothing)."""
+        x, single = parse_observations(observation, self.space)
+        n = 1 if single else len(next(iter(x.values())) if isinstance(x, dict) else x)
+        memory = None
+        if (size := ability(self.model, "memory")) is not None:
+            memory = torch.zeros(n, size) if state is None else torch.as_tensor(np.array(state, np.float32))
+            if memory.shape != (n, size):
+                raise ValueError(f"state has the shape {tuple(memory.shape)}: expected {(n, size)}, as predict gave it")
+            if state is not None and (rewarded := ability(self.model, "rewarded")) is not None:
+                if reward is None:
+                    raise ValueError("this policy needs the rewards: expected predict(.., reward = those since the "
+                                     "last call)")  # fmt: skip
+                memory = rewarded(memory, torch.as_tensor(np.array(reward, np.float32)).expand(n))
+            if begins is not None:
+                memory[torch.as_tensor(np.array(begins, bool)).expand(n)] = 0.0
+        traces = self.model.sample(with_memory(x, memory), self._sampling(greedy), noise=self._noise(n))
+        action = (traces.action if traces.taken is None else traces.taken).numpy()
+        after = None if traces.memory is None else traces.memory.numpy()
+        return ((action[0].item() if action.ndim == 1 else action[0]) if single else action), after
+
+    def generate(self, prompts: Any, *, greedy: bool = True, max_new: int | None = None, **unknown: Any) -> Any:
+        """Return the policy's completion of a prompt, or a list of them for a list of prompts. A prompt is a text,
+        which a model with a chat template reads as a user's turn, or a conversation: a list of {"role", "content"}.
+        unknown: arguments of other libraries, which raise TypeError with what is meant here."""
+        refuse_arguments(unknown)
         if not is_text(self.model):
             raise TypeError("this policy acts on observations: use act(observation)")
         if max_new is not None and max_new < 1:
@@ -315,10 +350,11 @@ class LoadedPolicy:
         return texts[0] if single else texts
 
     def save(self, directory: str | Path) -> Path:
-        """Write a language model as a Hugging Face directory, which `models.policy.path` and transformers read; see
-        `export` for more."""
+        """Write a language model as a Hugging Face directory, which `models.policy.path` and transformers read;
+        `export` has more options."""
         if ability(self.model, "save") is None:
-            raise TypeError(f"the model {type(self.model).__name__} has no format outside of its run")
+            raise TypeError(f"the model {type(self.model).__name__} has no format outside of its run but that of "
+                            "shuhari.export(run, directory)")  # fmt: skip
         self.model.save(str(directory))
         return Path(directory)
 
@@ -333,21 +369,21 @@ class LoadedPolicy:
 def load(
     run: str | Path, *, role: str = "policy", step: int | None = None, seed: int = 0, env: Any = None
 ) -> LoadedPolicy:
-    """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`; or
-    that of a directory which `export`, `LoadedPolicy.save` or `Session.save_state` has written, of a language model of
-    Hugging Face, or of a .gguf file. env: the environment,
-    where `train` was handed one that cannot be imported."""
-    from shuhari.desk.opening import find_kind, open_model
-    from shuhari.store import resolve
+    """Load the policy of a run (a path, a name under runs/, or `latest`) at its last checkpoint, at `step`, or at
+    that of `RUN@step` or `RUN@best`; or of a directory written by `export`, `LoadedPolicy.save` or
+    `Session.save_state`, of a Hugging Face language model, or of a .gguf file. env: the environment, if `train` was
+    given one that cannot be imported."""
+    from shuhari.desk.opening import find_kind, find_run, open_model
 
     if kind := find_kind(Path(run)):
         if step is not None:
-            raise ValueError(f"step is {step}, and {run} is no run: it has no steps")
+            raise ValueError(f"step is {step}, and {run} is not a run, so that it has no steps")
         model, sampling, task = open_model(Path(run), kind, role)
         space, actions = task.spaces() or (None, None)
         of = task if kind == "controller" else None
         return LoadedPolicy(model, sampling, space, seed, actions=actions, task=of)
-    path = resolve(str(run))
+    path, named = find_run(str(run))
+    step = named if step is None else step
     recipe = recipes.load(path)
     if env is not None:
         hold_environment(env)
@@ -359,10 +395,10 @@ def load(
 
 
 def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
-    """(what a model's `sample` takes, whether it was a single observation), of one observation of a space or a batch of
-    them. Raises ValueError for a shape or for keys that are not those of the space."""
+    """Return (the input of a model's `sample`, whether it was a single observation), for one observation of a space or
+    a batch of them. Raises ValueError if the shape or the keys do not fit the space."""
     if isinstance(given, Mapping) and hasattr(space, "spaces"):
-        from shuhari.tasks.views import flatten  # knows Gymnasium, which text has no use for
+        from shuhari.tasks.views import flatten  # imports Gymnasium, which text does not need
 
         parts = flatten(given)
         if parts.keys() != space.keys():

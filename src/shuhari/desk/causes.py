@@ -1,6 +1,5 @@
-"""Why a reward is 0 everywhere, tried on the answers that a run has kept: whether they are right by a grader that
-compares numbers by value, whether they contain the reference answer, whether they were cut, whether the model's chat
-template was left out.
+"""Tests why a reward is 0 everywhere, on the answers stored in a run: are they right by a grader that compares numbers
+by value, do they contain the reference answer, were they cut, was the model's chat template left out?
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from shuhari.rewards.maths import JudgeError, Maths
 from shuhari.store import Run, StoreError
 from shuhari.tasks.source import answer_text
 
-STEPS, ANSWERS = 3, 64  # how many kept answers are looked at, at most
-LONG = 200  # characters of a reference answer above which nobody gives it word for word
+STEPS, ANSWERS = 3, 64  # the most stored steps and answers that are tested
+LONG = 200  # characters; no answer repeats a longer reference answer word for word
 Answer = tuple[str, str, float, bool]  # text, reference answer, trained score (0 if there is none), cut
 
 
 def try_causes(finding: Finding, path: Path) -> str:
-    """A sentence about the cause that helps, with its setting, for a finding that no answer was paid; "" where the kept
-    answers of the stage tell none, or the finding is of another kind. `path`: of the run."""
+    """Return a sentence about the likely cause, with the setting that helps, for a finding that no answer earned a
+    reward; "" if the stored answers of the stage show none, or for other findings. `path`: of the run."""
     if not finding.rule.unpaid:
         return ""
     try:
@@ -36,7 +35,7 @@ def try_causes(finding: Finding, path: Path) -> str:
         steps = [s for s in run.kept_steps() if finding.begin <= s <= finding.end][-STEPS:]
         answers = list(chain.from_iterable(_read_answers(run.rollouts(step), table) for step in steps))[:ANSWERS]
     except (StoreError, TypeError):
-        return ""  # damaged, or no text: said elsewhere
+        return ""  # damaged, or no text: reported elsewhere
     found = list(_judge(answers, table))
     return f"Of {len(answers)} kept answers {'; '.join(found)}." if found else ""
 
@@ -66,7 +65,7 @@ def _are(n: int) -> str:
 
 
 def _count_right(answers: Sequence[Answer]) -> int:
-    """How many are right by `maths`; 0 where math-verify is not installed."""
+    """Count the answers that are right by `maths`; 0 if math-verify is not installed."""
     judge, right = Maths(judges=1), 0
     try:
         for text, truth, *_ in answers:
@@ -82,13 +81,13 @@ def _count_right(answers: Sequence[Answer]) -> int:
 
 
 def _contains(text: str, truth: str) -> bool:
-    """Whether a text has the reference answer as a word of it, upper or lower case."""
+    """Whether a text contains the reference answer as a word, in upper or lower case."""
     truth = truth.strip()
     return bool(truth) and re.search(rf"(?<!\w){re.escape(truth)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _leaves_template_out(table: Mapping[str, Any]) -> bool:
-    """Whether prompts go to a trained model as plain text because a setting says so."""
+    """Whether a setting sends prompts to a trained model as plain text."""
     models: Mapping[str, Any] = table.get("models") or {}
     policy: Mapping[str, Any] = models.get("policy") or {}
     chat = policy.get("chat", (table.get("task") or {}).get("chat"))
@@ -96,7 +95,7 @@ def _leaves_template_out(table: Mapping[str, Any]) -> bool:
 
 
 def _read_answers(groups: Sequence[Mapping[str, Any]], table: Mapping[str, Any]) -> Iterator[Answer]:
-    """The answers in text of some kept groups whose problems have a reference answer."""
+    """Yield the text answers of groups whose problems have a reference answer."""
     names = list_trained(table.get("reward") or {}) or ["score"]
     for group in groups:
         for trajectory in group["trajectories"]:

@@ -1,4 +1,4 @@
-"""What each node of a Ray cluster has, and where it differs from the machine that asks."""
+"""What each node of a Ray cluster has, and how it differs from this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT = 60.0  # seconds that a node has to answer
 
 
 def describe_here() -> dict[str, Any]:
-    """This process's machine: cores, memory, GPUs, versions."""
+    """Describe this process's machine: cores, memory, GPUs, versions."""
     import torch
 
     from shuhari import __version__
@@ -28,8 +28,8 @@ def describe_here() -> dict[str, Any]:
 
 
 def report_cluster(address: str = "") -> dict[str, Any]:
-    """{"here", "nodes": [...], "differ": [...]} of the cluster at an address; "" is a Ray that is started for the
-    question. A node that does not answer has `error`. RecipeError where no Ray is there."""
+    """Return {"here", "nodes": [...], "differ": [...]} of the cluster at an address; "" starts a Ray for the purpose. A
+    node that does not answer has `error`. Raises RecipeError if there is no Ray."""
     world = World(address)
     world.open()
     try:
@@ -62,7 +62,7 @@ def _ask(ray: Any, node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare(here: Mapping[str, Any], node: Mapping[str, Any]) -> list[str]:
-    """In words, where a node differs from here in what a run's nodes should share."""
+    """Return sentences on how a node differs from here in versions that a run's nodes should share."""
     if "error" in node:
         return [f"{node['node']}: it did not answer ({node['error']})"]
     theirs, ours = node.get("versions", EMPTY), here["versions"]

@@ -1,8 +1,8 @@
-"""Sets of runs side by side, each compared with the first: what the terminal and the board say.
+"""Sets of runs side by side, each compared with the first, for the terminal and the board.
 
-Over seeds the interval of claims: Student's, of pairs of a seed, from five seeds on (`contrasts`). Beside it what
-Agarwal et al. (2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice) give: the interquartile mean
-with its bootstrap interval, and the performance profile. Nothing is drawn or stored. No torch.
+Over seeds, the interval is that of claims: Student's, on pairs with the same seed, from five seeds on (`contrasts`).
+Also as in Agarwal et al. (2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice): the
+interquartile mean with its bootstrap interval, and the performance profile. Nothing is drawn or stored. No torch.
 """
 
 from __future__ import annotations
@@ -21,34 +21,48 @@ from shuhari.desk.contrasts import compare_with_first
 from shuhari.desk.ends import find_unit
 from shuhari.lab.claims.curve import Reading
 from shuhari.lab.claims.verdict import LEAST
-from shuhari.lab.plot import find_series, find_start
+from shuhari.lab.plot import find_series, find_start, name_axis
 from shuhari.store import Run
 from shuhari.store.listing import find_tested, name_arm, name_task, read_made
 
-FEWEST = 10  # problems, below which an interval of two runs says next to nothing
+FEWEST = 10  # problems; with fewer, no interval of two runs
 GREEDY = "evaluate/greedy"
-TITLES = ("name", "summary", "paper", "claim", "format", "alone", "laid")  # of a recipe: say nothing of what it does
+TITLES = ("name", "summary", "paper", "claim", "format", "alone", "laid")  # of a recipe: no settings
+
+READINGS = {  # of a curve: what follows the colon -> in words; V and K are numbers
+    "final": "last value, at the end of the shortest run",
+    "first": "first value",
+    "best": "largest value",
+    "worst": "smallest value",
+    "mean": "mean of all reports",
+    "area": "mean over the budget",
+    "last=K": "mean of the last K reports",
+    "over=V": "area above V",
+    "to=V": "budget spent until V is reached",
+    "at=OTHER>=V": "value as OTHER reaches V",
+}
 
 Columns = Mapping[str, Sequence[Any]]
 
 
 class ComparisonError(ValueError):
-    """Arms that cannot be compared; says which and why."""
+    """Arms that cannot be compared; the message names them and the reason."""
 
 
 def compare_seeds(
     arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str, over: str = "step"
 ) -> dict[str, dict[str, Any]]:
-    """The last value of the metric in each run, or what a reading says (`metric:area`, over the column `over`);
-    differences over seeds, paired where both arms have the same."""
+    """Compare arms by the last value of a metric in each run, or by a reading of its curve (`metric:area`, over the
+    column `over`); differences are over seeds, paired if both arms have the same seeds."""
     return compare_with_first(read_finals(arms, columns, metric, over), LEAST)
 
 
 def read_finals(
     arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str, over: str = "step"
 ) -> dict[str, tuple[list[float], list[Any]]]:
-    """(the values, the seeds) of each arm, by seed: the last of the metric, or a reading of its curve up to where all
-    runs have come. ComparisonError where two runs of one have the same seed, and for no such metric or reading."""
+    """Return (the values, the seeds) of each arm, sorted by seed: the last value of the metric, or a reading of its
+    curve up to what all runs have reached. Raises ComparisonError if two runs of an arm share a seed, or the metric or
+    reading is unknown."""
     found: dict[str, tuple[list[float], list[Any]]] = {}
     reading = read_reading(metric) if ":" in metric else None
     whole = find_whole(columns, over) if reading else 0.0
@@ -70,12 +84,12 @@ def read_finals(
 
 
 def read_seed(path: Path) -> Any:
-    """The seed of a run."""
+    """Return the seed of a run."""
     return Run(path).recipe.get("seed", 0)
 
 
 def read_last(columns: Columns, metric: str, path: Path) -> float:
-    """The last value of a metric in a run. ComparisonError where there is none."""
+    """Return the last value of a metric in a run. Raises ComparisonError if there is none."""
     try:
         _, values = find_series(columns, metric)
     except KeyError as error:
@@ -86,22 +100,32 @@ def read_last(columns: Columns, metric: str, path: Path) -> float:
 
 
 def read_reading(metric: str) -> Reading:
-    """The reading of a curve that a text names, `evaluate/mean:area`. ComparisonError for what is none."""
+    """Parse a reading of a curve, such as `evaluate/mean:area`. Raises ComparisonError if it is invalid."""
     try:
         return Reading.of(metric)
     except ValueError as error:
         raise ComparisonError(str(error)) from None
 
 
+def list_uneven(columns: Mapping[str, Sequence[Columns]], over: str) -> list[str]:
+    """Return a sentence if runs have come to different points of the axis `over`, so that curves are cut."""
+    tables = chain.from_iterable(columns.values())
+    ends = [float(table[over][-1] or 0.0) for table in tables if table.get(over)]
+    if not ends or max(ends) <= 1.1 * min(ends):
+        return []
+    return [f"runs have come to between {min(ends):g} and {max(ends):g} {name_axis(over)}: curves are read up to "
+            f"{min(ends):g}"]  # fmt: skip
+
+
 def find_whole(columns: Mapping[str, Sequence[Columns]], over: str) -> float:
-    """How far every run has come on the axis `over`."""
+    """Return the value on the axis `over` that every run has reached."""
     tables = chain.from_iterable(columns.values())
     return min((float(table[over][-1] or 0.0) for table in tables if table.get(over)), default=math.nan)
 
 
 def read_curve(reading: Reading, columns: Columns, over: str, path: Path, whole: float) -> float:
-    """A reading of a run's curve over the column `over`, up to `whole`, begun with its score before the last stage.
-    ComparisonError where the run has no such metric, or no value of it."""
+    """Return a reading of a run's curve over the column `over`, up to `whole`, starting with its score before the last
+    stage. Raises ComparisonError if the run lacks the metric, or has no value of it."""
     start = (Run(path).summary or {}).get("before") or {}
     try:
         return reading(columns, [float(x or 0.0) for x in columns[over]], start, whole, find_start(columns, over))
@@ -110,7 +134,7 @@ def read_curve(reading: Reading, columns: Columns, over: str, path: Path, whole:
 
 
 def find_starts(paths: Sequence[Path], columns: Sequence[Columns], metric: str, over: str) -> list[Any]:
-    """(where its last stage begins on the axis `over`, its score there) of each run; None where it is not known."""
+    """Return (start of the last stage on the axis `over`, score there) for each run; None if unknown."""
     out: list[Any] = []
     for path, table in zip(paths, columns, strict=True):
         before = (Run(path).summary or {}).get("before") or {}
@@ -121,21 +145,21 @@ def find_starts(paths: Sequence[Path], columns: Sequence[Columns], metric: str, 
 
 
 def list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bool = False) -> list[str]:
-    """What the numbers do not tell. `equal`: every problem has the same grade on two arms."""
+    """Return sentences on the limits of the numbers. `equal`: the runs differ by the same on every problem."""
     others = list(found.values())[1:]
     if single:
         least = min(entry["n"] for entry in found.values())
-        out = ["one run an arm: the interval is over problems, and tells of these runs; of their methods seeds tell"]
+        out = ["one run an arm: the interval is over problems, and is about these runs; several seeds compare methods"]
         if least < FEWEST:
-            out.append(f"no interval: {least} held-out problem{'s' * (least != 1)}, and below {FEWEST} one says next "
-                       "to nothing: give the task more, or ask for more with -n")  # fmt: skip
+            out.append(f"no interval: {least} held-out problem{'s' * (least != 1)}, and one of fewer than {FEWEST} "
+                       "means little: give the task more, or evaluate more with -n")  # fmt: skip
         elif equal:
             out.append(f"no interval: the runs differ by the same on each of {least} problems")
         return out
     out = [f"no interval of {name}: {entry['why']}" for name, entry in found.items() if entry.get("why")]
     if any(entry["low"] != entry["low"] and not entry.get("why") for entry in others):
         least = min(entry["n"] for entry in found.values())
-        out.append(f"no interval: {least} seed{'s' * (least != 1)} an arm, and below {LEAST} one says next to nothing: "
+        out.append(f"no interval: {least} seed{'s' * (least != 1)} an arm, and one of fewer than {LEAST} means little: "
                    "train more seeds (--seed), the same on each arm")  # fmt: skip
     if not all(entry["paired"] for entry in others):
         out.append("arms of different seeds are not paired, which costs precision: give each the same seeds")
@@ -143,7 +167,7 @@ def list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bo
 
 
 def check_same_task(paths: Sequence[Path]) -> None:
-    """ComparisonError where runs are tested on different tasks: their numbers mean different things."""
+    """Raises ComparisonError if runs are tested on different tasks, whose numbers are not comparable."""
     tasks = {path: name_task(find_tested(Run(path).recipe)) for path in paths}
     first, other = paths[0], next((p for p in paths if tasks[p] != tasks[paths[0]]), None)
     if other is not None:
@@ -151,7 +175,7 @@ def check_same_task(paths: Sequence[Path]) -> None:
 
 
 def list_measures(arms: Mapping[str, Sequence[Path]]) -> list[str]:
-    """The rewards that the evaluations of the runs read, each once; of those that say it."""
+    """Return the rewards that the evaluations of the runs read, each once; runs that do not record it are skipped."""
     found = [
         str(Run(path).get("measure") or "")
         for paths in arms.values()
@@ -161,7 +185,7 @@ def list_measures(arms: Mapping[str, Sequence[Path]]) -> list[str]:
 
 
 def find_axis(columns: Mapping[str, Sequence[Columns]], paths: Sequence[Path]) -> str:
-    """What all runs spent of the budget that they have alike; `step` where they have different ones."""
+    """Return the column of the budget that all runs share; `step` if their budgets have different units."""
     tables = [
         table
         for arm in columns.values()
@@ -172,8 +196,8 @@ def find_axis(columns: Mapping[str, Sequence[Columns]], paths: Sequence[Path]) -
 
 
 def name_arms(arms: Mapping[str, Sequence[Path]]) -> dict[str, str]:
-    """A short name of each arm: of its recipe, or of its arm in a claim, where the others have another; else what the
-    names of its runs begin with; else the recipe's and a number."""
+    """Return a short, distinct name for each arm: its recipe or its arm in a claim; if these are not distinct, the
+    common start of its runs' names; otherwise the recipe with a number."""
     recipes = {
         arm: {_name_recipe(path) for path in paths}
         for arm, paths in arms.items()
@@ -194,15 +218,15 @@ def name_arms(arms: Mapping[str, Sequence[Path]]) -> dict[str, str]:
 
 
 def _name_recipe(run: Path) -> str:
-    """The name of a run's recipe; of a run that a claim has made that of its arm."""
+    """Return the name of a run's recipe; for a run made by a claim, that of its arm."""
     for made in read_made(run)[:1]:
         return name_arm(str(made["method"]), str(made["arm"]), str(made["bed"]))
     return str(Run(run).recipe.get("name", ""))
 
 
 def find_differences(recipes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
-    """Setting -> arm -> its values there, each once, of the settings that are not the same everywhere; None: not set.
-    Without seeds and titles."""
+    """Return setting -> arm -> its different values, for settings that differ between runs; None: not set. Without
+    seeds and titles."""
     leaves = {
         arm: [_list_settings(recipe) for recipe in some]
         for arm, some in recipes.items()
@@ -232,8 +256,8 @@ def find_differences(recipes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict
 
 
 def group_by_recipe(recipes: Mapping[str, Mapping[str, Any]]) -> tuple[list[list[str]], list[str]]:
-    """(runs of one recipe each, in their order; those left out, as another of their arm has their seed), of run ->
-    recipe. Seeds, titles and how the work is spread make no other recipe."""
+    """Group runs (name -> recipe) by recipe. Returns (groups of names, in order; names left out because another run of
+    the group has their seed). Seeds, titles and how work is distributed do not matter."""
     groups: dict[str, dict[Any, str]] = {}
     left = []
     for name, recipe in recipes.items():
@@ -246,13 +270,13 @@ def group_by_recipe(recipes: Mapping[str, Mapping[str, Any]]) -> tuple[list[list
 
 
 def _list_settings(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted key -> value as JSON, of what a recipe does."""
+    """Return dotted key -> value as JSON, for the settings of a recipe."""
     leaves = ((path, value) for path, value in walk_leaves(recipe) if path[0] not in TITLES and path[-1] != "seed")
     return {format_path(path): json.dumps(value, default=str, sort_keys=True) for path, value in leaves}
 
 
 def _find_start(names: Sequence[str]) -> str:
-    """What some names begin with, without the mark of a seed; of one the name itself."""
+    """Return the common start of some names, without the seed's suffix; a single name is returned as it is."""
     if len(names) == 1:
         return names[0]
     ends = zip(*names, strict=False)

@@ -1,6 +1,5 @@
-"""What is known of a component before it is made: what it is, its settings, what it declares. Plain values.
-
-The terminal and the board tell them by these.
+"""Descriptions of a component without making it: its docstring, settings and declarations, as plain values for the
+terminal and the board.
 """
 
 from __future__ import annotations
@@ -21,25 +20,24 @@ WORDS: dict[Any, str] = {
     int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "nothing"
 }  # fmt: skip
 INFINITIES = (float("inf"), -float("inf"))
-SHOWN = ("reads", "stamps", "roles", "needs", "hears", "couples", "links", "least_n")  # of what it declares, in order
+SHOWN = ("reads", "stamps", "roles", "needs", "hears", "couples", "links", "least_n")  # declarations to show
 
 
-_STOP = re.compile(r"(?<=\.)(?<!al\.)(?<!e\.g\.)\s+")  # the end of a sentence, not of "et al."
+_STOP = re.compile(r"(?<=\.)(?<!al\.)(?<!e\.g\.)\s+")  # not after "et al."
 
 
 def take_sentence(doc: str) -> str:
-    """The first sentence of a docstring, on one line."""
+    """Return the first sentence of a docstring, on one line."""
     return _STOP.split(" ".join(doc.partition("\n\n")[0].split()))[0]
 
 
 def describe_setting(cls: Any, name: str) -> str:
-    """What a class says of one of its settings: the sentence under it; else, in the docstring of the class, what
-    follows `name:`, or the clause that names it beside its bounds (`name > 0`) or between backquotes. "" if it says
-    nothing."""
+    """Return the description of a setting: the docstring below it; otherwise, from the docstring of the class, what
+    follows `name:`, or the clause that names it with its bounds (`name > 0`) or in backquotes. "" if there is none."""
     if own := read_field_docs(cls).get(name):
         return own.rstrip(".")
     text = " ".join((inspect.getdoc(cls) or "").split())
-    if text.startswith(f"{cls.__name__}("):  # which a dataclass without a docstring has
+    if text.startswith(f"{cls.__name__}("):  # the generated docstring of a dataclass
         return ""
     word = rf"`?\b{re.escape(name)}\b`?"
     beside = rf"(?:`?\w+`?, )*{word}(?:, `?\w+`?)*"
@@ -59,11 +57,11 @@ def describe_setting(cls: Any, name: str) -> str:
         for piece in _split(part, ", ")
     ]
     named = next((piece.rstrip(".") for piece in pieces if f"`{name}`" in piece), "")
-    return "" if named.startswith(("whose", "which", "of which")) else named  # what is half a sentence
+    return "" if named.startswith(("whose", "which", "of which")) else named  # half a sentence
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """A text cut at marks that stand in no brackets."""
+    """Split a text at marks outside brackets."""
     out = [""]
     for piece in text.split(mark):
         open_ = out[-1].count("(") + out[-1].count("[") > out[-1].count(")") + out[-1].count("]")
@@ -72,7 +70,7 @@ def _split(text: str, mark: str) -> list[str]:
 
 
 def summarise(kind: str, name: str) -> dict[str, Any]:
-    """`kind`, `name`, and the first paragraph of its docstring."""
+    """Return `kind`, `name`, and the first paragraph of its docstring."""
     from shuhari.kernel import registry
 
     try:
@@ -83,17 +81,17 @@ def summarise(kind: str, name: str) -> dict[str, Any]:
 
 
 def describe(kind: str, name: str) -> dict[str, Any]:
-    """All that is known of a component before it is made: `doc`, what its `module` says, `settings` (name, type,
-    bounds, default, required, doc) and what it `declares` with its defaults (`note`: why not, where that hangs on
-    settings that it needs). LookupError for a kind or a component that there is not."""
+    """Describe a component without making it: `doc`, the docstring of its `module`, `settings` (name, type, bounds,
+    default, required, doc), and what it `declares` with its defaults (`note`: why not, if that depends on required
+    settings). Raises LookupError for an unknown kind or component."""
     from shuhari.data import nearest
     from shuhari.kernel import registry
 
     if kind not in registry.KINDS:
-        raise LookupError(f"no kind of component {kind!r}; {nearest(kind, registry.KINDS)}")
+        raise LookupError(f"expected a kind of component, got {kind!r}; {nearest(kind, registry.KINDS)}")
     cls: Any = registry.find(kind, name)
     if not isinstance(cls, type) or not is_dataclass(cls):
-        raise LookupError(f"{kind} {name!r} is no dataclass: its init fields are its settings")
+        raise LookupError(f"{kind} {name!r} is not a dataclass: its init fields are its settings")
     preset = registry.preset(kind, name)
     settings = describe_settings(cls, preset)
     declared, note = _read_declared(cls, preset, settings)
@@ -110,14 +108,14 @@ def describe(kind: str, name: str) -> dict[str, Any]:
 
 
 def _read_module(cls: type) -> str:
-    """The docstring of the module of a class; "" where it has none, or is no longer there."""
+    """Return the docstring of the module of a class; "" if it has none, or is no longer loaded."""
     module = sys.modules.get(cls.__module__)
     return inspect.cleandoc(module.__doc__ or "") if module else ""
 
 
 def describe_settings(cls: Any, preset: Mapping[str, Any] = MappingProxyType({})) -> list[dict[str, Any]]:
-    """The settings of a dataclass: name, type, bounds, default, required, doc (the sentence under it). preset: defaults
-    in the place of its own."""
+    """Return the settings of a dataclass: name, type, bounds, default, required, doc (the docstring below it). preset:
+    defaults that replace its own."""
     from shuhari import bounds
 
     hints = bounds.hints(cls)
@@ -140,7 +138,7 @@ def _read_setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[s
 
 
 def _to_plain(value: Any) -> Any:
-    """A default as JSON writes it."""
+    """Convert a default to JSON."""
     if is_dataclass(value) and not isinstance(value, type):
         return _to_plain(asdict(value))
     if isinstance(value, Mapping):
@@ -151,7 +149,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _describe_types(hint: Any) -> Iterator[str]:
-    """What may stand there, in words."""
+    """Yield the allowed types in words."""
     from shuhari.config.settings import KINDS
     from shuhari.data import Ramp, with_article
 
@@ -188,14 +186,14 @@ def _describe_bounds(hint: Any) -> Iterator[str]:
 
 
 def _read_declared(cls: Any, preset: Mapping[str, Any], settings: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
-    """What it says of itself with its defaults, and a note where it cannot be made by them."""
+    """Return the declarations of a component with its defaults, and a note if it cannot be made with them."""
     from shuhari.ports.declares import Declares, declares
 
     if any(s["required"] for s in settings):
         return {}, "what it reads and writes depends on the settings that it needs"
     try:
         declared = declares(cls(**preset))
-    except Exception as error:  # a listing shows what there is, whatever a component needs to be made
+    except Exception as error:  # a listing goes on, whatever a component needs to be made
         return {}, f"what it reads and writes is known once it is made: {error}"
     silent = Declares()
     out = {key: getattr(declared, key) for key in SHOWN if getattr(declared, key) != getattr(silent, key)}

@@ -1,7 +1,7 @@
 """Several arms against a first one: differences, and intervals at levels that hold for all of them together.
 
-Where nothing varies (every seed of two arms is right, say) there is no interval, and a sentence says why: one of no
-width would claim a certainty that a few equal numbers do not give. No torch.
+If nothing varies (such as if every seed of two arms is right), there is no interval but a sentence with the reason: an
+interval of width 0 would claim a certainty that a few equal numbers cannot give. No torch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from shuhari.kernel import stats
 from shuhari.lab.claims.checks import is_share
 from shuhari.lab.claims.verdict import NEAR
 
-ALPHA = 0.05  # of an interval that is read alone
+ALPHA = 0.05  # of a single interval
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The values of two arms; paired: entry i of both belongs together. alpha: the chance of an interval without 0
-    where there is no difference, if it is read alone."""
+    """The values of two arms; paired: entries i belong together. alpha: the false-positive rate of a single
+    interval."""
 
     first: Sequence[float]
     second: Sequence[float]
@@ -31,9 +31,9 @@ class Pair:
 
 
 def contrast(pairs: Mapping[str, Pair], least: int = 2) -> dict[str, dict[str, Any]]:
-    """{difference, low, high, level, p, paired, why} of the second of each pair less the first, the intervals at levels
-    that hold for all together (`stats.find_levels`). Ends, level and p are NaN below `least` values, and where nothing
-    varies, which `why` says."""
+    """Return {difference, low, high, level, p, paired, why} for each pair, second minus first, with intervals at levels
+    that hold for all together (`stats.find_levels`). Low, high, level and p are NaN with fewer than `least` values, and
+    if nothing varies, with the reason in `why`."""
     found = {name: stats.difference(pair.first, pair.second, paired=pair.paired) for name, pair in pairs.items()}
     why = {name: _explain_alike(pair) if found[name].n >= least else "" for name, pair in pairs.items()}
     p = {
@@ -52,7 +52,7 @@ def contrast(pairs: Mapping[str, Pair], least: int = 2) -> dict[str, dict[str, A
 
 
 def _explain_alike(pair: Pair) -> str:
-    """Why two arms tell nothing of their difference, though they have values; "" where they do."""
+    """Return why the values of two arms allow no interval; "" if they do."""
     x, y = (
         [v for v in values if v == v]
         for values in (pair.first, pair.second)
@@ -68,8 +68,9 @@ def _explain_alike(pair: Pair) -> str:
 
 
 def describe_arm(values: Sequence[float], least: int = 2, shares: bool = False) -> dict[str, Any]:
-    """{value, n, own_low, own_high}: the mean of an arm's values and its own 95 % interval, NaN below `least` values
-    or where they are all the same. `shares`: of problems, as `stats.interval` has it; else Student's."""
+    """Return {value, n, own_low, own_high}: the mean of an arm's values and its own 95 % interval, NaN with fewer than
+    `least` values or if all are equal. `shares`: shares of problems, with the interval of `stats.interval`; otherwise
+    Student's."""
     graded = [v for v in values if v == v]
     mean = fmean(graded) if graded else math.nan
     known = len(graded) >= max(least, 2) and len({*graded}) > 1
@@ -80,8 +81,8 @@ def describe_arm(values: Sequence[float], least: int = 2, shares: bool = False) 
 def compare_with_first(
     found: Mapping[str, tuple[list[float], list[Any]]], least: int = 2, shares: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Values by their ids, of each arm: what `describe_arm` has, and of all but the first what `contrast` has;
-    intervals from `least` values an arm on."""
+    """Compare arms, each given as (values, their ids), with the first: the entries of `describe_arm`, and for all but
+    the first those of `contrast`. Intervals need `least` values an arm."""
     (first, names), *_ = found.values()
     pairs = {
         name: Pair(first, values, ids == names and len(set(ids)) == len(ids))
@@ -91,23 +92,32 @@ def compare_with_first(
     return {name: describe_arm(values, least, shares) | told.get(name, {}) for name, (values, _) in found.items()}
 
 
-def format_level(level: float) -> str:
+def find_word(entry: Mapping[str, Any]) -> str:
+    """Return in a word how an arm differs from the first, by its interval: "higher", "lower", or "open" if it has 0
+    inside; "" without an interval."""
+    low, high = entry.get("low", math.nan), entry.get("high", math.nan)
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    return "higher" if low > 0 else "lower" if high < 0 else "open"
+
+
+def format_confidence(level: float) -> str:
     """Return the level of an interval as per cent; "" if there is none."""
     return "" if math.isnan(level) else f"{100 * level:.4g} %"
 
 
 def explain_levels(found: Mapping[str, Mapping[str, Any]], first: str) -> str:
-    """How several comparisons are read together; "" of a single one."""
+    """Return a sentence on how several comparisons are read together; "" for a single one."""
     levels = [entry["level"] for entry in found.values() if not math.isnan(entry.get("level", math.nan))]
     if len(levels) < 2:
         return ""
-    told = ", ".join(map(format_level, sorted({*levels}, reverse=True)))
+    told = ", ".join(map(format_confidence, sorted({*levels}, reverse=True)))
     return (f"{len(levels)} comparisons with {first} are read together, so their intervals are at {told} (Holm's "
             "correction): by chance any of them leaves 0 out no more often than one that is read alone")  # fmt: skip
 
 
 def find_stuck(found: Mapping[str, Mapping[str, Any]], metric: str) -> str:
-    """The end of its range that all arms sit at, where the metric is a share; "" where they do not."""
+    """Return a sentence if the metric is a share and all arms are at the same end of its range; otherwise ""."""
     name = metric.partition(":")[0]
     for end in (0.0, 1.0) if is_share(f"{name}:final") and found else ():
         if all(abs(entry["value"] - end) <= NEAR for entry in found.values()):

@@ -1,7 +1,7 @@
-"""How a file of problems is read, in plain values: its columns, splits and lengths, its first rows, and the token ids
-of a row as a model is trained on it and samples for it.
+"""Shows how the task `file` reads a file of problems: its columns, splits and lengths, some rows, and the token ids of
+a row in sampling and training.
 
-Left out: quality (what is right, what is near to what), and tasks that make their own problems.
+Left out: the quality of rows (right answers, duplicates), and tasks that generate their problems.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OWN = {"messages": CONVERSATION, "conversations": CONVERSATION, "chosen": "the b
 
 
 def report(task: File, n: int = 3, model: Any = None) -> dict[str, Any]:
-    """What is known of a file. n: how many rows are shown; model: one whose tokens are counted."""
+    """Return a description of a file as plain values. n: number of rows to show; model: counts tokens, if given."""
     problems = [
         (split, p)
         for split in task.counts
@@ -38,11 +38,11 @@ def report(task: File, n: int = 3, model: Any = None) -> dict[str, Any]:
     whole = [p for _, p in problems]
     return {
         "rows": len(whole),
-        "columns": {name: {"rows": rows, "read_as": _tell_column(task, name, whole)}
+        "columns": {name: {"rows": rows, "read_as": _describe_column(task, name, whole)}
                     for name, rows in task.raw_columns.items()},
-        "splits": {split: {"rows": task.counts[split], "for": _tell_split(task, split)}
+        "splits": {split: {"rows": task.counts[split], "for": _describe_split(task, split)}
                    for split in sorted(task.counts, key=lambda name: name != find_split("train", task.counts))},
-        "notes": [*task.odd, *_list_left(task)],
+        "notes": [*task.odd, *_list_left(task), *_list_unanswered(task, whole)],
         "lengths": {"characters": _describe_lengths(whole, task.places, _count_characters),
                     **({} if model is None else _count_tokens(whole, task.places, model))},
         "first": [{"place": task.places[p.id], "split": split, **to_plain(p)} for split, p in problems[:n]],
@@ -50,7 +50,8 @@ def report(task: File, n: int = 3, model: Any = None) -> dict[str, Any]:
 
 
 def find_row(task: File, number: int, split: str = "") -> Problem:
-    """The row that stands at a line (of Parquet and JSON arrays: of that number). ValueError with the nearest."""
+    """Return the row on a line of the file (its number in Parquet and JSON arrays). Raises ValueError with the nearest
+    row if there is none."""
     places: dict[int, Problem] = {}
     for name in task.counts:
         for p in task.problems(name).problems if not split or find_split(split, task.counts) == name else ():
@@ -59,13 +60,13 @@ def find_row(task: File, number: int, split: str = "") -> Problem:
     if number not in places:
         near = min(places, key=lambda at: abs(at - number), default=0)
         where = f" of the split {split!r}" if split else ""
-        raise ValueError(f"no row stands at {number}{where}; the nearest is at {near}")
+        raise ValueError(f"there is no row {number}{where}; the nearest is {near}")
     return places[number]
 
 
 def show_tokens(problem: Problem, model: Any) -> dict[str, list[dict[str, Any]]]:
-    """What is done with a row -> its tokens {id, text, trained, special}: as it is `sampled`, and as it is `trained`,
-    or each side of a pair."""
+    """Return use -> the tokens of a row, each {id, text, trained, special}. Uses: `sampled`, and `trained` or the two
+    sides of a pair."""
     names = ability(model, "special")
     asked = model.encode(problem.prompt)
     found = {"sampled": _spell(asked, np.zeros(len(asked), np.bool_), model, names)}
@@ -86,8 +87,8 @@ def _spell(ids: Array, mask: Array, model: Any, names: Mapping[int, str]) -> lis
     ]
 
 
-def _tell_column(task: File, name: str, problems: Sequence[Problem]) -> str:
-    """What a column is read as, in words."""
+def _describe_column(task: File, name: str, problems: Sequence[Problem]) -> str:
+    """Return a phrase on how a column is used."""
     for field, column in task.read_from.items():
         if column == name and name not in ("messages", "conversations"):
             worked = task.format == "gsm8k" and field == "answer"
@@ -100,7 +101,7 @@ def _tell_column(task: File, name: str, problems: Sequence[Problem]) -> str:
     return "behind the prompt" if name == "input" else "not read"
 
 
-def _tell_split(task: File, split: str) -> str:
+def _describe_split(task: File, split: str) -> str:
     if find_split("train", task.counts) == split:
         return "trained on"
     return "held out: evaluation asks for it" if find_split("test", task.counts) == split else "no recipe asks for it"
@@ -111,8 +112,17 @@ def _list_left(task: File) -> list[str]:
     return [f"file/{task.path}: {told} (a recipe does with evaluate.split)"] if told else []
 
 
+def _list_unanswered(task: File, problems: Sequence[Problem]) -> list[str]:
+    """Return a hint for a file of prompts with replies, which may be answers; not for pairs, chats and plain text."""
+    replies = task.read_from["solution"]
+    if not task.unanswered or replies in OWN or any(p.solution is None or not p.prompt for p in problems):
+        return []
+    told = f"file/{task.path}: no row has an `answer`, which the reward `maths` compares with (pretrained/grpo)"
+    return [f"{told}: {task.unanswered}"]
+
+
 def _describe_lengths(problems: Sequence[Problem], places: Mapping[str, str], count: Any) -> dict[str, dict[str, Any]]:
-    """Of prompts, and of each kind of reply: how long they are, and which is the longest."""
+    """Return the lengths of prompts and of each kind of reply, with the row of the longest."""
     sizes: dict[str, list[tuple[int, str]]] = {}
     for p in problems:
         for name, part in _list_parts(p):
@@ -145,7 +155,7 @@ def _count_characters(part: Payload) -> int:
 
 
 def _count_tokens(problems: Sequence[Problem], places: Mapping[str, str], model: Any) -> dict[str, Any]:
-    """Tokens of `COUNTED` rows, and of all rows what is longer than the model reads."""
+    """Return token lengths of up to `COUNTED` rows, and the number of all rows that exceed the model's limit."""
     some = problems[:: -(-len(problems) // COUNTED)]
     tell, read = read_by(model)
     found: dict[str, Any] = {"tokens": _describe_lengths(some, places, lambda part: len(read(part)))}
@@ -158,7 +168,7 @@ def _count_tokens(problems: Sequence[Problem], places: Mapping[str, str], model:
 
 
 def to_plain(problem: Problem) -> dict[str, Any]:
-    """A row as JSON has it."""
+    """Return a row as values for JSON."""
     prompt: Any = problem.prompt
     shown = prompt if isinstance(prompt, str) else [dict(m) for m in prompt]
     return {"id": problem.id, "prompt": shown, "answer": problem.answer, "demonstration": problem.solution,

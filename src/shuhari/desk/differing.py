@@ -1,7 +1,7 @@
-"""What differs between a stage of a recipe and that of another, setting by setting, in plain values.
+"""The differences between a stage of a recipe and another stage, setting by setting, as plain values.
 
-A component in whose place another stands is told by what it is, and by what becomes of its settings. Left out: which
-stages are compared (`explaining`), and the words of the terminal (`cli.explaining`).
+If a component is replaced, its new name is shown, and what happens to its settings. Left out: the choice of the stages
+to compare (`explaining`), and the text for the terminal (`cli.explaining`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from shuhari.desk.origins import Removals, find_origin, find_remover
 
 @dataclass(frozen=True)
 class Change:
-    """A setting that differs: its `value` and the `base`'s (None: it has none), what it `says`, where it comes from;
-    `kind`: "set", "removed" (a table of the base that is gone), or "kept" (what stood in the base's place is put here).
-    `note`, `base_note`: whose the two values are, if no file says them or it is not clear ("the default").
+    """A setting that differs: its `value` and the `base`'s (None: it has none), its description (`says`), and its
+    `origin`. `kind`: "set", "removed" (a table of the base is gone), or "kept" (the base's component is moved here).
+    `note`, `base_note`: origins of the two values, if not from a file or unclear ("the default").
     """
 
     path: Path
@@ -41,8 +41,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Differ:
-    """Compares a stage of a recipe with `table`, that of the stage of `base` that it is held against: of one that is
-    `new`, the base's sections. `places`, `stood`: where the components of the two stand."""
+    """Compares a stage of a recipe with `table`, the corresponding stage of `base`; for a stage that is `new`, with the
+    base's sections. `places`, `stood`: the components of the two stages by place."""
 
     recipe: Recipe
     base: Recipe | None
@@ -54,7 +54,7 @@ class Differ:
     removals: Removals = ()
 
     def walk(self, old: Mapping[str, Any], new: Mapping[str, Any], path: Path = ()) -> Iterator[Change]:
-        """What differs between two tables that stand at one path."""
+        """Yield the differences between two tables at one path."""
         for key, value in new.items():
             at = (*path, key)
             was: Any = old.get(key)
@@ -72,8 +72,8 @@ class Differ:
     def _put(
         self, table: Mapping[str, Any], at: Path, was: Mapping[str, Any], within: bool = False
     ) -> Iterator[Change]:
-        """All of a table that is new in its place, if it is a component's with its name first; `was`: the component
-        that stood there. within: it stands in a component that is new itself, so that nothing stood there."""
+        """Yield everything in a table that is new in its place, the name of a component first. `was`: the component
+        that it replaces. within: it belongs to a component that is itself new, so it replaces nothing."""
         thing, chosen = find_component(self.places, at), "name" if _is_task(at) else "use"
         stood = bool(self.table) and not within and (bool(was) or (len(at) == 1 and at[0] in USE))
         other = False
@@ -97,8 +97,8 @@ class Differ:
             yield from self._drop(table, at, was, chosen)
 
     def _drop(self, table: Mapping[str, Any], at: Path, was: Mapping[str, Any], chosen: str) -> Iterator[Change]:
-        """What becomes of the settings of a component in whose place another stands: those that a file says and that go
-        with it, and those that no file says, in either, where their defaults differ."""
+        """Yield what happens to the settings of a replaced component: those set in a file are removed or get the new
+        default, and defaults that no file sets are shown if they differ."""
         new, old = find_component(self.places, at), find_component(self.stood, at)
         by, default = find_origin(self.recipe, self.stage, (*at, chosen)), f"the default of {_name(table, at)}"
         said = {p: v for p, v in walk_leaves(was, whole=is_schedule) if p[0] != chosen and p[0] not in list_kept(at)}
@@ -132,7 +132,7 @@ class Differ:
             yield Change(at, default, value, self._describe(at), by, note="the default", base_note=self._whose)
 
     def _set_over(self, at: Path, value: Any, was: Mapping[str, Any]) -> Change:
-        """A value in the place of what `was` says there, or else of the default of the base's component."""
+        """Return the change of a value, from the one in `was`, or from the default of the base's component."""
         if at[-1] in was:
             return self._set(at, value, was[at[-1]], base_note=self._whose)
         default = self._find_default(self.stood if self.stood else self.places, at)
@@ -156,7 +156,7 @@ class Differ:
         return describe_setting(type(holder), at[-1]) if holder is not None else ""
 
     def _find_default(self, places: Places, at: Path) -> Any:
-        """What stands there if no file says anything; None if nothing does."""
+        """Return the default of a setting; None if it has none."""
         holder = find_holder(places, at)
         found = {f.name: f.default for f in fields(holder)} if holder is not None and is_dataclass(holder) else {}
         default = found.get(at[-1], MISSING)
@@ -168,7 +168,7 @@ def _list_fields(thing: Any) -> list[str]:
 
 
 def _read(thing: Any, path: Path) -> Any:
-    """A plain setting of a component that was made, also of one in its fields; None if it has none there."""
+    """Read a plain setting of a made component, also inside its fields; None if it has none."""
     for key in path:
         if isinstance(thing, Mapping):
             thing = thing.get(key)
@@ -178,13 +178,13 @@ def _read(thing: Any, path: Path) -> Any:
 
 
 def _holds(table: Mapping[str, Any], was: Mapping[str, Any], at: Path) -> bool:
-    """Whether a component stands in a field of another."""
+    """Whether a component is in a field of another."""
     inner = ((value, (*at, key)) for key, value in table.items() if _is_table(value))
     return any(_strip(value, place) == was or _holds(value, was, place) for value, place in inner)
 
 
 def keep_evaluation(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without what [evaluate] says so that it stays as the base's: how the base's training rolls out and samples."""
+    """Return a stage without those settings of [evaluate] that merely repeat the base's own rollout and sampling."""
     tested, rollout = new.get("evaluate"), old.get("rollout") or EMPTY
     if not tested or old.get("evaluate") is None:
         return new
@@ -202,10 +202,10 @@ def _is_task(at: Path) -> bool:
 
 
 def _name(table: Mapping[str, Any], at: Path) -> str:
-    """The component that a table stands for; of a table that is none, its own name."""
+    """Return the name of the component of a table; for other tables, their own name."""
     return str(table.get("name" if _is_task(at) else "use", USE.get(at[-1], at[-1])))
 
 
 def _strip(table: Mapping[str, Any], at: Path) -> dict[str, Any]:
-    """A component's table without what is asked of any rollout, and with its name."""
+    """Return a component's table with its name, without settings that any component in that place has."""
     return {"use": _name(table, at), **{k: v for k, v in table.items() if k not in list_kept(at)}}

@@ -1,6 +1,6 @@
 """Facts about a machine for bug reports: versions, cores, threads, speed of a matrix product, the sandbox.
 
-Nothing is read that names a user or a host. Takes about two seconds, most of them for importing torch.
+Nothing that identifies a user or a host is read. Takes about two seconds, mostly for importing torch.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 from shuhari.store.files import count_cores
 
-PAYS = 1.2  # times as fast, from which it is worth a setting
+PAYS = 1.2  # the speed-up from which the setting is recommended
 SETS = "a language model may gain, by --set engine.dtype=bfloat16 --set models.policy.dtype=bfloat16"
 PACKAGES = ("torch", "numpy", "scipy", "transformers", "tokenizers", "safetensors", "gymnasium", "pydantic", "typer",
             "rich", "matplotlib", "reasoning-gym", "math-verify", "peft", "mujoco", "scikit-learn", "ray")  # fmt: skip
 
 
 def report(seconds: float = 0.5) -> dict[str, Any]:
-    """Collect the facts, by section; `seconds`: how long the matrix product is measured for."""
+    """Collect the facts, by section; `seconds`: how long the matrix product is measured."""
     from shuhari import __version__
 
     return {
@@ -41,7 +41,7 @@ def report(seconds: float = 0.5) -> dict[str, Any]:
 
 
 def find_version(package: str) -> str | None:
-    """The installed version, None where it is not installed."""
+    """Return the installed version; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -49,8 +49,8 @@ def find_version(package: str) -> str | None:
 
 
 def describe_vllm() -> dict[str, Any]:
-    """The version of vLLM in the environment of its own that SHUHARI_VLLM_PYTHON names, None where there is none; and
-    from how many weights, with answers of so many tokens, it samples faster than the engine `local` on a CPU."""
+    """Return the version of vLLM in the environment of SHUHARI_VLLM_PYTHON, None if there is none; and the number of
+    weights and of tokens an answer from which it samples faster than the engine `local` on a CPU."""
     from shuhari.engines.advice import ANSWER, WEIGHTS
 
     python, found = os.environ.get("SHUHARI_VLLM_PYTHON", ""), None
@@ -66,7 +66,7 @@ def describe_vllm() -> dict[str, Any]:
 
 
 def find_memory() -> float | None:
-    """Physical memory in GB (10^9 bytes), None where the system does not tell."""
+    """Return the physical memory in GB (10^9 bytes); None if unknown."""
     from shuhari.store import files
 
     size = files.find_memory()
@@ -74,7 +74,7 @@ def find_memory() -> float | None:
 
 
 def describe_torch(seconds: float = 0.5) -> dict[str, Any]:
-    """Threads, devices, and the float32 matrix product's speed on the CPU."""
+    """Describe torch: threads, devices, and the speed of a float32 matrix product on the CPU."""
     import torch
 
     return {
@@ -87,14 +87,13 @@ def describe_torch(seconds: float = 0.5) -> dict[str, Any]:
 
 
 def describe_bfloat16(seconds: float = 0.2) -> dict[str, Any]:
-    """How many `times` as fast a matrix product is in bfloat16 as in float32, on the CPU; what of it a language model
-    gains, and how, in words."""
+    """Return how many `times` faster a bfloat16 matrix product is than float32 on the CPU, and advice in words."""
     times = measure_matmul(seconds, half=True) / measure_matmul(seconds)
     return {"times": round(times, 2), "advice": advise_bfloat16(times)}
 
 
 def advise_bfloat16(times: float) -> str:
-    """What to do where bfloat16 products are so many times as fast as those of float32."""
+    """Return advice, given how many times faster bfloat16 matrix products are than float32."""
     if times < PAYS:
         slower = f"{1 / times:.2g} times as slow as float32" if times < 1 else f"{times:.2g} times as fast as float32"
         return f"{slower} in matrix products: it would not help here"
@@ -102,15 +101,15 @@ def advise_bfloat16(times: float) -> str:
 
 
 def measure_matmul(seconds: float = 0.5, n: int = 768, *, half: bool = False) -> float:
-    """The best GFLOP/s of an n x n matrix product of float32, or bfloat16, with torch's present threads, over about
-    `seconds`."""
+    """Measure the best GFLOP/s of an n x n matrix product in float32 or bfloat16, with torch's current threads, over
+    about `seconds`."""
     import torch
 
     a = torch.ones(n, n, dtype=torch.bfloat16 if half else torch.float32)
     best, end = float("inf"), time.perf_counter() + seconds
     with torch.inference_mode():
         a @ a
-        while True:  # once at least: where there are no instructions for it, one takes longer
+        while True:  # at least once: without instructions for it, one product takes longer
             start = time.perf_counter()
             a @ a
             best = min(best, time.perf_counter() - start)
@@ -120,7 +119,7 @@ def measure_matmul(seconds: float = 0.5, n: int = 768, *, half: bool = False) ->
 
 
 def check_sandbox() -> dict[str, Any]:
-    """Whether bubblewrap is there and isolates: `path`, `works`, `why` (what it said where it does not)."""
+    """Check that bubblewrap exists and isolates. Returns `path`, `works`, `why` (its error message, if any)."""
     path = shutil.which("bwrap")
     if path is None:
         return {"path": None, "works": False, "why": _install()}

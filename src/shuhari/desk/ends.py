@@ -1,6 +1,6 @@
-"""What a person looks at first of a run: held-out scores by chance, before and after, and its picture.
+"""The main results of a run: held-out scores by chance, before and after training, and its plot.
 
-One place for the command line and for notebooks, so that both say the same. Nothing is measured here.
+Shared by the command line and notebooks, so that both show the same. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from shuhari.lab.plot import find_start, plot_curves
 ENDS = ("chance", "before", "after")
 ANSWERS = ("held-out prompt", "answer before", "answer after")
 SHORT = 50  # characters of a prompt or an answer in a table
-# a score of episodes -> the reward that its name says it is of, if it says so
+# a score of episodes -> the reward in its name, if any
 _SCORE = re.compile(r"(?:greedy|mean|pass@\d+|(?:quantile|cvar)@[\d.e-]*\d)(?:\.([^@]+))?(?:@.*)?")
 
 
 def read_ends(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """`chance`, `before` and `after` of a summary: name of a held-out score -> its value, of those that are numbers."""
+    """Return `chance`, `before` and `after` of a summary: name of a held-out score -> its value, for finite numbers."""
     return {
         end: {k: float(x) for k, x in (summary.get(end) or {}).items() if _is_known(x)}
         for end in ENDS
@@ -33,9 +33,8 @@ def read_ends(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def tabulate_ends(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """(heads, rows) of the held-out scores by chance, before and after training, with the change and the reward that
-    each is of; without the columns that have nothing, and the rows that say nothing new. A number that is not known is
-    None. No rows where nothing was measured."""
+    """Return (header, rows) of the held-out scores by chance, before and after training, with the change and the reward
+    of each. Empty columns and redundant rows are left out; None: unknown number. No rows if nothing was measured."""
     ends, measure = read_ends(summary), str(summary.get("measure") or "")
     names = choose_told(dict.fromkeys([*ends["before"], *ends["after"]]), measure)
     shown = [
@@ -56,8 +55,8 @@ def tabulate_ends(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tup
 def tabulate_answers(
     events: Iterable[Mapping[str, Any]], columns: Mapping[str, Sequence[Any]], most: int = 4
 ) -> list[tuple[str, str, str]]:
-    """(prompt, greedy answer before the last stage, and after it) of the first held-out problems, each on one line, as
-    the `answers` events of a run have them. Nothing for a run that was not evaluated at both."""
+    """Return (prompt, greedy answer before the last stage, and after it) of the first held-out problems, each on one
+    line, from the run's `answers` events. Empty if the run was not evaluated at both times."""
     found, begin = [event["data"] for event in events], find_start(columns, "step")
     first = [one["answers"] for one in found if one["step"] <= begin]
     if not first or found[-1]["step"] <= begin:
@@ -71,7 +70,7 @@ def tabulate_answers(
 
 
 def _cut(text: str, *, before: bool = False) -> str:
-    """On one line, as far as a table holds it; `before`: what is left out stands before the rest."""
+    """Return a text on one line, cut to a table cell; `before`: cut its start instead of its end."""
     line = make_printable(" ".join(text.split()), 400)
     if len(line) <= SHORT:
         return line or "(nothing)"
@@ -79,15 +78,15 @@ def _cut(text: str, *, before: bool = False) -> str:
 
 
 def name_reward(score: str, measure: str) -> str:
-    """The reward that a held-out score (`greedy`, `pass@4.score`, `mean@task`) is of, `measure` if its name does not
-    say; "" of what is no score of episodes."""
+    """Return the reward of a held-out score (`greedy`, `pass@4.score`, `mean@task`): the one in its name, otherwise
+    `measure`; "" if it is not a score of episodes."""
     found = _SCORE.fullmatch(score)
     return "" if found is None else found[1] or measure
 
 
 def choose_told(names: Iterable[str], measure: str) -> list[str]:
-    """The names of held-out scores that a table tells: without those of the measure by its name, which stand there
-    without it, and of a run that learns from recorded data alone without the share of what nothing grades."""
+    """Choose the held-out scores for a table. Left out: scores named after the measure, which repeat those without a
+    name; and for a run on recorded data only, the share of ungraded samples."""
     given = list(names)
     recorded = "greedy" not in given and any("/" in name for name in given)
     return [
@@ -103,14 +102,15 @@ def _tells_measure(name: str, measure: str) -> bool:
 
 
 def find_unit(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> str:
-    """The column that the x of a run's picture is: what was spent of its budget, `step` where that counts steps."""
+    """Return the column for the x axis of a run's plot: the amount spent of its budget, or `step` if that is in
+    steps."""
     unit = next((b for b in BUDGETS if b in recipe and f"spent/{b}" in columns), "steps")
     return "step" if unit == "steps" else f"spent/{unit}"
 
 
 def draw(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], summary: Mapping[str, Any], to: Any,
          kind: str = "png") -> None:  # fmt: skip
-    """Draw a run's picture as PNG or SVG, into the file or the binary stream `to`. ValueError where there is nothing to
+    """Draw a run's plot as PNG or SVG into the file or binary stream `to`. Raises ValueError if there is nothing to
     draw."""
     ends = read_ends(summary)
     marks = {end: ends[end]["greedy"] for end in ("before", "chance") if "greedy" in ends[end]}
@@ -118,10 +118,10 @@ def draw(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], summar
     plot_curves(columns, to, str(recipe.get("name", "")), find_unit(recipe, columns), marks, kind, measure)
 
 
-def tell_rewards(table: Mapping[str, Any], after: Mapping[str, float], measure: str = "") -> list[str]:
-    """Which reward the held-out score `greedy` is, and which are trained instead, of a stage's `table`; nothing where
-    one reward alone was graded. `after`: the scores at the end; `measure`: the reward that was read, as the run's
-    summary has it (older ones have not)."""
+def describe_rewards(table: Mapping[str, Any], after: Mapping[str, float], measure: str = "") -> list[str]:
+    """Return sentences on which reward the held-out score `greedy` is, and which others are trained, for a stage's
+    `table`; empty if only one reward was graded. `after`: the scores at the end; `measure`: the reward that was read,
+    from the run's summary (older runs do not have it)."""
     from shuhari.loop.outcomes import name_measure
 
     graded = [name.removeprefix("greedy.") for name in after if name.startswith("greedy.") and "@" not in name]
@@ -144,7 +144,7 @@ def tell_rewards(table: Mapping[str, Any], after: Mapping[str, float], measure: 
 
 
 def find_last_stage(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The whole table of the last stage of a run's recipe, as `Run.recipe` has it."""
+    """Return the whole table of the last stage of a run's recipe (`Run.recipe`)."""
     tree = {k: v for k, v in recipe.items() if k != "stage"}
     try:
         return Recipe("", {**tree, "stage": name_stages(recipe["stage"], "")}).stages[-1] if "stage" in recipe else tree
@@ -153,7 +153,7 @@ def find_last_stage(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def list_trained(recipe: Mapping[str, Any]) -> list[str]:
-    """The rewards that are trained in the place of the task's own."""
+    """Return the rewards that are trained instead of the task's own."""
     return [name for name in list_named(recipe.get("reward") or {}) if name not in ("score", "task")]
 
 

@@ -1,5 +1,5 @@
-"""Episodes in plain values, as the terminal and the board say them: the groups of samples that a run kept, or held-out
-episodes that a controller plays anew. Nothing here changes a run.
+"""Episodes as plain values, for the terminal and the board: groups of samples stored in a run, or held-out episodes
+that a controller plays again. Nothing here changes a run.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from shuhari.data import Trajectory
 from shuhari.store.files import StoreError
 
-EPISODES = 3  # of a controller, that are played
+EPISODES = 3  # number of episodes of a controller to play
 
 
 def play(path: Path, step: int | None, n: int = EPISODES, first: int = 0) -> list[dict[str, Any]]:
-    """Held-out episodes of a controller in plain values; none of a policy that writes text."""
+    """Play held-out episodes of a controller and return them as plain values; empty for a policy that writes text."""
     from shuhari.loop.watching import watch
 
     try:
@@ -25,7 +25,7 @@ def play(path: Path, step: int | None, n: int = EPISODES, first: int = 0) -> lis
 
 
 def _read_watched(seen: Any) -> dict[str, Any]:
-    """A held-out episode as a group of one."""
+    """Convert a held-out episode to a group of one."""
     acts = [to_readable(x) for x in seen.actions]
     common = {"status": str(seen.status), "reward": dict(seen.total), "reasons": {}}
     episode = {**common, "steps": [str(x) for x in acts], "told": [""] * len(acts), "actions": acts, "decisions": []}
@@ -38,7 +38,7 @@ def _read_watched(seen: Any) -> dict[str, Any]:
 
 
 def count_alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
-    """Each different episode once, in order, with how many are like it."""
+    """Return each different episode once, in order, with how often it occurs."""
     found: dict[str, tuple[dict[str, Any], int]] = {}
     for episode in episodes:
         key = str({name: x for name, x in episode.items() if name != "decisions"})
@@ -48,7 +48,8 @@ def count_alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any]
 
 
 def check_group(group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored group of episodes, as it is; StoreError where a run keeps none such: its bytes may be anybody's."""
+    """Return a stored group of episodes unchanged. Raises StoreError if it is malformed: the file may come from
+    anybody."""
     trajectories, decisions = group.get("trajectories"), group.get("decisions") or ()
     faults = {
         "trajectories": not trajectories or not all(isinstance(t, Trajectory) for t in trajectories),
@@ -59,7 +60,7 @@ def check_group(group: Mapping[str, Any]) -> Mapping[str, Any]:
         "decisions": len(decisions) not in (0, len(trajectories or ())),
     }
     for name in (n for n, wrong in faults.items() if wrong):
-        raise StoreError(f"a group of step {group['step']} is none of episodes: its {name} is {group.get(name)!s:.60}")
+        raise StoreError(f"a group of step {group['step']} is damaged: its {name} is {group.get(name)!s:.60}")
     for t, computed in zip(trajectories or (), decisions, strict=False):
         if len(computed) != len(t.steps):
             many = f"numbers of {len(computed)} steps, of {len(t.steps)}"
@@ -68,7 +69,7 @@ def check_group(group: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_group(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored group in plain values."""
+    """Convert a stored group to plain values."""
     check_group(group)
     trajectories = group["trajectories"]
     problem = trajectories[0].request.problem
@@ -83,14 +84,15 @@ def read_group(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rewards by name, summed over steps, and those of each step; `reasons`: the text that graders and rollouts left in
-    `info`; `steps`, `told`: what was written, and answered; of a controller `actions` and `observations`, with the last
-    one; `decisions`: of each step its `logp` and what was `computed` of it, one number a position."""
+    """Convert an episode to plain values: rewards by name, summed and by step; `reasons`: the texts that graders and
+    rollouts left in `info`; `steps`, `told`: what was written, and the replies; for a controller `actions` and
+    `observations`, including the last one; `decisions`: for each step its `logp` and the `computed` numbers, one a
+    position."""
     from shuhari.data import is_tokens
     from shuhari.loop.watching import mean_rewards, sum_rewards
 
     acts = [step for step in trajectory.steps if step.action is not None]
-    replies = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
+    replies = [str(step.info.get("observation", "")) for step in acts]  # from the environment or a tool
     rewards, reasons = mean_rewards(trajectory), list_reasons(trajectory)
     common = {"status": str(trajectory.status), "reward": rewards, "reasons": reasons}
     numbers = [
@@ -106,7 +108,7 @@ def read_episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict
 
 
 def list_reasons(trajectory: Any) -> dict[str, str]:
-    """The text that graders and rollouts left in `info`, by name."""
+    """Return the texts that graders and rollouts left in `info`, by name."""
     reasons: dict[str, str] = {k: v for k, v in trajectory.info.items() if isinstance(v, str)}
     for step in trajectory.steps:
         reasons |= {k: v for k, v in step.info.items() if isinstance(v, str) and k not in ("text", "observation")}
@@ -118,7 +120,7 @@ def _describe_act(step: Any) -> str:
 
 
 def to_readable(value: Any) -> Any:
-    """A payload as plain values."""
+    """Convert a payload to plain values."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""Any policies on any problems: runs, exports and models as they are, one after the other under one way to play.
+"""Evaluates any policies on any problems: runs, exports and models as they are, one after the other.
 
-All are asked for the same answers to the same problems, with the same sampling, graders and random streams: those of
-the first run that is named, if there is one, else of a context made for the purpose. Nothing is stored. Left out: what
-learners say of recorded problems, further ways to play, and metrics (`loop.measuring`), which are of one run.
+All get the same problems, sampling, graders and random streams: those of the first run that is named, otherwise of a
+context made for the purpose. Nothing is stored. Left out: scores of learners on recorded problems, further ways to
+play, and metrics, which belong to one run (`loop.measuring`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shuhari.config.overlay import RecipeError, format_path, lay, nest, split_pa
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH
 from shuhari.data import EMPTY, Sampling
-from shuhari.desk.opening import fetch_model, find_kind, open_model
+from shuhari.desk.opening import fetch_model, find_kind, find_run, open_model
 from shuhari.desk.replay.regrade import read_reward
 from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.context import Context
@@ -28,18 +28,18 @@ from shuhari.loop.given import find_grader, play_environment
 from shuhari.loop.measuring import Measured, list_greedy
 from shuhari.loop.opening import MEASURED, open_checkpoint, open_models
 from shuhari.needs import role_model
-from shuhari.ports import is_text
+from shuhari.ports import ability, is_text
 from shuhari.rewards.weights import default_weights
-from shuhari.store import NoRunError, find_checkpoint
+from shuhari.store import NoRunError
 
-ALONE = {"n": 32, "samples": 1}  # of [evaluate], where no run says otherwise: a language model takes its time
+ALONE = {"n": 32, "samples": 1}  # defaults of [evaluate] without a run: a language model is slow
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What policies are asked. `task`: a component, None for that of the first run; `rewards`: name -> grader, None for
-    the run's own, or the task's score alone; `weights`: of rewards by name (default: 1 each). `settings`: of [evaluate]
-    in place of others; `over`: dotted key -> value, of `evaluate` and `rollout.sampling`."""
+    """How to evaluate policies. `task`: a component, None for that of the first run; `rewards`: name -> grader, None
+    for the run's own, or only the task's score; `weights`: of rewards by name (default: 1 each). `settings`: replace
+    those of [evaluate]; `over`: dotted key -> value, of `evaluate` and `rollout.sampling`."""
 
     task: Any = None
     rewards: Mapping[str, Any] | None = None
@@ -50,8 +50,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Named:
-    """A policy by its name. `kind`: `run`, what `opening.find_kind` says, or `hub`; `step`: of a run's checkpoint, None
-    for its last."""
+    """A policy by name. `kind`: `run`, a kind of `opening.find_kind`, or `hub`; `step`: of a run's checkpoint, None for
+    the last."""
 
     name: str
     path: Path
@@ -60,16 +60,16 @@ class Named:
 
 
 def find_policy(name: str, step: int | None = None, *, hub: bool = True) -> Named:
-    """What a name is: a directory of a model, adapters or an export, a .gguf file, the state of a session, a run
-    (`RUN`, `RUN@step`, `RUN@best`), or an id of the hub, `owner/model`, if it is none of these. step: of a run without
-    its own. hub: whether that is asked at all. NoRunError for what is not there."""
+    """Find what a name means: a directory with a model, adapters or an export, a .gguf file, the state of a session, a
+    run (`RUN`, `RUN@step`, `RUN@best`), otherwise an id of the hub, `owner/model`. step: for a run without one in its
+    name. hub: whether ids of the hub are allowed. Raises NoRunError if nothing is found."""
     path = Path(name)
     if kind := find_kind(path):
         if step is not None:
-            raise ValueError(f"--step {step}: {name} is no run, and has no steps")
+            raise ValueError(f"--step {step}: {name} is not a run, and has no steps")
         return Named(name, path, kind)
     try:
-        found, at = find_checkpoint(name)
+        found, at = find_run(name)
     except NoRunError:
         if not hub or name.count("/") != 1 or path.parent.exists():
             raise
@@ -78,8 +78,8 @@ def find_policy(name: str, step: int | None = None, *, hub: bool = True) -> Name
 
 
 def make_task(table: Mapping[str, Any], seed: int = 0) -> Any:
-    """The task of a table as a recipe has it, `name` and settings. RecipeError where there is none such, or it cannot
-    be read."""
+    """Make a task from a table as in a recipe, `name` and settings. Raises RecipeError if it is unknown or cannot be
+    read."""
     try:
         return Settings(given={"task": {"seed": seed}}).make_component("task", dict(table), "task")
     except (FileNotFoundError, ValueError, ModuleNotFoundError) as error:
@@ -87,15 +87,16 @@ def make_task(table: Mapping[str, Any], seed: int = 0) -> Any:
 
 
 def make_graders(rewards: Any, settings: Mapping[str, Any] = EMPTY) -> dict[str, Any]:
-    """name -> grader of what somebody names: `USE` or `NAME=USE` (as `[reward.<name>] use` has it: `maths`,
-    `rewards.py:short`), functions, several of them, or a mapping name -> one of these. settings: name -> those of the
-    grader. RecipeError for what is none."""
+    """Return name -> grader for `USE` or `NAME=USE` (as in `[reward.<name>] use`: `maths`, `rewards.py:short`),
+    functions, several of these, or a mapping name -> one of these. settings: name -> those of the grader. Raises
+    RecipeError for anything else."""
     if isinstance(rewards, str) or callable(rewards) or not isinstance(rewards, Mapping | Sequence):
         rewards = [rewards]
     if not isinstance(rewards, Mapping):
         rewards = dict(_name_reward(one) for one in rewards)
     if unknown := [name for name in settings if name not in rewards]:
-        raise RecipeError(f"reward.{format_path((unknown[0],))}", f"of no grader that is asked: {', '.join(rewards)}")
+        key = f"reward.{format_path((unknown[0],))}"
+        raise RecipeError(key, f"expected a setting of a grader in use: {', '.join(rewards)}")
     out = {}
     for name, one in rewards.items():
         table: Any = {"use": one, **settings.get(name, {})} if isinstance(one, str) else one
@@ -113,7 +114,7 @@ def _name_reward(one: Any) -> tuple[str, Any]:
 
 
 def split_settings(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Dotted key -> value by section: {"task": a table, "reward": a table, "over": what else there is, as it came}."""
+    """Split dotted key -> value by section: {"task": a table, "reward": a table, "over": all other keys, unchanged}."""
     out: dict[str, dict[str, Any]] = {"task": {}, "reward": {}, "over": {}}
     for key, value in given.items():
         section, *rest = split_path(key)
@@ -125,9 +126,8 @@ def split_settings(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def measure_policies(named: Sequence[Named], asked: Asked) -> Iterator[tuple[Named, Measured]]:
-    """Each policy as it was measured, in order. RecipeError for a task or a grader that there is not, for settings of
-    anything else than how it is played, and for a policy that does not play such problems; StoreError where one cannot
-    be opened."""
+    """Measure each policy, in order. Raises RecipeError for an unknown task or grader, for settings that do not affect
+    playing, and for a policy that cannot play such problems; StoreError if a policy cannot be opened."""
     host = next((one for one in named if one.kind == "run"), None)
     with ExitStack() as held:
         ctx, used, rollout = held.enter_context(_open_run(host, asked) if host else open_bare(asked))
@@ -138,12 +138,12 @@ def measure_policies(named: Sequence[Named], asked: Asked) -> Iterator[tuple[Nam
 
 
 def measure_model(model: Any, ctx: Context, used: Evaluation, rollout: Any, step: int, name: str) -> Measured:
-    """A model that plays `policy` in a context, as it is then. RecipeError if it does not play such problems."""
+    """Measure a model as the `policy` of a context. Raises RecipeError if it cannot play such problems."""
     task = used.task or ctx.task
     if is_text(model) != (task.spaces() is None):
         writes = "writes text" if is_text(model) else "acts in an environment"
         wanted = "text" if task.spaces() is None else "actions"
-        raise RecipeError("task", f"{name} {writes}, and these problems want {wanted}")
+        raise RecipeError("task", f"{name} {writes}, and these problems need {wanted}")
     ctx.models["policy"], ctx.version, ctx.probed = model, ctx.version + 1, []
     ctx.problems.clear()
     ctx.reward_names, ctx.tested_names = {}, {}
@@ -155,13 +155,15 @@ def measure_model(model: Any, ctx: Context, used: Evaluation, rollout: Any, step
 
 @contextmanager
 def _open_run(host: Named, asked: Asked) -> Iterator[tuple[Context, Evaluation, Any]]:
-    """(the context of a run, its evaluation, the rollout of that), with what is asked in place of its own."""
+    """Open a run as (context, evaluation, rollout), with the requested task, rewards and settings instead of its
+    own."""
     with open_checkpoint(host.path, host.step, over=asked.over) as opened:
         ctx, stage = opened.ctx, opened.stage
         used = replace(stage.evaluate or Evaluation(), **asked.settings, more=EMPTY, metrics=EMPTY)
         if asked.task is not None:
             if asked.task.spaces() != ctx.task.spaces():
-                raise RecipeError("task", f"its observations and actions are others than those that {host.name} knows")
+                raise RecipeError("task", f"its observations or actions differ from those that {host.name} was "
+                                  "trained on")  # fmt: skip
             used = replace(used, task=asked.task)
         if asked.rewards is not None:
             _grade_by(ctx, used.task or ctx.task, stage.evaluation_rollout, asked)
@@ -172,8 +174,8 @@ def _open_run(host: Named, asked: Asked) -> Iterator[tuple[Context, Evaluation, 
 
 @contextmanager
 def open_bare(asked: Asked, sampling: Sampling | None = None) -> Iterator[tuple[Context, Evaluation, Any]]:
-    """(a context without models, an evaluation, a rollout) for a task; `sampling`: over which that of the settings
-    lies. RecipeError where no task is given."""
+    """Open (a context without models, an evaluation, a rollout) for a task; `sampling`: defaults below the settings'.
+    Raises RecipeError if no task is given."""
     if asked.task is None:
         raise RecipeError("task", "which problems? Give --task, such as file/problems.jsonl or arithmetic (`shuhari "
                           "tasks` lists them), or a run beside the model")  # fmt: skip
@@ -184,7 +186,7 @@ def open_bare(asked: Asked, sampling: Sampling | None = None) -> Iterator[tuple[
             section = next((s for s in MEASURED if path[: len(s)] == s and len(path) > len(s)), None)
             if section is None:
                 message = "expected evaluate.<setting>, rollout.sampling.<setting>, task.<setting> or reward.<name>"
-                raise RecipeError(format_path(path), f"no setting of how a model is measured: {message}")
+                raise RecipeError(format_path(path), f"it has no effect on an evaluation: {message}")
             lay(tables[section], nest(path[len(section) :], leaf), "--set", {})
     made, (tested, sampled) = Settings(), tables.values()
     used = made.make(Evaluation, {**ALONE, **tested}, "evaluate", "[evaluate]")
@@ -203,8 +205,12 @@ def open_bare(asked: Asked, sampling: Sampling | None = None) -> Iterator[tuple[
 
 
 def _grade_by(ctx: Context, task: Any, rollout: Any, asked: Asked) -> None:
-    """Let the graders that are asked stand in the place of those of a context."""
+    """Replace the graders of a context by the requested ones."""
     graders = dict(asked.rewards or {})
+    blind = [name for name, grader in graders.items() if ability(grader, "wants_answer")]
+    if blind and ability(task, "ungraded"):
+        helps = ability(task, "unanswered") or "give its problems answers"
+        raise RecipeError("task", f"{blind[0]!r} compares with the `answer` of a problem, and none has one: {helps}")
     weights = dict(asked.weights) or default_weights(task, graders)
     check_weights(weights, graded_columns(task, rollout, graders), "evaluate")
     ctx.rewards, ctx.weights = graders, weights
@@ -213,9 +219,9 @@ def _grade_by(ctx: Context, task: Any, rollout: Any, asked: Asked) -> None:
 
 
 def _load(one: Named, task: Any) -> tuple[Any, int]:
-    """(the model that plays `policy`, the step that it is of)."""
+    """Load (the model for the role `policy`, its step)."""
     if one.kind in ("model", "hub") and task.spaces() is not None:
-        raise RecipeError("task", f"{one.name} writes text, and these problems want actions")
+        raise RecipeError("task", f"{one.name} writes text, and these problems need actions")
     if one.kind == "run":
         models, _ = open_models(one.path, one.step)
         return role_model(models, "policy"), _find_step(one)
@@ -235,9 +241,9 @@ def _sets_measure(over: Mapping[str, Any]) -> bool:
     return "evaluate.measure" in over or (isinstance(table, Mapping) and "measure" in table)
 
 
-def tell_answer(episode: Any) -> dict[str, Any]:
-    """A greedy episode in plain values: {id, prompt, answer, says, rewards, cut}: what was asked, what is right, what
-    was written turn by turn, each grade by name, and whether a limit of length cut it."""
+def describe_answer(episode: Any) -> dict[str, Any]:
+    """Convert a greedy episode to plain values {id, prompt, answer, says, rewards, cut}: the problem and its right
+    answer, what the policy wrote turn by turn, each grade by name, and whether a length limit cut it."""
     from shuhari.data import Status
     from shuhari.desk.episodes import read_episode, to_readable
 

@@ -1,11 +1,11 @@
-"""What a recipe changes of the one that it builds on, and the algorithm that comes out, in words: plain values.
+"""What a recipe changes compared to its base, and the resulting algorithm in words, as plain values.
 
-A method is compared with the recipe that it is laid over, a recipe with `extends` with that one; of a recipe with
-neither everything is told that it sets. Stages are compared as they are resolved, each with the one of its name, so it
-makes no difference how a file says what it changes. A component is told by the first sentence of its docstring, a
-setting by what the docstring says of it (`components.describe_setting`).
+A method is compared with the recipe that it is applied to, a recipe with `extends` with that recipe. One with neither
+is compared with itself before the changes of --set and --remove; without those every setting is listed. Stages are
+compared as resolved, each with the stage of the same name, so it does not matter how the file writes a change. A
+component is described by the first sentence of its docstring, a setting by `components.describe_setting`.
 
-Left out: values that no file says (`train --dry-run`), and the words of the terminal (`cli.explaining`).
+Left out: values that no file sets (`train --dry-run`), and the text for the terminal (`cli.explaining`).
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from typing import Any
 from shuhari.config.build import build_stages
 from shuhari.config.files import read_chain
 from shuhari.config.overlay import Path, RecipeError
-from shuhari.config.recipe import Recipe, find_file, find_usual_base, load, resolve_name
+from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.data import EMPTY
 from shuhari.desk.algorithm import Line, Places, describe_loop, find_places
 from shuhari.desk.differing import Change, Differ, keep_evaluation
+from shuhari.desk.naming import find_named
 from shuhari.desk.origins import Removals, list_removals, list_undone
 
 __all__ = ["Change", "Explanation", "Method", "Stage", "explain"]
 
-ABOUT = ("format", "name", "summary", "alone", "laid", "paper", "claim", "stage")  # no setting of what is run
+ABOUT = ("format", "name", "summary", "alone", "laid", "paper", "claim", "stage")  # not settings of a stage
 WHOLE = ("seed", "threads", "study", "distributed")  # settings of the whole run
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: `times` it is run in this form, whether it is `new` (the base has none of its name), what changes, and
-    its loop as a line a section."""
+    """A stage: how many `times` it is repeated, whether it is `new` (the base has none of its name), its changes, and
+    its loop, a line a section."""
 
     name: str
     times: int
@@ -56,9 +57,9 @@ class Method:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`base`: the name of what it is compared with, "" for none; `run`: what changes of the whole run; `gone`: stages
-    of the base that are left out. `stages` is empty for a study that trains nothing. `command`: what trains it;
-    `notes`: what is odd; `refused`: why it would not be trained, "" if nothing that is looked at here forbids it."""
+    """`base`: the name of the recipe that it is compared with, "" for none; `run`: changes of the whole run; `gone`:
+    stages of the base that are left out. `stages` is empty for a study that trains nothing. `command`: the command that
+    trains it; `notes`: oddities; `refused`: why it would not be trained, "" if these checks find nothing."""
 
     name: str
     summary: str
@@ -75,10 +76,11 @@ class Explanation:
 def explain(
     reference: str, sets: Sequence[str] = (), methods: Sequence[str] = (), remove: Sequence[str] = ()
 ) -> Explanation:
-    """What the recipe that `load` gives of the same changes, and what it does. Raises RecipeError."""
-    reference, more = resolve_name(reference, sets, remove)
+    """Explain a recipe with changes, given as for `load`. Raises RecipeError."""
+    reference, more = find_named(reference, sets, remove)
     methods = [*more, *methods]
-    recipe, base = load(reference, sets, methods=methods, remove=remove), _find_base(reference, methods)
+    recipe = load(reference, sets, methods=methods, remove=remove)
+    base = _find_base(reference, methods, changed=bool(sets or remove))
     method = bool(find_usual_base(reference))
     shown = [*([reference] if method else []), *methods]
     removals = list_removals(reference, sets, methods, remove, method)
@@ -103,7 +105,7 @@ def explain(
 def _write_command(
     reference: str, sets: Sequence[str], methods: Sequence[str], remove: Sequence[str], method: bool
 ) -> str:
-    """What trains the recipe; of a method alone, what lays it over another."""
+    """Return the command that trains the recipe; for a method alone, the one that applies it to another recipe."""
     if method and not (sets or methods or remove):
         return f"shuhari train my_recipe.toml --with {shlex.quote(reference)}"
     given = [*(("--with", name) for name in methods),
@@ -122,7 +124,7 @@ def _write_command(
 
 
 def _find_refusal(recipe: Recipe) -> str:
-    """Why `train` would refuse it before a model is made; "" if it would not."""
+    """Return why `train` would refuse the recipe before making a model; "" if it would not."""
     from shuhari.loop.checks import make_stages
 
     try:
@@ -132,14 +134,15 @@ def _find_refusal(recipe: Recipe) -> str:
     return ""
 
 
-def _find_base(reference: str, methods: Sequence[str]) -> Recipe | None:
-    """What a recipe is compared with: the one that methods are laid over, or else the one that it extends."""
+def _find_base(reference: str, methods: Sequence[str], *, changed: bool) -> Recipe | None:
+    """Return the recipe to compare with: the one that methods are applied to, otherwise the one that it extends; for
+    one that extends none and is `changed` by --set or --remove, itself without these changes."""
     if on := find_usual_base(reference):
         return load(on)
     if methods:
         return load(reference)
     extends = next(read_chain(reference))[1].get("extends")
-    return load(extends) if extends else None
+    return load(extends) if extends else load(reference) if changed else None
 
 
 def _read_method(reference: str) -> Method:
@@ -150,7 +153,7 @@ def _read_method(reference: str) -> Method:
 
 
 def _explain_run(recipe: Recipe, base: Recipe | None) -> tuple[list[Change], bool]:
-    """What changes of the whole run, and whether the recipe trains: some studies simulate and train nothing."""
+    """Return the changes of the whole run, and whether the recipe trains: some studies only simulate."""
     from shuhari.loop.study import make_study, trains_runs
 
     study = make_study(recipe) if "study" in recipe.tree else None
@@ -165,7 +168,7 @@ def _explain_run(recipe: Recipe, base: Recipe | None) -> tuple[list[Change], boo
 
 
 def _build_base(base: Recipe | None) -> dict[str, Places]:
-    """Where the components of each stage of the base stand; nothing of one that is no whole recipe."""
+    """Return the components of each stage of the base by place; empty if the base is not a complete recipe."""
     try:
         return {stage.name: find_places(stage) for stage in build_stages(base.stages)} if base else {}
     except RecipeError:
@@ -178,7 +181,7 @@ def _explain_stages(recipe: Recipe, base: Recipe | None, removals: Removals) -> 
     shared = {k: v for k, v in base.tree.items() if k != "stage"} if base else {}
     for table, stage in zip(tables, build_stages(tables), strict=True):
         body = {k: v for k, v in table.items() if k not in (*ABOUT, *WHOLE)}
-        if found and found[-1][0] == body and stage.name.startswith(f"{found[-1][1].name} "):  # it is repeated
+        if found and found[-1][0] == body and stage.name.startswith(f"{found[-1][1].name} "):  # a repetition
             last = found[-1][1]
             found[-1] = body, Stage(last.name, last.times + 1, last.new, last.changes, last.loop)
             continue

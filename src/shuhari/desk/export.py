@@ -1,8 +1,8 @@
-"""Export the trained model of a run: a Hugging Face directory, LoRA adapters for peft, or a controller's weights.
+"""Exports the trained model of a run: a Hugging Face directory, LoRA adapters for peft, or a controller's weights.
 
-A directory is written whole or not at all: it is made beside its place and renamed, and takes that of nothing but an
-export (`store.folders`). Of the code that a recipe names, tasks and models alone are loaded, no grader and no tool.
-Left out: optimisers and all else that going on takes (`--init` starts another run from a run's weights).
+A directory is written completely or not at all: it is made under a temporary name and renamed, and may replace only an
+export (`store.folders`). Of the code that a recipe names, only tasks and models are loaded, no graders or tools. Left
+out: optimisers and everything else for resuming (`--init` starts another run from a run's weights).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODEL = (
     "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "model.safetensors",
     "model-?????-of-?????.safetensors", "model.safetensors.index.json", "value_head.safetensors",
 )  # fmt: skip
-OURS = (  # what an export without a list of its files may consist of: one that was written before there were any
+OURS = (  # possible files of an export without a list of its files, as older versions wrote
     *_MODEL, *(f"base/{name}" for name in _MODEL), "adapter_config.json", "adapter_model.safetensors", "README.md",
     CARD,
 )  # fmt: skip
@@ -33,8 +33,8 @@ OURS = (  # what an export without a list of its files may consist of: one that 
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote. kind: `causal`, `adapter`, `reward model` or `controller`; `use`: how it is loaded, as
-    Python."""
+    """What `export` wrote. kind: `causal`, `adapter`, `reward model` or `controller`; `use`: Python code that loads
+    it."""
 
     path: Path
     kind: str
@@ -57,16 +57,19 @@ def export(
 ) -> Exported:
     """Write the model of a run for use outside of it. `run`: `RUN`, `RUN@step` or `RUN@best`.
 
-    A language model becomes what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read, with
-    LoRA adapters merged; `adapter`: they alone, for `PeftModel.from_pretrained`; `reward_model`: its value head at the
-    last token of a text, for `AutoModelForSequenceClassification.from_pretrained` and the reward `reward_model`. Any
-    other model becomes the state dict of its module (`model.safetensors`) and `model.json`, which says what it is.
-    `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file of weights, as `2GB`; `force`:
-    replace what `export` has written there, whose files `written.json` lists (of exports that have none: the names of
-    such files alone); FileExistsError where anything else is there too.
+    A language model is written for `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained`, with
+    LoRA adapters merged; `adapter`: the adapters alone, for `PeftModel.from_pretrained`; `reward_model`: with its value
+    head at the last token of a text, for `AutoModelForSequenceClassification.from_pretrained` and the reward
+    `reward_model`. Any other model is written as the state dict of its module (`model.safetensors`) and a description
+    (`model.json`).
 
-    Raises ValueError for a role that there is not and for settings that cannot be honoured, FileExistsError where the
-    directory is not empty, NoRunError or StoreError for the run and its step, StoreError where nothing can be written.
+    `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file of weights, such as `2GB`; `force`:
+    replace an earlier export in the directory, whose files are listed in `written.json` (in older exports, recognised
+    by name).
+
+    Raises ValueError for an unknown role or incompatible settings, FileExistsError if the directory is not empty or,
+    with `force`, holds files other than an export's, NoRunError or StoreError for the run and its step, StoreError if
+    the directory cannot be written.
     """
     from shuhari.loop.opening import open_models
     from shuhari.models.text.pretrained import dtype_of
@@ -104,12 +107,12 @@ def export(
             kind, use = "causal", f"AutoModelForCausalLM.from_pretrained({str(target)!r})"
         else:
             if dtype not in ("", "float32"):
-                raise ValueError(f"dtype is {dtype!r}: the model of {role!r} is no language model; expected float32")
+                raise ValueError(f"dtype is {dtype!r}: the model of {role!r} is not a language model; expected float32")
             kind, use = "controller", f"safetensors.torch.load_file({str(target / WEIGHTS)!r})"
             _controller(model, task, made, role, Run(path).recipe)
         replace_folder(place, made, OURS)
         files = {str(f.relative_to(place)): f.stat().st_size for f in sorted(place.rglob("*")) if f.is_file()}
-    except FileExistsError:  # what came there meanwhile
+    except FileExistsError:  # something was written there meanwhile
         raise
     except OSError as error:
         why = error.strerror or str(error)
@@ -121,10 +124,10 @@ def export(
 
 
 def export_replay(run: str | Path, directory: str | Path, *, place: str = "") -> Path:
-    """Write what the replay of a run holds as a data set, which the recording `file` reads; `card.json` beside it says
-    what it is. `place`: which, where a run has several.
+    """Write the replay buffer of a run as a data set that the recording `file` reads, with a description in
+    `card.json`. `place`: which replay, if a run has several.
 
-    Raises ValueError for a run without a replay or with several, FileExistsError where the directory is not empty,
+    Raises ValueError for a run without a replay or with several, FileExistsError if the directory is not empty,
     NoRunError or StoreError for the run and its step."""
     from shuhari.buffers.recordings import save
     from shuhari.kernel import state
@@ -156,8 +159,8 @@ def _check_target(target: Path, run: Path, force: bool) -> None:
 
 
 def _base(model: Any, run: Any, role: str) -> str:
-    """The directory whose weights lie under the adapters; "" where none holds them: the model was made from scratch, or
-    began with the weights of another run or role, or with adapters that were merged."""
+    """Return the directory with the base weights of the adapters; "" if there is none: the model was made from scratch,
+    or started from the weights of another run or role, or with adapters that were merged."""
     path = Path(ability(model, "path")).expanduser()
     began = run.get("init", "") or run.recipe.get("models", {}).get(role, {}).get("init", "")
     return str(path.resolve()) if str(path) != "." and not began and (path / "config.json").is_file() else ""
@@ -165,11 +168,11 @@ def _base(model: Any, run: Any, role: str) -> str:
 
 def _save_scorer(model: Any, made: Path, role: str, dtype: str, shard: str) -> None:
     if (save := ability(model, "save_scorer")) is None:
-        raise ValueError(f"the model of {role!r} is no language model: export it without --reward-model")
+        raise ValueError(f"the model of {role!r} is not a language model: export it without --reward-model")
     try:
         save(made, dtype=dtype, shard=shard)
     except ValueError as error:
-        raise ValueError(f"the model of {role!r} is no reward model: {error}") from None
+        raise ValueError(f"the model of {role!r} is not a reward model: {error}") from None
 
 
 def _check_adapter(model: Any, role: str, dtype: str) -> None:

@@ -1,9 +1,9 @@
-"""Rows, rewards and environments that a program hands to `train`, and the names by which a run's recipe records them.
+"""Rows, rewards and environments that a program passes to `train`, and the names that a recipe records for them.
 
-A function or class that another process can import is recorded by its dotted path or as `file.py:name`; any other as
-`given/<name>-<digest of its code>`, which is found in a process that holds it, and nowhere else. Rows become a file
-in the run's folder that is named by its content, so that the run is the same in every folder and can be moved.
-Left out: pickling; digests of what a function calls or an instance keeps in objects.
+A function or class that other processes can import is recorded by its dotted path or as `file.py:name`; any other as
+`given/<name>-<digest of its code>`, which only a process holding it can resolve. Rows become a file in the run's
+folder, named by its content, so that the run does not depend on the folder and can be moved. Left out: pickling;
+digests of what a function calls or an instance keeps in objects.
 """
 
 from __future__ import annotations
@@ -33,18 +33,26 @@ from shuhari.tasks.messages import freeze_value
 
 ROW = "a mapping with `prompt` or `messages`, and `answer`, `completion`, or `chosen` and `rejected`"
 
+SEVERAL = "give the prompt several times, in a list, with greedy=False"
+GENERATE = {  # arguments of generate in other libraries -> what is meant here
+    **dict.fromkeys(("max_new_tokens", "max_tokens", "max_length", "max_completion_length"), "it is max_new here"),
+    **dict.fromkeys(("n", "num_return_sequences", "num_generations"), SEVERAL),
+    "do_sample": "greedy=False samples",
+    "temperature": "greedy=False samples, at the temperature of the run",
+}
+
 
 @dataclass(frozen=True)
 class Handed:
-    """`settings`: what a recipe says of it, by section; `files`: name -> text, for the run's folder."""
+    """Arguments of `train` as parts of a recipe: `settings` by section; `files`: name -> text, for the run's folder."""
 
     settings: Mapping[str, Any] = EMPTY
     files: Mapping[str, str] = field(default=EMPTY, repr=False)
 
     @contextmanager
     def placed(self, folder: Path) -> Iterator[None]:
-        """Write the files where they are not there yet; those that no run of the folder has taken up are removed again.
-        RecipeError where one that is there is not what its name says."""
+        """Write the files that do not exist yet, and remove them again if no run in the folder uses them. Raises
+        RecipeError if an existing file does not match its name."""
         made = [p for p in (folder, *folder.parents) if self.files and not p.exists()]
         new = [folder / name for name in self.files if not (folder / name).is_file()]
         for name, text in self.files.items():
@@ -60,7 +68,7 @@ class Handed:
         finally:
             recipe = folder / "recipe.toml"
             taken = recipe.read_text(encoding="utf-8") if recipe.is_file() else ""
-            with suppress(OSError):  # a folder that holds something stays
+            with suppress(OSError):  # a folder that is not empty stays
                 for path in new:
                     if path.name not in taken:
                         path.unlink(missing_ok=True)
@@ -70,8 +78,8 @@ class Handed:
 
 @contextmanager
 def without_functions(recipe: Recipe) -> Iterator[None]:
-    """While inside, functions of rewards and tools that are not found here stand for nothing: a policy is loaded
-    without them."""
+    """Replace missing functions of rewards and tools by stubs while inside, so that a policy can be loaded without
+    them."""
     tables = [recipe.tree, *recipe.tree.get("stage", {}).values()]
     used = {
         str(t["use"])
@@ -116,8 +124,8 @@ def _make_lost_tool(number: int) -> Any:
 def take(
     dataset: Any = None, reward: Any = None, env: Any = None, beside: Collection[str] = (), tools: Sequence[Any] = ()
 ) -> Handed:
-    """What `train` is handed, under names that this process holds from now on. beside: the keys of its other
-    settings. RecipeError for what cannot be trained on."""
+    """Convert the arguments of `train`, and hold them in this process under names. beside: the keys of the other
+    settings. Raises RecipeError for arguments that cannot be trained on."""
     tables: dict[str, Any] = {}
     files: dict[str, str] = {}
     if dataset is not None and env is not None:
@@ -136,11 +144,11 @@ def take(
     if reward is not None:
         tables["reward"] = _list_rewards(reward)
     if tools:
-        tables["rollout.use"] = "episode"  # dotted: what `rollout` of the settings says is laid over it
+        tables["rollout.use"] = "episode"  # dotted, so that other settings of `rollout` are laid over it
         tables["rollout.environments"] = {"use": "tools", "tools": _list_tools(tools)}
     if "task" in tables and (given := next((key for key in ("task", "task.name") if key in beside), "")):
         taken = "dataset" if env is None else "env"
-        raise RecipeError(given, f"given beside {taken}, which takes its place: expected one of them")
+        raise RecipeError(given, f"given together with {taken}, which would replace it: expected one of them")
     return Handed(tables, files)
 
 
@@ -148,7 +156,7 @@ def take(
 
 
 def _list_rows(dataset: Any) -> Iterator[dict[str, Any]]:
-    """The rows as JSON has them; those of a mapping of data sets (split -> rows) with their `split`."""
+    """Yield the rows as JSON; those of a mapping of data sets (split -> rows) with their `split`."""
     if isinstance(dataset, str | Path):
         raise RecipeError("dataset", f"{str(dataset)!r}: expected rows; a file is a task: **{{'task.name': "
                           f"'file/{dataset}'}}")  # fmt: skip
@@ -191,7 +199,8 @@ def _to_json(value: Any, place: str, key: str) -> Any:
 
 
 def _list_rewards(reward: Any) -> dict[str, Any]:
-    """[reward]: a function, several, or name -> function; a table or a text of a mapping stays what it is."""
+    """Return the [reward] table for a function, several, or name -> function; tables and texts in a mapping are
+    kept."""
     if isinstance(reward, Mapping):
         return {str(k): {"use": hold(v)} if callable(v) else v for k, v in reward.items()}
     found: dict[str, Any] = {}
@@ -211,8 +220,7 @@ def _list_rewards(reward: Any) -> dict[str, Any]:
 
 
 def _list_tools(tools: Any) -> list[str]:
-    """The names of functions that a model may call; ValueErrors of what is no tool come here, where it is handed
-    over."""
+    """Return the names of functions that a model may call. Raises RecipeError if a function cannot be a tool."""
     many = [tools] if callable(tools) else list(tools)
     for one in many:
         try:
@@ -223,7 +231,7 @@ def _list_tools(tools: Any) -> list[str]:
 
 
 def hold_environment(env: Any) -> str:
-    """The name of a class, of a factory, or of an environment, of which each lane then gets a copy."""
+    """Return the name of an environment class, a factory, or an environment, which each lane copies."""
     if isinstance(env, gymnasium.Env):
         try:
             deepcopy(env).close()
@@ -239,7 +247,7 @@ def hold_environment(env: Any) -> str:
     if not callable(env):
         raise RecipeError("env", f"{_shorten(env)}: expected a gymnasium.Env, its class, or a function that makes one")
     if isinstance(env, type) and not issubclass(env, gymnasium.Env):
-        raise RecipeError("env", f"the class {env.__name__} is no gymnasium.Env: derive it from that")
+        raise RecipeError("env", f"the class {env.__name__} is not a gymnasium.Env: derive it from that")
     return hold(env)
 
 
@@ -248,15 +256,15 @@ def _copy(env: Any) -> Any:
 
 
 def hold(thing: Any) -> str:
-    """The name of a function, a class or another callable, which this process holds under it: where another process
-    imports it from, if that is known; else one with a digest of its code."""
+    """Hold a function, a class or another callable in this process, and return its name: its import path if it has one,
+    otherwise one with a digest of its code."""
     name = _find_import(thing) or f"{registry.GIVEN}{_name(thing).strip('<>')}-{_digest(_spell(thing))}"
     registry.hold(name, thing)
     return name
 
 
 def _find_import(thing: Any) -> str:
-    """`module.name`, or `file.py:name` of a script that is being run; "" where it has no such place."""
+    """Return `module.name`, or `file.py:name` for a script that is being run; "" if it cannot be imported."""
     name = _name(thing)
     if not isinstance(thing, type | types.FunctionType) or thing.__qualname__ != name or not name.isidentifier():
         return ""
@@ -266,7 +274,7 @@ def _find_import(thing: Any) -> str:
     if module.__name__ != "__main__" and not module.__name__.startswith(registry.USERS):
         return f"{module.__name__}.{name}"
     file = Path(vars(module).get("__file__") or "")
-    if file.suffix != ".py" or not file.is_file():  # a notebook, or what was typed
+    if file.suffix != ".py" or not file.is_file():  # a notebook or interactive input
         return ""
     file, here = file.resolve(), Path.cwd().resolve()
     return f"{file.relative_to(here) if file.is_relative_to(here) else file}:{name}"
@@ -281,8 +289,8 @@ def _digest(text: str) -> str:
 
 
 def _spell(thing: Any, depth: int = 6) -> str:
-    """What a digest is made of: the code of functions and methods with their constants, defaults and what they close
-    over; plain values; of an object its class and its plain attributes; of what lies deeper the type alone."""
+    """Return the text that is hashed: the code of functions and methods with constants, defaults and closures; plain
+    values; for an object its class and its plain attributes; for anything deeper only the type."""
 
     def spell(values: Iterable[Any]) -> list[str]:
         return [_spell(v, depth - 1) for v in values]
@@ -322,3 +330,9 @@ def _spell(thing: Any, depth: int = 6) -> str:
 def _shorten(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else f'{text[:60]}...'} ({type(value).__name__})"
+
+
+def refuse_arguments(unknown: Mapping[str, Any]) -> None:
+    """Raise TypeError for an argument that `generate` does not take, with what another library's name means here."""
+    for name in unknown:
+        raise TypeError(f"generate takes no {name!r}: {GENERATE.get(name, 'expected greedy and max_new')}")

@@ -1,8 +1,7 @@
-"""Controllers as files of ONNX: an observation in; the action without chance out, and what its distribution is made of.
+"""Controllers as ONNX files: from an observation to the greedy action and the parameters of its distribution.
 
 Left out: language models (exporters of transformers read what `export` writes), sampling, composites of several roles.
-
-Axes: `B` rows, which may be any number.
+Axes: `B` rows, any number.
 """
 
 from __future__ import annotations
@@ -28,20 +27,19 @@ from shuhari.ports.hooks import ability
 from shuhari.store import Run, StoreError, find_checkpoint
 
 NAME, OBSERVATION = "policy.onnx", "observation"
-PART = f"{OBSERVATION}."  # before a key of a Dict, which might be the name of something inside of the graph
-CLOSE = 1e-4  # the largest difference to onnxruntime, relative to numbers above 1
+PART = f"{OBSERVATION}."  # before a key of a Dict, which might clash with a name in the graph
+CLOSE = 1e-4  # the largest difference to onnxruntime, relative for numbers above 1
 
 
 def export_onnx(run: str | Path, target: str | Path, *, role: str = "policy", force: bool = False) -> dict[str, Any]:
-    """Write the controller of a run (`RUN`, `RUN@step` or `RUN@best`) as `target`, a file *.onnx or a directory.
+    """Write the controller of a run (`RUN`, `RUN@step` or `RUN@best`) to `target`, a file *.onnx or a directory.
 
-    Inputs: `observation` [B, ...], or `observation.<key>` of observations that are a Dict (with `action_mask`).
-    Outputs: `action`, as the environment takes it, and `logits`, `values`, or `mean` and `log_std`. Where onnxruntime
-    is installed, it is asked the same as the model. Returns the path, `inputs`, `outputs` and what was `checked`.
+    Inputs: `observation` [B, ...], or `observation.<key>` for Dict observations (with `action_mask`). Outputs:
+    `action`, as the environment takes it, and `logits`, `values`, or `mean` and `log_std`. If onnxruntime is installed,
+    its outputs are compared with the model's. Returns the path, `inputs`, `outputs` and what was `checked`.
 
-    Raises ValueError for a role without such a model, FileExistsError where the file is there, ModuleNotFoundError
-    without the extra `onnx`, NoRunError or StoreError for the run and its step, StoreError for a graph that answers
-    otherwise.
+    Raises ValueError for a role without such a model, FileExistsError if the file exists, ModuleNotFoundError without
+    the extra `onnx`, NoRunError or StoreError for the run and its step, StoreError if the graph's outputs differ.
     """
     _require("onnx", "onnxscript")
     path, step = find_checkpoint(str(run))
@@ -53,7 +51,10 @@ def export_onnx(run: str | Path, target: str | Path, *, role: str = "policy", fo
     model, space = role_model(models, role), (task.spaces() or (None,))[0]
     if (decide := ability(model, "decide")) is None:
         name = type(model).__name__
-        raise ValueError(f"the model of {role!r} ({name}) has no graph of its own: expected a controller of one role")
+        if ability(model, "memory") is not None:
+            raise ValueError(f"the model of {role!r} ({name}) has a memory, and a graph has only observations as "
+                             "inputs: use `load(run).predict(observation, state, episode_start)`")  # fmt: skip
+        raise ValueError(f"the model of {role!r} ({name}) cannot be a graph alone: expected a controller of one role")
     file.parent.mkdir(parents=True, exist_ok=True)
     made = file.with_name(f".tmp-{file.name}")
     try:
@@ -67,8 +68,8 @@ def export_onnx(run: str | Path, target: str | Path, *, role: str = "policy", fo
 
 
 def write_graph(model: Any, space: Any, file: Path) -> tuple[list[str], list[str]]:
-    """Write the decisions of a model upon observations of a space; the names of inputs and outputs."""
-    seen, model = _example(space), copy.deepcopy(model)  # tracing leaves marks on it
+    """Write a model's decisions on observations of a space. Returns the names of inputs and outputs."""
+    seen, model = _example(space), copy.deepcopy(model)  # tracing modifies it
     with torch.no_grad():
         outputs = list(model.decide(_pack(seen)))
     with _silence():
@@ -92,12 +93,12 @@ class _Graph(nn.Module):
 
 
 def _pack(seen: Mapping[str, Tensor]) -> Any:
-    """What a model takes: a tensor, or one by key."""
+    """Return a model's input: a tensor, or one by key."""
     return seen[OBSERVATION] if OBSERVATION in seen else {k.removeprefix(PART): x for k, x in seen.items()}
 
 
 def _example(space: Any, rows: int = 3, seed: int = 0) -> dict[str, Tensor]:
-    """Observations of a space by the name of their input; masks allow everything."""
+    """Return sampled observations of a space by name of their input; masks allow everything."""
     space.seed(seed)
     drawn = [parse_observations(space.sample(), space)[0] for _ in range(rows)]
     if not isinstance(drawn[0], dict):
@@ -110,8 +111,8 @@ def _example(space: Any, rows: int = 3, seed: int = 0) -> dict[str, Tensor]:
 
 
 def compare(file: Path, decide: Any, space: Any) -> str:
-    """Ask onnxruntime and the model about other observations, of another number, than the graph was made with; in
-    words. StoreError where they differ."""
+    """Compare onnxruntime with the model on new observations, in a batch of another size than at export. Returns a
+    sentence. Raises StoreError if they differ."""
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -136,7 +137,7 @@ def _require(*names: str) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without what the exporter says of its own deprecations."""
+    """Suppress the exporter's warnings about its own deprecations."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

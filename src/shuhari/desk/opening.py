@@ -1,5 +1,5 @@
-"""Open what is no run, yet holds a policy: an export (`tools.export`), a Hugging Face directory, or the state of a
-session (`Session.save_state`).
+"""Opens policies that are not runs: an export (`desk.export`), a Hugging Face directory, or the state of a session
+(`Session.save_state`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from shuhari.desk.export import CARD, WEIGHTS
 from shuhari.loop.roles import take_weights
 from shuhari.loop.sessions import session
 from shuhari.needs import role_model
-from shuhari.store import StoreError, checkpoint, tensors
+from shuhari.store import StoreError, checkpoint, find_checkpoint, tensors
+from shuhari.store.directory import NoRunError
 from shuhari.store.files import read_file
 from shuhari.store.schema import FILE
 
+MEANT = "did you mean"  # begins what `nearest` returns if a name is near
+
 
 def find_kind(path: Path) -> str:
-    """What a directory that is no run holds: `model` (of Hugging Face, or adapters; a .gguf file is one too),
-    `controller`, `state`; "" where it holds none of these, or is a run."""
+    """Return what a path other than a run holds: `model` (of Hugging Face, adapters, or a .gguf file), `controller`,
+    `state`; "" if none of these, or a run."""
     if path.suffix == ".gguf" and path.is_file():
         return "model"
     if not path.is_dir() or (path / FILE).exists():
@@ -32,14 +35,29 @@ def find_kind(path: Path) -> str:
     return next((kind.strip() for kind, name in kinds.items() if (path / name).is_file()), "")
 
 
+def find_run(name: str) -> tuple[Path, int | None]:
+    """Return (folder, step or None) of `RUN`, `RUN@step` or `RUN@best`. Raises NoRunError if there is none, with the
+    nearest model in the same folder, if the name is a path."""
+    try:
+        return find_checkpoint(name)
+    except NoRunError:
+        path = Path(name)
+        there = path.parent.iterdir() if len(path.parts) > 1 and path.parent.is_dir() else ()
+        near = nearest(path.name, [p.name for p in there if find_kind(p)])
+        if path.exists() or not near.startswith(MEANT):
+            raise
+        meant = path.with_name(near.removeprefix(f"{MEANT} '").removesuffix("'?"))
+        raise NoRunError(f"no run and no model {name!r}; {MEANT} {str(meant)!r}?") from None
+
+
 def open_model(path: Path, kind: str, role: str = "policy", task: Any = None) -> tuple[Any, Any, Any]:
-    """(model, sampling, task) of what `find_kind` has found. task: what a language model is to solve, which may say how
-    prompts are read. StoreError where it is damaged, or does not say how it was made; ValueError for a role that it has
-    not."""
+    """Load (model, sampling, task) from a path of the kind found by `find_kind`. task: for a language model, which may
+    determine how prompts are read. Raises StoreError if it is damaged or does not record how it was made, ValueError
+    for an unknown role."""
     if kind == "model":
         return _make(str(path), task)
     if kind == "controller":
-        card = _read_card(path / CARD)
+        card = _read_export(path / CARD)
         if role != card["role"]:
             raise ValueError(f"{path} holds the role {card['role']!r}, not {role!r}")
         made = _make(_cut_role(card["models"][role]), card["task"])
@@ -52,14 +70,15 @@ def open_model(path: Path, kind: str, role: str = "policy", task: Any = None) ->
                              "was made: make one alike, and load_state")  # fmt: skip
         if role not in roles:
             raise ValueError(f"{path} has no role {role!r}; {nearest(role, roles)}")
-        made = _make(given["models"].get(role, given["models"]["policy"]), given["task"])  # a clone is of the policy
+        made = _make(given["models"].get(role, given["models"]["policy"]), given["task"])  # a clone: as the policy
         weights = roles[role]
     take_weights(made[0], weights, f"the weights of {path}")
     return made
 
 
 def fetch_model(name: str, task: Any = None) -> Any:
-    """The causal model of a hub's id. FileNotFoundError where there is none, or the hub cannot be reached."""
+    """Load the causal model of a hub's id. Raises FileNotFoundError if it does not exist, or the hub cannot be
+    reached."""
     return _make({"use": "causal", "path": name}, task)[0]
 
 
@@ -68,7 +87,7 @@ def _make(model: Any, task: Any) -> tuple[Any, Any, Any]:
         return role_model(opened.models, "policy"), opened.ctx.sampling, opened.ctx.task
 
 
-def _read_card(file: Path) -> dict[str, Any]:
+def _read_export(file: Path) -> dict[str, Any]:
     try:
         card = json.loads(read_file(file))
         if isinstance(card, dict) and card["role"] in card["models"] and isinstance(card["task"], dict):
@@ -79,6 +98,6 @@ def _read_card(file: Path) -> dict[str, Any]:
 
 
 def _cut_role(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a model, without those of the role that it plays."""
+    """Return the settings of a model, without those of its role."""
     own = {f.name for f in fields(Role)} - {"model"}
     return {k: v for k, v in table.items() if k not in own}

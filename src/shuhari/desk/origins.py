@@ -1,4 +1,4 @@
-"""Where what a stage of a recipe says comes from, and who took out what it no longer says. Plain values."""
+"""Origins of the settings of a stage: the file or method that sets each, and what removed those that are gone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shuhari.config.recipe import Recipe, read_method
 from shuhari.config.staged import name_stages
 from shuhari.data import EMPTY
 
-Removals: TypeAlias = Sequence[tuple[Path, str]]  # (key, who takes it out)
+Removals: TypeAlias = Sequence[tuple[Path, str]]  # (key, what removes it)
 
 
 def find_origin(recipe: Recipe, stage: str, at: Path) -> str:
-    """The file or method that a value of a stage comes from; of a table, the first that says anything of it."""
+    """Return the file or method that sets a value of a stage; for a table, the first that sets anything in it."""
     for place in (*((*overlay, *at) for overlay in _list_overlays(recipe, stage)), at):
         if found := _find_source(recipe.sources, place):
             return found
@@ -23,8 +23,8 @@ def find_origin(recipe: Recipe, stage: str, at: Path) -> str:
 
 
 def find_remover(recipe: Recipe, stage: str, at: Path, removals: Removals) -> str:
-    """Who took a value out of a stage: who says so, who says something of the table around it there, or the last
-    file."""
+    """Return what removed a value from a stage: a removal of it, otherwise whatever sets the table around it, or the
+    last file."""
     overlays = _list_overlays(recipe, stage)
     for key, who in removals:
         if any(
@@ -45,8 +45,8 @@ def find_remover(recipe: Recipe, stage: str, at: Path, removals: Removals) -> st
 def list_removals(
     reference: str, sets: Sequence[str], methods: Sequence[str], remove: Sequence[str], is_method: bool
 ) -> list[tuple[Path, str]]:
-    """What is taken out of a base by what is laid over it, the last first: settings, methods, the recipe's own file.
-    is_method: the recipe is one itself."""
+    """Return the removals from a base by settings, methods and the recipe's own file, the last first. is_method: the
+    recipe is itself a method."""
     out = [(path, "--remove") for path in list_removed(read_settings(sets, remove))]
     for name in [*reversed(methods), *([reference] if is_method else [])]:
         method = read_method(name)
@@ -65,8 +65,8 @@ def list_removals(
 
 
 def list_undone(recipe: Recipe, methods: Sequence[str]) -> list[str]:
-    """A line for each of the methods laid over a recipe of which nothing is left there: all that it sets is taken out,
-    set otherwise, or what the base has."""
+    """Return a line for each method laid over a recipe that has no effect: all its settings are removed, overridden, or
+    equal to the base's."""
     left = [(path[2:] if path[0] == "stage" else path, by) for path, by in recipe.sources.items() if path[0] != "laid"]
     lines = []
     for method in map(read_method, methods):
@@ -79,14 +79,15 @@ def list_undone(recipe: Recipe, methods: Sequence[str]) -> list[str]:
 
 
 def _is_within(at: Path, key: Path) -> bool:
-    """Whether a key takes out what stands at a place. A method calls the part of the policy `policy`, whatever its name
-    is there."""
+    """Whether a removal of a key covers a place. A method calls the part that trains the policy `policy`, whatever its
+    name in the base."""
     same = key[:2] == ("part", "policy") and at[:1] == ("part",) and len(key) > 2
     return at[: len(key)] == key or (same and at[2 : len(key)] == key[2:])
 
 
 def _list_overlays(recipe: Recipe, stage: str) -> list[Path]:
-    """Where a recipe says what is a stage's own; one that is repeated is called `<name> 2` from the second time on."""
+    """Return the paths in a recipe where a stage's own settings stand; repetitions of a stage are called `<name> 2` and
+    so on."""
     names = recipe.tree.get("stage", EMPTY)
     return [("stage", name) for name in names if stage == name or stage.startswith(f"{name} ")]
 

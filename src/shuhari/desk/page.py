@@ -1,7 +1,7 @@
-"""A run as a piece of HTML, for notebooks: what it is, held-out scores, alarms, a sample, and its picture inline.
+"""A run as HTML for notebooks: facts, held-out scores, alarms, a sample, and its plot inline.
 
-Plain tables and one image, without scripts and styles of their own. Everything that comes from outside (a model's text,
-messages of errors, names) is escaped. Nothing is measured here, and nothing of a run is changed.
+Plain tables and one image, without scripts or styles. All text from outside (a model's answers, error messages, names)
+is escaped. Nothing is measured, and the run does not change.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from shuhari.lab.diagnosis import diagnose
 from shuhari.store import Run
 
 CUT = 300  # characters of a text from outside
-MESSAGES = 3  # of what went wrong, the last ones
+MESSAGES = 3  # the most problems that are shown, the last ones
 
 
 def make_page(path: Path) -> str:
-    """HTML of a run on disk, also of one that is being written."""
+    """Return the HTML of a run on disk, also of one in training."""
     run = Run(path)
     columns, recipe, summary = run.metrics(), run.recipe, run.summary or {}
     began = run.get("began", {})
@@ -42,7 +42,7 @@ def make_page(path: Path) -> str:
 
 
 def make_table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A table of plain text; the first cell of a row is its head. None is an empty cell."""
+    """Return a table of plain text; the first cell of a row is its header. None is an empty cell."""
     top = "".join(f"<th>{spell(head)}</th>" for head in heads)
     body = "".join(
         f"<tr><th>{spell(first)}</th>{''.join(f'<td>{spell(cell)}</td>' for cell in rest)}</tr>"
@@ -52,7 +52,7 @@ def make_table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str
 
 
 def spell(value: object) -> str:
-    """A value as escaped text: numbers short, long text cut, control characters left out."""
+    """Return a value as escaped text: numbers short, long text cut, control characters replaced."""
     if value is None:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -79,8 +79,8 @@ def _make_list(head: str, lines: Sequence[str]) -> str:
 
 
 def _make_sample(run: Run) -> str:
-    """A sample of text of the group that the run kept first of its last step: the best one, unless its recipe says
-    otherwise."""
+    """Return a table with a text sample from the last step's first stored group: the best one, unless the recipe
+    changes it."""
     group = next(iter(run.rollouts()), None)
     steps = group["trajectories"][0].steps if group else ()
     said = [step.info["text"] for step in steps if isinstance(step.info.get("text"), str)]

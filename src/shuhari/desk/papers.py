@@ -1,7 +1,7 @@
-"""A table of arms for a paper: LaTeX (booktabs), CSV or Markdown, as the file's name ends.
+"""A table of arms for a paper: LaTeX (booktabs), CSV or Markdown, by the file's suffix.
 
 Each arm has its mean with a 95 % interval over seeds, its difference to the first arm with an interval, the number of
-seeds, and the level of that interval, which is corrected where several are read.
+seeds, and the level of that interval, which is corrected for several comparisons.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shuhari.desk.contrasts import format_level
+from shuhari.desk.contrasts import format_confidence
 from shuhari.kernel.printable import make_cell
 from shuhari.store.files import replace_file, translate_errors
 
@@ -24,7 +24,7 @@ Rows = list[list[str]]
 
 
 def write_table(sides: Sides, to: Path) -> None:
-    """Write a table; its folder is made. ValueError for another ending, with those that there are."""
+    """Write a table and create its folder. Raises ValueError for an unknown suffix, with the known ones."""
     if to.suffix.lower() not in WRITERS:
         raise ValueError(f"{to.name} ends with {to.suffix or 'nothing'}: expected {', '.join(WRITERS)}")
     text = WRITERS[to.suffix.lower()](sides)
@@ -38,7 +38,7 @@ def _list_metrics(sides: Sides) -> dict[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def _tabulate(sides: Sides, dash: str, show: Callable[[str], str]) -> tuple[list[str], Rows]:
-    """(heads, rows) as text; more columns for each guard."""
+    """Return (header, rows) as text, with further columns for each guard."""
     heads, rows = ["arm", "seeds"], [[show(name), str(entry["n"])] for name, entry in sides.arms.items()]
     for metric, arms in _list_metrics(sides).items():
         heads += [show(metric), show(f"difference to {sides.first}"), "level"]
@@ -46,12 +46,12 @@ def _tabulate(sides: Sides, dash: str, show: Callable[[str], str]) -> tuple[list
             entry = arms.get(name, {})
             row.append(_write(entry, "value", "own_low", "own_high", dash))
             row.append(_write(entry, "difference", "low", "high", dash))
-            row.append(format_level(entry.get("level", math.nan)) or dash)
+            row.append(format_confidence(entry.get("level", math.nan)) or dash)
     return heads, rows
 
 
 def _write(entry: Mapping[str, Any], value: str, low: str, high: str, dash: str) -> str:
-    """A number with its interval, to two digits of half the interval's width; a dash where there is none."""
+    """Format a number with its interval, to two digits of half the interval's width; a dash if there is none."""
     x = entry.get(value, math.nan)
     if math.isnan(x):
         return dash
@@ -64,7 +64,7 @@ def _write(entry: Mapping[str, Any], value: str, low: str, high: str, dash: str)
 
 
 def _describe(sides: Sides) -> list[str]:
-    """What a reader of the table must know."""
+    """Return the notes below the table."""
     paired = all(entry.get("paired", True) for entry in sides.arms.values())
     how = "paired by seed" if paired else "not paired"
     told = [f"Means over seeds with 95 % intervals; differences to {sides.first} {how}; Student's intervals.",
@@ -86,7 +86,7 @@ ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasc
 
 
 def _escape(text: str) -> str:
-    """A text for LaTeX, a line of printable letters; `%` is left to whoever writes the line."""
+    """Escape one line of text for LaTeX, except `%`, which the caller escapes."""
     return "".join(ESCAPED.get(c, c) for c in text if c.isprintable())
 
 
@@ -97,7 +97,7 @@ def _write_markdown(sides: Sides) -> str:
 
 
 def _write_csv(sides: Sides) -> str:
-    """All numbers as they are, a line for each arm and metric."""
+    """Return all numbers unrounded, a line for each arm and metric."""
     keys: Sequence[str] = ("value", "own_low", "own_high", "difference", "low", "high", "level", "p", "n")
     heads = ("metric", "arm", "mean", "mean_low", "mean_high", "difference", "difference_low", "difference_high",
              "level", "p", "seeds")  # fmt: skip

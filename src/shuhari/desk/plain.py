@@ -1,4 +1,4 @@
-"""Values as JSON has them (a number that is not finite is null), and as TOML writes them."""
+"""Values as JSON (numbers that are not finite become null), and in TOML's notation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def to_json(value: Any) -> bytes:
-    """JSON of plain values, dataclasses, arrays and paths; text is escaped to ASCII."""
+    """Return JSON of plain values, dataclasses, arrays and paths; text is escaped to ASCII."""
     try:
         return json.dumps(value, allow_nan=False, default=read_plain, separators=(",", ":")).encode()
-    except ValueError:  # of NaN and infinities
+    except ValueError:  # NaN or infinity
         return json.dumps(to_finite(value, read_plain), allow_nan=False, separators=(",", ":")).encode()
 
 
 def to_finite(value: Any, read: Callable[[Any], Any] | None = None) -> Any:
-    """The same, None for each number that is not finite. read: what is made of values that JSON has not, such as
+    """Replace each number that is not finite by None. read: converts values that JSON does not have, such as
     `read_plain`; without it they stay."""
     if isinstance(value, float):
         return value if value - value == 0 else None
@@ -29,7 +29,7 @@ def to_finite(value: Any, read: Callable[[Any], Any] | None = None) -> Any:
 
 
 def read_plain(value: Any) -> Any:
-    """Arrays and dataclasses in lists and mappings, anything else as text."""
+    """Convert arrays and dataclasses to lists and mappings, anything else to text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
@@ -38,7 +38,7 @@ def read_plain(value: Any) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """A value much as TOML writes it."""
+    """Return a value much as TOML writes it."""
     if hasattr(value, "__dataclass_fields__"):
         value = asdict(value)
     if isinstance(value, dict):

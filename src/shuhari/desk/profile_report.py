@@ -1,6 +1,6 @@
-"""Profile a run (`train --profile`): the loop, the numbers that it writes, and their table.
+"""Profiles of runs (`train --profile`): the training loop, the numbers that it writes, and their table.
 
-A profile covers the steps that this process made: a resumed run begins another, and says from which step.
+A profile covers the steps of one process: a resumed run starts a new one, which records its first step.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ BUDGET = 0.8  # seconds for that
 
 
 def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
-    """Train as `study.train` does a run; at its end, also after an error, `profile.json` and `trace.json` are written
-    into `path`."""
+    """Train a run like `study.train`, and finally, also after an error, write `profile.json` and `trace.json` into
+    `path`."""
     from shuhari.loop.rehearsal import open_rehearsed
     from shuhari.loop.run import loop
     from shuhari.loop.stopping import Stop, end
@@ -65,8 +65,8 @@ def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
 
 
 def measure_peak(device: torch.device, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """The best rate of square matrix products, in FLOP/s, on the run's threads: the yardstick of a share of the peak.
-    It takes less than a second, and draws no random number."""
+    """Return the best rate of square matrix products, in FLOP/s, on the run's threads, for shares of the peak. Takes
+    less than a second, and draws no random number."""
     began, best, at, took = time.perf_counter(), 0.0, 0, 0.0
     for size in SIZES:
         if time.perf_counter() - began + 8 * took > BUDGET:
@@ -87,8 +87,8 @@ def measure_peak(device: torch.device, dtype: torch.dtype = torch.float32) -> di
 
 
 def compare_half(peak: Mapping[str, Any]) -> float | None:
-    """How many times as fast products of bfloat16 are as those of float32 of which `peak` tells; None where the run
-    computes with another type already."""
+    """Return how many times faster bfloat16 products are than the float32 products of `peak`; None if the run uses
+    another type already."""
     if peak["dtype"] != "float32":
         return None
     half = measure_peak(torch.device(peak["device"]), torch.bfloat16)
@@ -97,8 +97,8 @@ def compare_half(peak: Mapping[str, Any]) -> float | None:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a token costs a language model. `parameters`: all but embeddings and head; `trained` of them take a
-    gradient; `attention`: layers times the width of all heads."""
+    """What a token costs a language model. `parameters`: all but embeddings and head; `trained`: those with a gradient;
+    `attention`: layers times the width of all heads."""
 
     parameters: int
     trained: int
@@ -106,7 +106,7 @@ class Cost:
 
     @classmethod
     def of(cls, model: Any) -> Cost | None:
-        """None for a model that is no causal transformer."""
+        """Return the cost of a causal transformer; None for any other model."""
         base: Any = getattr(ability(model, "module"), "base", None)
         if not hasattr(base, "config"):
             return None
@@ -127,27 +127,28 @@ class Cost:
         )
 
     def flops(self, kind: str, work: Work) -> float:
-        """`trained`: 2 a parameter and token forwards, 2 backwards, 2 more where the parameter takes a gradient, which
-        is 6 where all do; and 12 a pair of tokens that attend, a layer and an entry of a head. `sampled`: a third of
-        that, for what was decided; prompts, which samples share, are left out, as is all that is done twice."""
+        """Return the FLOPs of some work. `trained`: for each parameter and token 2 forwards, 2 backwards, and 2 more if
+        the parameter has a gradient (6 if all do); plus 12 for each pair of attending tokens, layer and entry of a
+        head. `sampled`: a third of that, for decided tokens; prompts, which samples share, and repeated work do not
+        count."""
         if kind == "sampled":
             return 2.0 * self.parameters * work.decided + 4.0 * self.attention * work.decided_pairs
         return (4.0 * self.parameters + 2.0 * self.trained) * work.tokens + 12.0 * self.attention * work.pairs
 
 
 def read(path: Path) -> Any:
-    """The numbers of the run at `path`, None where it has no profile."""
+    """Read the numbers of the run at `path`; None if it has no profile."""
     return json.loads(read_file(path / NUMBERS)) if (path / NUMBERS).is_file() else None
 
 
-RATES = {"sampled": "generate", "trained": "update"}  # what is worked on -> the phase in which it is
+RATES = {"sampled": "generate", "trained": "update"}  # kind of work -> its phase
 
 
 def collect_numbers(
     recorder: Profile, models: Mapping[str, Any], *, first: int, last: int, peak: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """All of `profile.json`: seconds are exclusive and add up to `seconds`; bytes; rates a second of their phase;
-    `waits`: 1,001 quantiles of the seconds that tools took."""
+    """Return the content of `profile.json`: seconds are exclusive and add up to `seconds`; sizes in bytes; rates per
+    second of their phase; `waits`: 1,001 quantiles of the seconds that tools took."""
     steps, whole = last - first + 1, recorder.seconds
     phases = {
         path: {
@@ -186,8 +187,8 @@ def collect_numbers(
 
 
 def table_rows(profile: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any, Any]]:
-    """The table of phases: name, seconds, share, milliseconds a step, peaks of resident and GPU memory in MB. Those
-    inside of another stand below it."""
+    """Return the table of phases: name, seconds, share, milliseconds a step, peaks of resident and GPU memory in MB.
+    Nested phases are indented."""
     out = []
     for path, p in profile["phases"].items():
         name = "  " * path.count("/") + path.rpartition("/")[2]
@@ -197,12 +198,12 @@ def table_rows(profile: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any
 
 
 def table_lines(profile: Mapping[str, Any]) -> list[str]:
-    """The text around the table."""
+    """Return the text around the table."""
     first, last = profile["first_step"], profile["last_step"]
     of = f"steps {first} to {last}" + (" (since the run was resumed)" if profile["resumed"] else "")
     out = [f"profile of {of}: {profile['seconds']:.4g} s in steps"]
     for kind, rate in profile["rates"].items():
-        what = "tokens" if rate["flops"] else "decisions"  # of a model that is no transformer
+        what = "tokens" if rate["flops"] else "decisions"  # for other models than transformers
         text = f"{kind}: {rate['tokens_s']:,.0f} {what}/s over {rate['seconds']:.4g} s"
         if rate["flops"]:
             text += f", {rate['flops'] / rate['seconds'] / 1e9:,.1f} GFLOP/s"
@@ -218,12 +219,12 @@ def table_lines(profile: Mapping[str, Any]) -> list[str]:
 
 
 def _innermost(path: str) -> str:
-    """The innermost phase of RATES that a path is in: sampling in the pauses of an update counts as sampling."""
+    """Return the innermost phase of RATES on a path: sampling inside an update counts as sampling."""
     return next((part for part in reversed(path.split("/")) if part in RATES.values()), "")
 
 
 def _place(models: Mapping[str, Any]) -> tuple[torch.device, torch.dtype]:
-    """Where, and in which type, the largest parameter is computed with."""
+    """Return the device and type that the largest parameter is computed with."""
     found = [
         (p, m.module)
         for m in models.values()

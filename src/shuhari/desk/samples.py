@@ -1,8 +1,8 @@
-"""What a policy makes, as one picture: paths of a controller, its chains of denoising, masks of a text as they fill.
+"""One picture of what a policy samples: paths of a controller, its denoising chains, or a masked text as it is filled
+in.
 
-Left out: text that is written token by token, whose runs keep their rollouts, and animations (`video`).
-
-Axes: `N` samples, `K` steps of denoising, `A` action dimensions, `T` moments, `L` tokens of an answer.
+Left out: text written token by token, for which runs store rollouts, and animations (`video`). Axes: `N` samples, `K`
+steps of denoising, `A` action dimensions, `T` moments, `L` tokens of an answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shuhari.config.evaluation import Evaluation
 from shuhari.data import Array, read_first
-from shuhari.desk.video import film_or_watch, flatten
+from shuhari.desk.video import film_or_play, flatten
 from shuhari.kernel.abilities import find_missing
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.loop.evaluation import find_held_out
@@ -27,20 +27,21 @@ from shuhari.needs import role_model
 from shuhari.ports.hooks import ability
 
 SHOWN = 6  # episodes, or prompts
-CHAINS = 128  # of the first observation
-PICTURES = 5  # of an episode whose environment draws
+CHAINS = 128  # from the first observation
+PICTURES = 5  # frames of an episode, if its environment renders
 PANELS = 6  # of a chain
 LONG = 100  # steps of an episode that are drawn over time
-SIDE, PATHS = 2.4, (4.0, 3.6)  # inches: of a panel, of that of paths
+SIDE, PATHS = 2.4, (4.0, 3.6)  # inches: a panel, the panel of paths
 
 
 def save_samples(run: str | Path, to: str | Path | None = None, *, step: int | None = None) -> Path:
-    """Write a PNG of what the policy of a run's checkpoint (None: the last) makes, and return its path (None: beside
-    the run, `samples.png`). Of a controller: held-out episodes, greedily played, as pictures where its environment
-    draws any, else as paths over the first two numbers of an observation, between the walls that its `scene` tells; of
-    one that denoises, chains from its first observation too. Of a masked language model: the order in which it fills in
-    the first held-out prompts, as its rollouts do. Raises TypeError for a policy that writes token by token, and what
-    `watch` raises."""
+    """Write a PNG of what the policy of a run's checkpoint (None: the last) samples, and return its path (None:
+    `samples.png` in the run's folder).
+
+    For a controller: greedy held-out episodes, as frames if its environment renders, otherwise as paths over the first
+    two numbers of an observation, between the walls of its `scene`; if it denoises, also chains from its first
+    observation. For a masked language model: the order in which it fills in answers to the first held-out prompts.
+    Raises TypeError for a policy that writes token by token, and the errors of `watch`."""
     path = Path(run)
     out = path / "samples.png" if to is None else Path(to)
     with open_checkpoint(path, step) as opened:
@@ -55,13 +56,13 @@ def save_samples(run: str | Path, to: str | Path | None = None, *, step: int | N
 
 
 def _draw_controller(path: Path, step: int | None) -> Any:
-    seen, _ = film_or_watch(path, step, SHOWN)
+    seen, _ = film_or_play(path, step, SHOWN)
     return draw_episodes(seen, _denoise(path, step, seen[0]))
 
 
 def _denoise(path: Path, step: int | None, seen: Watched) -> Array | None:
-    """[CHAINS, K + 1, A] points of chains from the first observation of an episode, the decision last; None of a policy
-    that does not denoise."""
+    """Return [CHAINS, K + 1, A] points of chains from the first observation of an episode, the decision last; None if
+    the policy does not denoise."""
     with open_checkpoint(path, step) as opened:
         model = role_model(opened.ctx.models, "policy")
         if ability(model, "kind") != "chain":
@@ -79,7 +80,8 @@ def _repeat(x: Any) -> Tensor:
 
 
 def _fill_masks(path: Path, opened: Any) -> list[tuple[str, list[list[str]]]]:
-    """(prompt, its answer before each step and at the end: [L] tokens as text, "" where there is a mask) of prompts."""
+    """Return for each prompt (prompt, its answer before each step and at the end: [L] tokens as text, "" for a
+    mask)."""
     ctx, evaluation = opened.ctx, opened.stage.evaluate or Evaluation()
     if find_missing(policy := role_model(ctx.models, "policy"), "fill", "blank"):
         raise TypeError(f"{path}: its policy writes token by token: see show --rollouts")
@@ -93,7 +95,7 @@ def _fill_masks(path: Path, opened: Any) -> list[tuple[str, list[list[str]]]]:
         watched.remove()
         answers = [ids[0, -policy.length :].tolist() for ids in states if len(ids) == 1]
         masks = [ids.count(policy.blank) for ids in answers]
-        # behind the last step the answer may be scored, which begins with masks alone again
+        # after the last step the answer may be scored, which starts again with masks only
         steps = next((k for k in range(1, len(masks)) if masks[k] >= masks[k - 1]), len(masks))
         said = [
             [_write(policy, x) for x in ids]
@@ -121,8 +123,8 @@ def _new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any
 
 
 def draw_filled(samples: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> Any:
-    """A figure of answers, a panel each: a line for each state, from masks (grey) above to the answer below; what a
-    step has filled in is marked. `·` stands for the end."""
+    """Return a figure of answers, a panel each: a line for each state, from masks (grey) at the top to the answer
+    below, with the tokens filled in by each step marked. `·` is the end token."""
     figure, axes = _new_figure(1, len(samples), (2.2, 2.8))
     for ax, (prompt, states) in zip(axes[0], samples, strict=True):
         before: Sequence[str] = [""] * len(states[0])
@@ -151,8 +153,8 @@ def _circle(x: float, y: float, radius: float) -> Any:
 
 
 def draw_episodes(seen: Sequence[Watched], chain: Array | None = None) -> Any:
-    """A figure of episodes: a row of pictures each, or one panel of paths; and below them, or alone where an episode is
-    one decision, the points of chains [N, K + 1, A] before some of the steps and at the end."""
+    """Return a figure of episodes: a row of frames each, or one panel of paths. Below, or alone if every episode is one
+    decision, the points of chains [N, K + 1, A] before some of the steps and at the end."""
     from matplotlib.figure import Figure
 
     filmed = all(e.frames for e in seen)
@@ -182,9 +184,9 @@ def draw_episodes(seen: Sequence[Watched], chain: Array | None = None) -> Any:
 
 
 def _draw_paths(ax: Any, seen: Sequence[Watched]) -> None:
-    """Each episode over the first two numbers of its observations (of a single one, over time), or over the places that
-    its scene tells, between walls (grey), goals (green) and hazards (red); from a ring to a dot. Over time, where they
-    are long, the beginning of one alone."""
+    """Draw each episode over the first two numbers of its observations (over time if they have one), or over the places
+    of its scene, between walls (grey), goals (green) and hazards (red), from a ring to a dot. Of long episodes over
+    time, only the start of one."""
     scene = seen[0].scene
     place = flatten if scene is None or scene.place is None else scene.place
     if scene is not None:
@@ -220,8 +222,8 @@ def _draw_paths(ax: Any, seen: Sequence[Watched]) -> None:
 
 
 def _draw_chain(axes: Sequence[Any], chain: Array, shown: Sequence[int], aim: Array | None) -> None:
-    """The first two dimensions of the points before each step `shown`, a panel each, and a cross at the best decision;
-    of a single dimension how many there are."""
+    """Draw the first two dimensions of the points before each step `shown`, a panel each, with a cross at the best
+    decision; a single dimension as a histogram."""
     points = chain[..., :2]
     low, high = points.min((0, 1)), points.max((0, 1))
     for k, ax in zip(shown, axes, strict=True):

@@ -1,5 +1,5 @@
-"""Arms side by side: of runs that somebody names, or of all that was measured on a bed. Numbers, curves and caveats of
-both in one form, for a table, a picture and a file. No torch.
+"""Arms side by side: of named runs, or of everything measured on a bed. Numbers, curves and caveats of both in one
+form, for a table, a plot and a file. No torch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from shuhari.data import Array, nearest
 from shuhari.desk import comparison
 from shuhari.desk.comparison import ComparisonError
 from shuhari.desk.contrasts import Pair, contrast, describe_arm, explain_levels, find_stuck
-from shuhari.lab.claims.arms import METHOD
-from shuhari.lab.claims.checks import BASELINE
+from shuhari.lab.claims.checks import BASELINE, METHOD
 from shuhari.lab.claims.on_bed import (
     find_alpha,
     find_name,
@@ -36,8 +35,8 @@ Curves = Mapping[str, Sequence[tuple[Array, Array]]]
 
 @dataclass
 class Sides:
-    """arms: name -> what `contrasts` says of its values of `metric`; guards: metric -> the same. panels: metric ->
-    arm -> curves (x, y); axis: what x counts."""
+    """arms: name -> the statistics of `contrasts` for the values of `metric`; guards: metric -> the same. panels:
+    metric -> arm -> curves (x, y); axis: the label of x."""
 
     metric: str
     arms: dict[str, dict[str, Any]]
@@ -53,8 +52,8 @@ class Sides:
 
 
 def compare_runs(arms: Mapping[str, Sequence[Path]], metric: str, guards: Sequence[str] = ()) -> Sides:
-    """Runs over seeds, arms by name: the metric, its last value or a reading (`evaluate/mean:area`), and guards alike.
-    ComparisonError."""
+    """Compare runs over seeds, arms by name, in a metric, its last value or a reading (`evaluate/mean:area`), and in
+    guards. Raises ComparisonError."""
     from shuhari.store import metrics
 
     columns = {
@@ -71,18 +70,14 @@ def compare_runs(arms: Mapping[str, Sequence[Path]], metric: str, guards: Sequen
     except KeyError as error:
         out.caveats.append(f"no plot: {error.args[0]}")
     if any(":" in m for m in found):
-        tables = chain.from_iterable(columns.values())
-        ends = [float(table[over][-1] or 0.0) for table in tables if table[over]]
-        if max(ends) > 1.1 * min(ends):
-            out.caveats.append(f"runs have come to between {min(ends):g} and {max(ends):g} {out.axis}: curves are read "
-                               f"up to {min(ends):g}")  # fmt: skip
+        out.caveats += comparison.list_uneven(columns, over)
     return out
 
 
 def draw_runs(
     arms: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Any]], metrics: Iterable[str], over: str
 ) -> dict[str, Curves]:
-    """The curves of metrics, each begun with the score before training. KeyError where a run has none."""
+    """Return the curves of metrics, each starting with the score before training. Raises KeyError if a run has none."""
     panels: dict[str, Curves] = {}
     for metric in dict.fromkeys(m.partition(":")[0] for m in metrics):
         word, some = name_metric(metric), dict[str, list[tuple[Array, Array]]]()
@@ -102,10 +97,9 @@ def compare_bed(
     guards: Sequence[str] = (),
     results: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Sides:
-    """What `claim` has measured on a bed: its baseline first, then each method, on the seeds of its own result and
-    against the baseline of these. Metrics that results do not keep are read from the runs below `runs`. results: those
-    of the bed, where they were read already.
-    ComparisonError where nothing was measured there, or nothing has the metric."""
+    """Compare the methods that `claim` measured on a bed: the baseline first, then each method against the baseline of
+    its own result and seeds. Metrics that results do not store are read from the runs below `runs`. results: those of
+    the bed, if already read. Raises ComparisonError if nothing was measured there, or no result has the metric."""
     from shuhari.lab.claims.board import choose_reading
 
     name = find_name(bed)
@@ -138,9 +132,8 @@ def compare_bed(
     return sides
 
 
-def tell_together(results: Sequence[Mapping[str, Any]]) -> list[Sides]:
-    """Results on one bed side by side, by the metric of their headlines: one table for each metric that two or more
-    have."""
+def compare_together(results: Sequence[Mapping[str, Any]]) -> list[Sides]:
+    """Compare results on the same bed: a table for each headline metric that two or more share."""
     by: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for result in results:
         metric = str(result["headline"].get("metric", ""))
@@ -157,7 +150,7 @@ def tell_together(results: Sequence[Mapping[str, Any]]) -> list[Sides]:
 def _read_bed(
     bed: str, results: Mapping[str, Mapping[str, Any]], metric: str, runs: Path | None
 ) -> dict[str, dict[str, Any]]:
-    """The baseline and the methods of a bed that have a metric, best differences first."""
+    """Return the baseline and the methods of a bed that have a metric, the largest difference first."""
     base: dict[int, float] = {}
     pairs, values = dict[str, Pair](), dict[str, list[float]]()
     for method, result in results.items():
@@ -189,19 +182,19 @@ def _draw_bed(
 
 
 def _list_other_bases(results: Mapping[str, Mapping[str, Any]], metric: str, runs: Path) -> list[str]:
-    """The methods whose baseline has another value for a seed than that of the result with the most seeds."""
+    """Return the methods whose baseline differs, at some seed, from that of the result with the most seeds."""
     bases = {name: read_by_seed(result, BASELINE, metric, runs) for name, result in results.items()}
     most = max(bases.values(), key=len)
     return [name for name, base in bases.items() if not _agree(base, most)]
 
 
 def _agree(some: Mapping[int, float], others: Mapping[int, float]) -> bool:
-    """Whether two baselines have the same values for the seeds that both have."""
+    """Whether two baselines have the same values at the seeds that both have."""
     return all(value == others.get(seed, value) or value != value for seed, value in some.items())
 
 
 def _list_more(sides: Sides) -> list[str]:
-    """How comparisons are read together, and whether the arms have room to differ."""
+    """Return caveats: how several comparisons are read together, and whether the arms have room to differ."""
     out = [explain_levels(sides.arms, sides.first), find_stuck(sides.arms, sides.metric)]
     for metric, arms in sides.guards.items():
         out.append(find_stuck(arms, metric))

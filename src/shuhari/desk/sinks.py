@@ -1,9 +1,9 @@
-"""Trackers that a run's reports go to: Weights & Biases and Trackio beside TensorBoard (`tensorboard.py`).
+"""Trackers for a run's reports: Weights & Biases and Trackio, beside TensorBoard (`tensorboard.py`).
 
-None may stop or slow a run: each has a thread of its own, reports wait for it in a queue of bounded length, and one
-that fails is said once and gets no more. Keys are theirs to find (`wandb login`, WANDB_API_KEY, HF_TOKEN): nothing here
-reads or writes them. Left out: pictures, texts, weights; going on with the tracker's run where a run goes on (`id` and
-`resume` of W&B do).
+A tracker cannot stop or slow a run: each has a thread of its own with a bounded queue of reports, and after an error,
+which is logged once, it gets no more. Trackers find their own keys (`wandb login`, WANDB_API_KEY, HF_TOKEN); nothing
+here reads or writes them. Left out: pictures, texts, weights; resuming the tracker's run together with the run (`id`
+and `resume` of W&B do that).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from shuhari.desk.tensorboard import LEFT_OUT, TensorBoard, is_number
 from shuhari.loop.stopping import ASKED, Stop
 from shuhari.ports.hooks import ability
 
-WAITING = 1000  # reports that wait for a tracker; what comes then is left out, and counted
-CLOSING = 15.0  # seconds that the end of a run waits for what is still to be sent
+WAITING = 1000  # reports in the queue of a tracker; further ones are dropped and counted
+CLOSING = 15.0  # seconds that the end of a run waits for unsent reports
 
 log = logging.getLogger("shuhari")
 
 
 class Tracker:
-    """Sends every number of each report it is called with to `package` (`wandb` or `trackio`), in a thread of its own.
+    """Sends every number of each report to `package` (`wandb` or `trackio`), in a thread of its own.
 
-    open: () -> what `finish` is called of, with the package's `log`, as both have them; called in that thread, with the
-    first report. Raises ModuleNotFoundError where the package is not installed.
+    open: called in that thread with the first report; it gets the package and returns an object with `log` and
+    `finish`. Raises ModuleNotFoundError if the package is not installed.
     """
 
     def __init__(self, package: str, open: Callable[[Any], Any]) -> None:
@@ -58,7 +58,7 @@ class Tracker:
             self.lost += 1
 
     def close(self) -> None:
-        """Wait for what is still to be sent, CLOSING seconds at most; then it is given up, and said."""
+        """Wait for unsent reports, at most CLOSING seconds; what is left then is dropped, with a warning."""
         if self._thread is None:
             return
         end = time.monotonic() + CLOSING
@@ -82,14 +82,15 @@ class Tracker:
                 step, numbers = item
                 made.log(numbers, step=step)
             made.finish()
-        except BaseException as error:  # of a library that may even exit
+        except BaseException as error:  # the library may even exit
             self.failed = f"{type(error).__name__}: {str(error).strip()[:300]}"
             log.warning("%s gets no more numbers: %s", self.package, self.failed)
 
 
 def track_wandb(project: str = "shuhari", **settings: Any) -> Tracker:
-    """Weights & Biases: `shuhari.train(..., observe=shuhari.WandB("project", name="run"))`. `settings` are those of
-    `wandb.init` (`name`, `entity`, `config`, `id`, `resume`, `mode`); WANDB_MODE=offline needs no network, no key."""
+    """Return a tracker for Weights & Biases: `shuhari.train(..., observe=shuhari.WandB("project", name="run"))`.
+    `settings` are those of `wandb.init` (`name`, `entity`, `config`, `id`, `resume`, `mode`); WANDB_MODE=offline needs
+    no network and no key."""
 
     def open_run(wandb: Any) -> Any:
         how = wandb.Settings(console="off", silent=True, disable_code=True, disable_git=True,
@@ -97,23 +98,29 @@ def track_wandb(project: str = "shuhari", **settings: Any) -> Tracker:
         offline = settings.get("mode", os.environ.get("WANDB_MODE")) in ("offline", "disabled", "dryrun")
         wandb.setup(settings=how)
         if not offline and not wandb.login(prompt=False):
-            raise RuntimeError("no key is configured: `wandb login`, or WANDB_MODE=offline")  # it would ask for one
+            raise RuntimeError("no key is configured: `wandb login`, or WANDB_MODE=offline")  # else it prompts
         return wandb.init(**{"project": project, "settings": how, **settings})
 
     return Tracker("wandb", open_run)
 
 
 def track_trackio(project: str = "shuhari", **settings: Any) -> Tracker:
-    """Trackio, which keeps numbers on this machine (`trackio show`): `observe=shuhari.Trackio("project")`. `settings`
-    are those of `trackio.init` (`name`, `config`, `space_id`)."""
+    """Return a tracker for Trackio, which stores numbers on this machine (`trackio show`):
+    `observe=shuhari.Trackio("project")`. `settings` are those of `trackio.init` (`name`, `config`, `space_id`)."""
     return Tracker("trackio", lambda trackio: trackio.init(**{"project": project, "embed": False, **settings}))
 
 
 class Watchers:
-    """What is called with each report of a run, as a context manager: they are closed at the end."""
+    """The callbacks for each report of a run, as a context manager that closes them at the end."""
 
     def __init__(self, given: Callable[[Info], object] | Iterable[Callable[[Info], object]]) -> None:
+        if not callable(given) and not isinstance(given, Iterable):
+            given = [given]
         self._all = [given] if callable(given) else list(given)
+        for one in self._all:
+            if not callable(one):
+                raise TypeError(f"observe: a {type(one).__name__}: expected a function of a step's report (name -> "
+                                "number), or several; one that returns False ends the run")  # fmt: skip
         self.active = list(self._all)
 
     def __enter__(self) -> Watchers:
@@ -124,9 +131,9 @@ class Watchers:
             ability(one, "close")()
 
     def tell(self, report: Info) -> str:
-        """Call each. Why the run is to end after this step (one raised `Stop` or StopIteration, or returned False); ""
-        if it goes on. One that raises anything else is called no more, with a line in the log: no run fails for one
-        who looks on."""
+        """Call each callback. Returns why the run is to end after this step (one raised `Stop` or StopIteration, or
+        returned False), or "". A callback that raises anything else is logged and not called again, so that no run
+        fails because of one."""
         why = ""
         for one in list(self.active):
             try:
@@ -139,7 +146,7 @@ class Watchers:
 
 
 def ask(call: Callable[[Info], object], report: Info) -> str:
-    """Call what is called with reports; why the run is to end, "" if it goes on."""
+    """Call a callback with a report. Returns why the run is to end, or ""."""
     try:
         answer = call(report)
     except (Stop, StopIteration) as stop:
@@ -148,8 +155,9 @@ def ask(call: Callable[[Info], object], report: Info) -> str:
 
 
 def open_sinks(words: Iterable[str], run: Path, config: Mapping[str, Any]) -> list[Any]:
-    """The trackers of `--log-to`: `tensorboard[:FOLDER]`, `wandb[:PROJECT]` or `trackio[:PROJECT]`, for the run in a
-    folder, with its recipe as `config`. ValueError for another word, ModuleNotFoundError without its package."""
+    """Return the trackers of `--log-to`: `tensorboard[:FOLDER]`, `wandb[:PROJECT]` or `trackio[:PROJECT]`, for the run
+    in a folder, with its recipe as `config`. Raises ValueError for another word, ModuleNotFoundError without the
+    package."""
     made: list[Any] = []
     for text in words:
         kind, _, where = text.partition(":")
@@ -161,5 +169,5 @@ def open_sinks(words: Iterable[str], run: Path, config: Mapping[str, Any]) -> li
         elif kind == "trackio":
             made.append(track_trackio(where or "shuhari", **named))
         else:
-            raise ValueError(f"no tracker {kind!r}; {nearest(kind, ('tensorboard', 'wandb', 'trackio'))}")
+            raise ValueError(f"expected a tracker, got {kind!r}; {nearest(kind, ('tensorboard', 'wandb', 'trackio'))}")
     return made

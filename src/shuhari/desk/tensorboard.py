@@ -1,7 +1,7 @@
-"""The numbers of a run as an event file that TensorBoard reads, written without its package.
+"""The numbers of a run as a TensorBoard event file, written without TensorBoard's package.
 
-An event file is a sequence of TFRecords, each an `Event` message of protocol buffers; of these formats what a scalar
-takes is written here. Left out: histograms, pictures, text, and reading.
+An event file is a sequence of TFRecords, each an `Event` message of protocol buffers; only what scalars need is
+implemented. Left out: histograms, pictures, text, and reading.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), reflected
-_VERSION, _SUMMARY = 3, 5  # fields of Event, beside wall_time = 1 and step = 2
+_VERSION, _SUMMARY = 3, 5  # fields of Event, besides wall_time = 1 and step = 2
 LEFT_OUT = ("step",)
 
 
@@ -32,10 +32,10 @@ _TABLE = _make_table()
 
 
 class TensorBoard:
-    """Writes every number of each report it is called with, so `shuhari.train(..., observe=TensorBoard("logs"))`; look
-    at them with `tensorboard --logdir logs`.
+    """Writes every number of each report, as in `shuhari.train(..., observe=TensorBoard("logs"))`, for `tensorboard
+    --logdir logs`.
 
-    folder: where event files go, one for each time that a run is begun or goes on: give every run a folder of its own.
+    folder: of the event files, one for each time that a run starts or resumes: give every run a folder of its own.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -60,13 +60,13 @@ class TensorBoard:
 
 
 def frame(data: bytes) -> bytes:
-    """A TFRecord: length [8], its checksum [4], the data, their checksum [4]."""
+    """Return a TFRecord: length [8], its checksum [4], the data, their checksum [4]."""
     length = struct.pack("<Q", len(data))
     return length + _pack_checksum(length) + data + _pack_checksum(data)
 
 
 def compute_crc32c(data: bytes) -> int:
-    """CRC-32C of RFC 3720."""
+    """Compute the CRC-32C of RFC 3720."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
@@ -75,7 +75,7 @@ def compute_crc32c(data: bytes) -> int:
 
 def _pack_checksum(data: bytes) -> bytes:
     crc = compute_crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)  # masked, as TFRecords have it
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)  # masked, as TFRecords require
 
 
 def _pack_varint(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What is known of each token of a kept episode: its text, and what was computed of it, in plain values.
+"""Data on each token of a stored episode: its text, and the numbers computed for it, as plain values.
 
 Axes: `K` positions of a step.
 """
@@ -16,9 +16,10 @@ LOST = "\ufffd"
 
 
 def read_numbers(step: Step, computed: Mapping[str, Array]) -> dict[str, Array]:
-    """name -> [K], NaN where it is no decision or unknown: `advantage`; `logp`, log-probabilities at sampling; `ratio`,
-    pi (before the update) / pi (at sampling); `kl/<role>`, log pi - log pi_role, of which the mean over tokens that pi
-    has drawn is the divergence from that role's model; `version` of the weights; and what else models were asked."""
+    """Return name -> [K] numbers of a step, NaN where there is no decision or the number is unknown: `advantage`;
+    `logp`, the log-probability at sampling; `ratio`, pi (before the update) / pi (at sampling); `kl/<role>`, log pi -
+    log pi_role, whose mean over sampled tokens estimates the divergence from that role's model; `version` of the
+    weights; and other columns computed by models."""
     own, mask = f"{step.role}/log_prob", step.mask
     out = {name: np.asarray(x, np.float64) for name, x in computed.items() if np.shape(x) == mask.shape}
     logp = None if step.logp is None or np.shape(step.logp) != mask.shape else np.where(mask, step.logp, np.nan)
@@ -36,8 +37,8 @@ def read_numbers(step: Step, computed: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def spell(step: Step, pieces: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
-    """The text of each position; None where it is not known. pieces: what a run keeps of its tokenizers beside a group;
-    without them a text of as many characters as tokens is one of characters."""
+    """Return the text of each position; None if unknown. pieces: the texts of tokens that a run stores with a group;
+    without them, a text with as many characters as tokens is split into characters."""
     if not is_tokens(step.action):
         return None
     ids: Any = step.action
@@ -51,9 +52,9 @@ def spell(step: Step, pieces: Mapping[str, Mapping[str, Any]]) -> list[str] | No
 
 
 def find_ranges(numbers: Sequence[Mapping[str, Array]]) -> dict[str, dict[str, Any]]:
-    """name -> {low, high, signed, origin, middle} of the numbers of steps; signed: those on both sides of 0 differ
-    in kind; origin: what stands out least (0, a ratio of 1, the largest log-probability, else the smallest number);
-    middle: the median distance from it of the numbers that lie elsewhere, 0 where none does."""
+    """Return name -> {low, high, signed, origin, middle} of the numbers of steps. signed: positive and negative numbers
+    differ in kind; origin: the neutral value (0, a ratio of 1, the largest log-probability, otherwise the smallest
+    number); middle: the median distance from it of the other numbers, 0 if there are none."""
     out = {}
     for name in sorted({
         name
@@ -72,7 +73,7 @@ def find_ranges(numbers: Sequence[Mapping[str, Array]]) -> dict[str, dict[str, A
 
 
 def count_leaves(trajectory: Trajectory) -> list[int]:
-    """Of each step, how many leaves of the tree lie behind it."""
+    """Return for each step the number of leaves of the tree after it."""
     out = [0] * len(trajectory.steps)
     for path in trajectory.paths():
         for i in path:
@@ -81,9 +82,8 @@ def count_leaves(trajectory: Trajectory) -> list[int]:
 
 
 def follow(columns: Mapping[str, Sequence[Any]], most: int, entries: int = 8) -> dict[str, Any]:
-    """What an episode of a controller was, as curves: {at, length, moves, curves: {name: [values]}} over at most `most`
-    of its moments `at`, of which the last has no `action`; of arrays the first `entries` numbers. Pictures are left
-    out."""
+    """Return an episode of a controller as curves: {at, length, moves, curves: {name: [values]}} over at most `most` of
+    its moments `at`; the last one has no `action`. Of arrays the first `entries` numbers; pictures are left out."""
     n = max((len(values) for values in columns.values()), default=0)
     at = sorted(set(np.linspace(0, n - 1, min(n, most)).round().astype(int).tolist())) if n else []
     curves: dict[str, list[float | None]] = {}
@@ -99,9 +99,9 @@ def follow(columns: Mapping[str, Sequence[Any]], most: int, entries: int = 8) ->
 
 
 def unroll(step: Step, numbers: Mapping[str, Array], entries: int = 8) -> dict[str, list[float | None]]:
-    """How a decision came out of noise, as curves over the steps of denoising: `point 0`, ... [K + 1], the first
-    numbers of the points before each of the K steps, the decision last; and [K] of each number that is not the same at
-    all of them. Empty where no chain is known."""
+    """Return how a decision was denoised, as curves over the steps of denoising: `point 0`, ... [K + 1], the first
+    numbers of the points before each of the K steps, with the decision last; and [K] of each number that varies. Empty
+    without a stored chain."""
     chain = step.info.get("chain")
     if not isinstance(chain, np.ndarray) or chain.ndim != 2 or chain.dtype.kind not in "fiu" or not chain.size:
         return {}

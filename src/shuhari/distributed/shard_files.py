@@ -66,7 +66,7 @@ class Rows:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(size - 8, 10**8):
-                raise ValueError(f"{path} is no safetensors file: its table is said to have {length} bytes, of {size}")
+                raise ValueError(f"{path} is not a safetensors file: its header claims {length} bytes, of {size}")
             table = json.loads(file.read(length))
         self._start, self.shapes = 8 + length, dict[str, tuple[int, ...]]()
         self._of: dict[str, tuple[torch.dtype, int]] = {}

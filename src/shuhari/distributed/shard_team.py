@@ -53,7 +53,8 @@ def open_shards(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> S
         for at, learner in learners.values():
             if not ability(learner, "parts"):
                 place = format_path(at or ("learner", "main"))
-                raise _refuse(f"{place} has no parts in stage {stage.name!r}: expected the learner 'gradient', {WHOLE}")
+                raise _refuse(f"{place} of stage {stage.name!r} has no `part` (an optimiser and its losses), so that "
+                              f"nothing of it can be sharded: expected the learner 'gradient', {WHOLE}")  # fmt: skip
         if len(found) > 1:
             names = ", ".join(format_path((*at, "part", key)) for _, key, at, _ in found)
             raise _refuse(f"stage {stage.name!r} has {len(found)} parts ({names}), and one optimiser has shards: "
@@ -106,7 +107,7 @@ def _check_model(role: str, model: Any, size: int) -> None:
     """Raise RecipeError for a model that `size` learners cannot shard, as far as its settings show."""
     at = f"models.{role}"
     if ability(model, "export") is None:
-        raise _refuse(f"{at} is {type(model).__name__}, which is no language model: expected 'causal', {WHOLE}")
+        raise _refuse(f"{at} is {type(model).__name__}, which is not a language model: expected 'causal', {WHOLE}")
     if ability(model, "lora") is not None:
         raise _refuse(f"{at}.lora trains adapters, which fit into one process: expected none, {WHOLE}")
     if "value" in (ability(model, "offers") or ()):

@@ -209,7 +209,8 @@ class Spread:
 
     @torch.no_grad()
     def columns(self) -> dict[str, Tensor]:
-        """Return the live columns of the whole optimiser batch, without gradient."""
+        """Return the live columns (recomputed at each optimiser step) of the whole optimiser batch, without
+        gradient."""
         pieces = [*self.mine.pieces[: self.due], *[self.mine.pieces[0]] * (self.runs - self.due)]
         scores = [self.mine.live(piece) for piece in pieces]
         order = torch.cat([piece["_row"] for piece in pieces[: self.due]] or [self.rows[0][:0]]).argsort()

@@ -168,7 +168,8 @@ class Spread:
 
     @torch.no_grad()
     def columns(self) -> dict[str, Tensor]:
-        """Return the live columns of the whole optimiser batch, without gradient."""
+        """Return the live columns (recomputed at each optimiser step) of the whole optimiser batch, without
+        gradient."""
         self._ask_all("columns")
         scored = [self.mine.columns(), *self.processes.answers()]
         order = torch.cat(self.rows).argsort()

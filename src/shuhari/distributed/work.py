@@ -101,4 +101,4 @@ def _check_outside(outside: Mapping[str, Sequence[str]]) -> None:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} ({name}) is not on {node}: put it there, or on a disk of all nodes")
         if compute_digests({name: Path(path)})[name] != digest:
-            raise ValueError(f"{path} ({name}) is another on {node} than where the run is: make them the same")
+            raise ValueError(f"{path} ({name}) differs between {node} and the machine of the run: make them the same")

@@ -78,4 +78,5 @@ class Journal:
 def plain(trace: Trace) -> dict[str, Any]:
     """Convert a trace to plain data for the codec."""
     known = {"action": trace.action, "logp": trace.logp, "version": trace.version, "info": dict(trace.info)}
-    return known if trace.taken is None else {**known, "taken": trace.taken}
+    more = {"taken": trace.taken, "memory": trace.memory}
+    return {**known, **{name: x for name, x in more.items() if x is not None}}

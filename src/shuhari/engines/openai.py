@@ -202,12 +202,14 @@ class OpenAI:
                              "(causal), which has the server's tokenizer")  # fmt: skip
         outline: Outline = model.outline()
         if outline.never and not self.processed:
-            raise ValueError("the role's model never says some ids (its padding), and the server's log-probabilities "
-                             "would not know: expected engine.processed = true, or another model")  # fmt: skip
+            raise ValueError("the role's model never samples some ids (its padding), and the server's "
+                             "log-probabilities include them: expected engine.processed = true, or another "
+                             "model")  # fmt: skip
         return replace(outline, limit=min(outline.limit, self.max_model_len or outline.limit))
 
     async def speak(self, piece: Piece, lost: Callable[[int], None]) -> Said:
-        """Request a piece, again if the server is busy. For a cancelled piece `lost` is not called."""
+        """Request the tokens of a piece from the server, repeatedly if it is busy. `lost` is never called: the server
+        does not report the tokens of a cancelled request."""
         if why := self.refuses(piece.sampling):
             raise ValueError(f"sampling: {why}")
         body: dict[str, Any] = {
@@ -333,7 +335,7 @@ class OpenAI:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise ServerError(f"{self.address} answered with what is no JSON: {_hide(text, key)}")
+            raise ServerError(f"{self.address} answered with something that is not JSON: {_hide(text, key)}")
         return found
 
     def _end(self, sock: socket.socket) -> None:

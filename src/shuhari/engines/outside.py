@@ -60,7 +60,7 @@ class Said:
 
 
 class Speaker(Protocol):
-    """The other side: it answers pieces, and describes the model that it serves."""
+    """A client of the model elsewhere: it answers requests (`Piece`), and describes the model."""
 
     role: str
 

@@ -46,7 +46,10 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "read_from": EMPTY,  # field of a problem -> the column of the data that it is read from
     "fit": None,  # (split, problems): these in the place of a split's listed rows, which a model cannot all read
     "ungraded": False,  # whether it grades nothing
+    "unanswered": "",  # of one that grades nothing because its data has no answers: which setting gives it some
+    "grades": "",  # how it compares answers, in words, where that is not by the whole text
     "answers": do_nothing,  # (problem) -> Answers | None, see Listing
+    "compare": None,  # (problem, first, second) -> the probability that the first answer is preferred, see Compares
     "first_wrong": None,  # (problem, text) -> the place of the first character that is wrong; None where it is right
     "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
     "copies": None,  # whether its environments can be copied, once it has tried; workers of lanes are sent it
@@ -56,6 +59,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "cells": (),  # of a grid whose states are its cells, row by row, and whose actions are up, right, down, left
     "scene": None,  # what lies around a place that its observations tell, a `tasks.scene.Scene`
     "expert": None,  # (observation, generator) -> an action as its environments take it
+    "compute_reward": None,  # of goals: (achieved [B, ...], desired [B, ...], info) -> rewards [B]
+    "compute_terminated": None,  # likewise -> whether the episode ends by itself [B]
     "filmed": None,  # () -> a task like it whose environments `draw`
     # environments of an episode
     "draw": do_nothing,  # () -> a picture [H, W, 3] uint8 of how it stands, None where there is none
@@ -68,10 +73,14 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "takes": None,  # (trace) -> what `step` is to get of a decision
     # rewards
     "counts": True,  # whether it weighs 1, in the place of the task's own measure, where nothing gives weights
+    "wants_answer": False,  # whether it grades problems that have an `answer`, and no others
     "name": "",  # the name of its grades, where that is not the one that it goes by
     # models
     "decision": None,  # (taken) -> the columns of the decisions that environments got as `taken`
     "decide": None,  # of a controller: (contexts) -> its action without chance as environments take it, and more
+    "memory": None,  # of a policy: how many numbers it carries from decision to decision, see `kernel.recall`
+    "rewarded": None,  # of one: (memory, reward) -> what it carries once it was paid for its last decision
+    "chains": False,  # whether it scores rows of a batch one after the other, so that these belong together
     "module": None,  # what a role that has no weights lacks
     "kind": "",  # see Policy
     "offers": None,  # the methods of its distribution, where the class that `__call__` is said to return does not tell
@@ -88,10 +97,13 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "export": None,  # (directory): weights for an engine elsewhere; it then has `outline()`, see `pretrained.Outline`
     "bins": None,  # of a critic: those of which its value is the mean, a `models.readout.Bins`
     "quantiles": None,  # likewise, a `models.quantiles.Quantiles`
+    "with_noise": None,  # of a net with noise on its weights: (generator) -> the net under one draw of it
+    "by_batch": None,  # (batches) -> a distribution of each, by a net that all their rows together normalise
     "return_statistic": None,  # of a critic: the moments of the discounted return, a `Moments` that is saved with it
     "packs": False,  # whether it runs rows without padding, so that a micro-batch counts the tokens that there are
     "on_disk": give_none,  # () -> (where, which): a path, and the names of the weights that lie there as they are, once
     # it is built; a checkpoint then has those that are still the same by reference
+    "initial": do_nothing,  # () -> the model as it was loaded, a function of a batch; None where that is not known
     "renamed": dict,  # weights as a checkpoint has them -> as they are called in it now
     "lora": None,  # the settings of its adapters
     "path": "",  # the directory that it was read from
@@ -119,6 +131,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
     "odd": (),  # of a recording, or a task of listed rows: what is to be told of what it has read, in words
     "unknown": "",  # of a recording, or a buffer of one: the first reward in it that is not known, in words
+    "d4rl": "",  # of a recording: the data set of D4RL that it is, by which a return is normalised
     "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns
     "held_out": give_none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded

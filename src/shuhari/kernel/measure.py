@@ -32,7 +32,7 @@ class Meter:
             self.add(f"{prefix}/{name}" if prefix else name, value)
 
     def why(self) -> str:
-        """Return why a step gets no samples."""
+        """Return why no samples of a step are left to train on: nothing was graded, or a filter rejected them."""
         means = self.means()
         if means.get("rollout/ungraded") == 1:
             silent = [k for k, x in means.items() if k.startswith("reward/") and "@" not in k and k != "reward/mean"]

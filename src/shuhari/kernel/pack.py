@@ -232,7 +232,7 @@ def _merge_info(name: str, pieces: list[tuple[int, Any]], spans: list[tuple[int,
     if not any(wide):
         return pieces[-1][1]
     if not all(wide):
-        raise ValueError(f"info {name!r} is an array of one turn and a number of another: expected one kind")
+        raise ValueError(f"info {name!r} is an array in one turn and a number in another: expected one of the two")
     for i, x in pieces:
         at, end = spans[i]
         if len(x) != end - at:
@@ -348,7 +348,7 @@ def _stamps(rows: list[Step], owner: list[Trajectory], K: int) -> dict[str, Tens
         )
         if name in CORE and _is_column(like):
             raise ValueError(
-                f"info {name!r} would overwrite the column of that name: {nearest(name, ())}; call it otherwise"
+                f"info {name!r} would overwrite the column of that name: {nearest(name, ())}; choose another name"
             )
         if isinstance(like, bool | int | float | np.number):
             columns[name] = torch.tensor([float("nan") if v is None else float(v) for v in values])

@@ -50,23 +50,27 @@ class Ramp:
 
     def __post_init__(self) -> None:
         if self.over is not None and not 0 < self.over < float("inf"):
-            raise ValueError(f"a ramp's `over` is {self.over}: expected a positive number of counts")
+            raise ValueError(f"a schedule's `over` is {self.over}: expected a number above 0")
         for name in ("after", "warm"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"a ramp's `{name}` is {getattr(self, name)}: expected 0 or more counts")
+                raise ValueError(f"a schedule's `{name}` is {getattr(self, name)}: expected a number of 0 "
+                                 f"or more (`shuhari components {name}` explains it)")  # fmt: skip
         if self.shape not in SHAPES:
             near = get_close_matches(self.shape, SHAPES, 1)
-            raise ValueError(f"a ramp's `shape` is {self.shape!r}: did you mean {(near or SHAPES)[0]!r}?")
+            raise ValueError(f"a schedule's `shape` is {self.shape!r}: did you mean {(near or SHAPES)[0]!r}?")
         if not 0 <= self.period < float("inf") or (self.period and self.relative):
-            raise ValueError(f"a ramp's `period` is {self.period}: expected 0 (off), or counts, with `over` in counts")
+            raise ValueError(f"a schedule's `period` is {self.period}: expected 0 (off) or, with `over` of 1 or more, "
+                             "a number of steps (of decisions if per = 'decision')")  # fmt: skip
         if self.steps:
             if (counts := [at for at, _ in self.steps]) != sorted(set(counts)):
-                raise ValueError(f"a ramp's `steps` are at {counts}: expected ascending counts")
+                raise ValueError(f"a schedule's `steps` are at {counts}: expected ascending numbers")
             if (self.to, self.over, self.after, self.shape) != (None, None, 0.0, "linear"):
                 found = {k: getattr(self, k) for k in ("to", "over", "after", "shape")}
-                raise ValueError(f"a ramp's `steps` stand in place of `to`, `over`, `after` and `shape`: {found}")
+                raise ValueError("a schedule's `steps` replace `to`, `over`, `after` and `shape`: expected none of "
+                                 f"these, got {found}")  # fmt: skip
             if 0 < self.warm < 1:
-                raise ValueError(f"a ramp's `warm` is {self.warm}: expected counts from 1 on, as `steps` are counts")
+                raise ValueError(f"a schedule's `warm` is {self.warm}: expected 0, or 1 or more, as `steps` are no "
+                                 "shares")  # fmt: skip
         numbers = [
             self.start,
             *(
@@ -77,9 +81,9 @@ class Ramp:
             *(() if self.steps else (self.to,)),
         ]
         if any(x is None or not isfinite(x) for x in numbers):
-            raise ValueError(f"a ramp goes from {self.start} to {self.steps or self.to}: expected finite numbers")
+            raise ValueError(f"a schedule goes from {self.start} to {self.steps or self.to}: expected finite numbers")
         if self.shape == "exponential" and not self.start * (self.to or 0.0) > 0:
-            raise ValueError(f"an exponential ramp from {self.start} to {self.to}: expected one sign, and not 0")
+            raise ValueError(f"an exponential schedule from {self.start} to {self.to}: expected one sign, and not 0")
 
     @property
     def ends(self) -> tuple[float, ...]:
@@ -99,13 +103,13 @@ class Ramp:
         if in_steps or not self.relative:
             return
         if 0 < self.warm < 1:
-            raise ValueError(f"a ramp's `warm` is {self.warm}: expected steps, as the budget is not in steps")
+            raise ValueError(f"a schedule's `warm` is {self.warm}: expected steps, as the budget is not in steps")
         if self.after >= 1 and (self.over is None or self.over < 1):
-            raise ValueError(f"a ramp's `after` is {self.after}: expected a share below 1, or `over` in steps too, as "
-                             "the budget is not in steps")  # fmt: skip
+            raise ValueError(f"a schedule's `after` is {self.after}: expected a share below 1, or `over` in steps "
+                             "too, as the budget is not in steps")  # fmt: skip
         if self.over is not None and self.over >= 1 and 0 < self.after < 1:
-            raise ValueError(f"a ramp's `over` is {self.over}: expected a share below 1, or `after` in steps too, as "
-                             "the budget is not in steps")  # fmt: skip
+            raise ValueError(f"a schedule's `over` is {self.over}: expected a share below 1, or `after` in steps too, "
+                             "as the budget is not in steps")  # fmt: skip
 
     def __call__(self, at: Any) -> Any:
         """Return the value at count `at`: a number, an array of them, or the `Count` of a stage, which a ramp over a
@@ -113,7 +117,8 @@ class Ramp:
         over, after, warm, along = self.over, self.after, self.warm, at
         if self.relative:
             if not isinstance(at, Count):
-                raise ValueError(f"{self} is over a part of a stage, and there is none here: give `over` in counts")
+                raise ValueError(f"{self} is in shares of a stage, and there is no stage here: expected `over` of 1 "
+                                 "or more")  # fmt: skip
             self.check(in_steps=at.in_steps)
             after, warm = _to_counts(after, at), _to_counts(warm, at)
             over = max(1.0, at.whole - after if over is None else _to_counts(over, at))

@@ -53,7 +53,7 @@ def check_reduction(how: str) -> float:
         return 0.0
     name, _, text = how.partition(":")
     if name != "constant":
-        raise ValueError(f"no reduction {how!r}; {nearest(how, REDUCTIONS)}")
+        raise ValueError(f"reduce is {how!r}; {nearest(how, REDUCTIONS)} (`shuhari components reduce` explains them)")
     try:
         n = float(text)
     except ValueError:

@@ -42,7 +42,7 @@ def listeners(root: Any) -> list[Any]:
 
 
 def walk_placed(root: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield (place in a recipe, component) of `root`, which stands at `place`, and of the components in its fields."""
+    """Yield (place in the recipe, component) of `root`, whose place is `place`, and of the components in its fields."""
     for path, part in walk(root):
         yield (*place, *(path.split("/") if path else ())), part
 
@@ -59,7 +59,7 @@ def remember(root: Any, saved: Mapping[str, Any]) -> None:
     lost = [path for path in saved if path not in here]
     if lost:
         raise ValueError(
-            f"the checkpoint remembers {lost[0]!r}, which this recipe does not have: was the recipe changed?"
+            f"the checkpoint has state for {lost[0]!r}, which this recipe does not have: was the recipe changed?"
         )
     for path, component in here.items():
         if path in saved:

@@ -1,1 +1,1 @@
-"""What is found out about methods and runs: claims, diagnosis."""
+"""Findings about methods and runs: claims and diagnosis."""

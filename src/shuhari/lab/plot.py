@@ -1,5 +1,5 @@
-"""Curves of runs as PNG, SVG or PDF files, and their numbers as CSV. matplotlib is imported when something is drawn,
-and no display is needed."""
+"""Curves of runs as PNG, SVG or PDF files, and their numbers as CSV. matplotlib is imported when something is drawn; no
+display is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from shuhari.data import EMPTY, Array, nearest
 from shuhari.kernel.printable import make_cell
 
-# what a person looks at first: label -> metric, or the end of its name
+# panels of a plot: label -> metric, or how its name ends
 CURVES = {
     "reward": ("reward/mean",),
     "return": ("rollout/return",),
@@ -28,22 +28,22 @@ CURVES = {
     "preferred": ("*/accuracy",),
 }
 
-KINDS = (".png", ".svg", ".pdf")  # of files; else PNG
+KINDS = (".png", ".svg", ".pdf")  # of files; otherwise PNG
 PRINT: Any = {"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
          "ytick.labelsize": 7, "lines.linewidth": 1.3, "axes.linewidth": 0.6, "svg.fonttype": "none",
          "svg.hashsalt": "shuhari", "pdf.fonttype": 42, "font.family": "sans-serif",
          "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"]}  # fmt: skip
-COLUMN, HIGH, DOTS = 3.4, 2.2, 300  # inches of a paper's column and of a panel; of its PNG, a dot an inch
-FEW = 5  # runs, below which an interval says next to nothing
-LETTER, LINE = 0.06, 0.16  # inches of a letter and a line of a legend there
-# of arms, in order: told apart by a colour-blind eye (Okabe and Ito, Color Universal Design), and in grey by the dashes
+COLUMN, HIGH, DOTS = 3.4, 2.2, 300  # inches: a paper's column and a panel's height; dots an inch of PNG
+FEW = 5  # runs; with fewer a band shows their range
+LETTER, LINE = 0.06, 0.16  # inches of a letter and of a line of the legend
+# styles of arms, in order: colours for the colour-blind (Okabe and Ito, Color Universal Design), dashes for grey prints
 STYLES: Any = (("#000000", "-"), ("#0072B2", "--"), ("#D55E00", "-."), ("#009E73", ":"),
           ("#CC79A7", (0, (5, 1, 1, 1, 1, 1))), ("#E69F00", (0, (8, 2))), ("#56B4E9", (0, (1, 3))))  # fmt: skip
-MARKS = {"before": "--", "chance": ":"}  # held-out numbers beside the curve -> their line
+MARKS = {"before": "--", "chance": ":"}  # held-out numbers beside the curve -> line style
 
 
 def choose_curves(names: Iterable[str]) -> dict[str, str]:
-    """label -> metric, of those in CURVES that are among `names`."""
+    """Return label -> metric, for those in CURVES that are among `names`."""
     names = list(names)
     known = [n for n in names if "/loss/" not in n]
     out = {}
@@ -54,14 +54,14 @@ def choose_curves(names: Iterable[str]) -> dict[str, str]:
                 out[label] = found[0]
                 break
     if studied := [n for n in names if n.startswith("study/")]:
-        out["study"] = studied[-1]  # a row ends with what it is about
+        out["study"] = studied[-1]  # a row ends with its subject
     losses = [n for n in names if "/loss/" in n]
-    return out or ({"loss": losses[0]} if losses else {})  # imitation has its loss alone
+    return out or ({"loss": losses[0]} if losses else {})  # imitation has only its loss
 
 
 def name_metric(metric: str, measure: str = "") -> str:
-    """The word by which tables call a metric, if CURVES has one for it; else the metric itself. measure: the reward
-    that evaluation reads, which is then named too: `held-out maths`."""
+    """Return the label of a metric in tables: its word in CURVES, otherwise the metric itself. measure: the reward that
+    evaluation reads, which is added: `held-out maths`."""
     if metric == "evaluate/mean" and measure:
         return f"{metric} of {measure}"
     found = next((word for word, m in choose_curves([metric]).items() if m == metric and word in CURVES), metric)
@@ -69,8 +69,8 @@ def name_metric(metric: str, measure: str = "") -> str:
 
 
 def write_csv(columns: Mapping[str, Sequence[Any]], to: IO[str], head: bool = True) -> None:
-    """Columns as `Run.metrics` has them as CSV, a line a step, below their names where `head`; empty where a step has
-    no value. Names and texts are made printable, and no spreadsheet takes one for a formula."""
+    """Write columns (`Run.metrics`) as CSV, a line a step, with a header if `head`; empty cells for steps without a
+    value. Cells are made printable, and no spreadsheet reads one as a formula."""
     out = csv.writer(to, lineterminator="\n")
     if head:
         out.writerow(map(make_cell, columns))
@@ -79,8 +79,8 @@ def write_csv(columns: Mapping[str, Sequence[Any]], to: IO[str], head: bool = Tr
 
 
 def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:
-    """(step, value) where a metric, or what CURVES calls by a word (`reward`), has a value. Raises KeyError with the
-    nearest name."""
+    """Return (step, value) of a metric, or of a word in CURVES (`reward`), at the steps that have a value. Raises
+    KeyError with the nearest name."""
     metric = metric if metric in columns else (words := choose_curves(columns)).get(metric, metric)
     if metric not in columns:
         raise KeyError(f"no metric {metric!r}; {nearest(metric, [*columns, *words])}")
@@ -101,16 +101,16 @@ def plot_curves(
     kind: str = "png",
     measure: str = "",
 ) -> None:
-    """Plot a run into a file or a binary stream, one panel for each of CURVES that it has, over the column `over`
-    (`step`, or what was spent of a budget); stages are set apart by lines. `marks`: held-out numbers that are no points
-    of the curve: `before`, dashed, which the curve begins with too, and `chance`, dotted. kind: `png` or `svg`.
-    measure: the reward that the held-out curve is of. Raises ValueError where there is nothing to draw."""
+    """Plot a run into a file or a binary stream, with one panel for each of CURVES that it has, over the column `over`
+    (`step`, or an amount spent); lines separate the stages. `marks`: held-out numbers beside the curve: `before`,
+    dashed, which is also its first point, and `chance`, dotted. kind: `png` or `svg`. measure: the reward of the
+    held-out curve. Raises ValueError if there is nothing to draw."""
     shown, over = choose_curves(columns), over if over in columns else "step"
     if not shown or not columns.get("step"):
         raise ValueError(
             "the run has no step with a reward, a score, a regret, a length, an entropy or a KL yet: nothing to draw"
         )
-    figure, axes = _figure(len(shown))
+    figure, axes = make_figure(len(shown))
     place = dict(zip(columns["step"], columns[over], strict=True))
     for ax, (label, metric) in zip(axes, shown.items(), strict=False):
         steps, y = find_series(columns, metric)
@@ -125,7 +125,7 @@ def plot_curves(
             ax.legend(fontsize="small")
         ax.set_title(name_metric(metric, measure) if label == "held-out" else label, parse_math=False)
         ax.set_xlabel(name_axis(over))
-    _save(figure, to, title, kind)
+    save_figure(figure, to, title, kind)
 
 
 def plot_comparison(
@@ -137,9 +137,9 @@ def plot_comparison(
     kind: str = "",
     starts: Mapping[str, Sequence[tuple[float, float] | None]] = EMPTY,
 ) -> None:
-    """Plot one line for each arm over the column `over`: the mean over its runs, as far as all of them go, on straight
-    lines between their values, with a band as `plot_arms` has it. starts: a first point of each run of an arm, its
-    score before training. kind: `png`, `svg` or `pdf`, by default as the file's name ends."""
+    """Plot one line for each arm over the column `over`: the mean over its runs, as far as all of them go, linearly
+    interpolated, with a band as in `plot_arms`. starts: a first point for each run of an arm, its score before
+    training. kind: `png`, `svg` or `pdf` (default: by the file's suffix)."""
     curves = {
         label: [put_before(read_curve(run, metric, over), first)
                 for run, first in zip(runs, starts.get(label) or [None] * len(runs), strict=True)]
@@ -150,7 +150,7 @@ def plot_comparison(
 
 
 def put_before(curve: tuple[Array, Array], first: tuple[float, float] | None) -> tuple[Array, Array]:
-    """A curve with a point before its first."""
+    """Return a curve with a point added before its first, if it lies before it."""
     x, y = curve
     if first is None or not len(x) or first[0] >= x[0]:
         return curve
@@ -163,10 +163,10 @@ def plot_arms(
     axis: str,
     kind: str = "",
 ) -> None:
-    """Plot panels of a paper's column each, side by side: name -> arm -> curves (x, y), one a run. The mean is a line
-    of its own colour and dashes; a band is its 95 % interval point by point (Student's) from FEW runs on, and the range
-    of fewer. Below all panels, outside of the data, is one legend. axis: what x counts. kind: `png`, `svg` or `pdf`, by
-    default as the file's name ends."""
+    """Plot panels of a paper's column width side by side: name -> arm -> curves (x, y), one a run. The mean is a line
+    with a colour and dashes of its own; the band is its pointwise 95 % interval (Student's) from FEW runs on, and the
+    range with fewer. One legend stands below all panels. axis: label of x. kind: `png`, `svg` or `pdf` (default: by the
+    file's suffix)."""
     from matplotlib import rc_context
 
     kind, width = kind or find_kind(to), COLUMN * len(panels)
@@ -179,7 +179,7 @@ def plot_arms(
     tall = [words[label].count("\n") + 1 for label in labels]
     high = HIGH + LINE * sum(max(tall[i : i + across]) for i in range(0, len(tall), across))
     with rc_context(PRINT):
-        figure, axes = _figure(len(panels), (COLUMN, high), len(panels))
+        figure, axes = make_figure(len(panels), (COLUMN, high), len(panels))
         for ax, (name, arms) in zip(axes, panels.items(), strict=True):
             for label, runs in arms.items():
                 colour, dashes = STYLES[labels.index(label) % len(STYLES)]
@@ -195,11 +195,11 @@ def plot_arms(
                                handlelength=2.6)  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)
-        _save(figure, to, "", kind, DOTS)
+        save_figure(figure, to, "", kind, DOTS)
 
 
 def _find_band(y: Array) -> tuple[Array, Array]:
-    """([points] low, [points] high) of curves [runs, points]."""
+    """Return ([points] low, [points] high) of curves [runs, points]."""
     if len(y) < FEW:
         return y.min(0), y.max(0)
     from scipy.stats import t
@@ -209,13 +209,13 @@ def _find_band(y: Array) -> tuple[Array, Array]:
 
 
 def _measure(text: str) -> int:
-    """The letters of the longest line of a text."""
+    """Return the length of the longest line of a text."""
     return max(map(len, text.split("\n")))
 
 
 def average_curves(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """([points], [runs, points]) of curves (x, y) on the x that any of them has and all have reached, with straight
-    lines between their values; empty where there are none such."""
+    """Return ([points], [runs, points]) of curves (x, y), interpolated on every x of any curve that all curves cover;
+    empty if there is none."""
     low, high = (
         max(x[0] for x, _ in curves),
         min(x[-1] for x, _ in curves),
@@ -226,7 +226,7 @@ def average_curves(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]
 
 
 def find_kind(to: str | Path | IO[bytes]) -> str:
-    """`svg` or `pdf` of a file that is called so, else `png`."""
+    """Return `svg` or `pdf` for a file with that suffix, otherwise `png`."""
     suffix = Path(to).suffix.lower() if isinstance(to, str | Path) else ""
     return suffix[1:] if suffix in KINDS else "png"
 
@@ -235,9 +235,9 @@ def plot_bands(
     curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Sequence[float]]]]], unit: str, path: str | Path, title: str
 ) -> Path:
     """Plot one panel for each metric of `curves` (metric -> arm -> curves {x, y}, one a seed): the mean of each arm
-    over what was spent, with a 95 % percentile bootstrap band over seeds, which says less than an interval of a test.
-    One that ended early counts as far as it went."""
-    figure, axes = _figure(len(curves))
+    over the budget spent, with a 95 % percentile bootstrap band over seeds, which is weaker evidence than a test. A run
+    that ended early counts up to its end."""
+    figure, axes = make_figure(len(curves))
     for ax, (metric, arms) in zip(axes, curves.items(), strict=False):
         for i, (name, found) in enumerate(arms.items()):
             if (band := compute_band(found)) is None:
@@ -250,15 +250,16 @@ def plot_bands(
         ax.set_title(metric)
         ax.set_xlabel(unit)
         ax.legend(fontsize="small")
-    _save(figure, path, title)
+    save_figure(figure, path, title)
     return Path(path)
 
 
 def compute_band(
     curves: Sequence[Mapping[str, Sequence[float]]],
 ) -> tuple[Array, Array, Array, Array, int] | None:
-    """(x, mean, low, high, runs) of curves {x, y}, one a seed, at 60 places: with a 95 % percentile bootstrap band over
-    seeds, NaN of a single one. One that ended early counts as far as it went. None where no curve has a point."""
+    """Return (x, mean, low, high, runs) of curves {x, y}, one a seed, at 60 points, with a 95 % percentile bootstrap
+    band over seeds (NaN for a single one). A run that ended early counts up to its end. None if no curve has a
+    point."""
     runs = [r for r in curves if r["x"]]
     if not runs:
         return None
@@ -270,7 +271,7 @@ def compute_band(
     )
     y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64), right=np.nan) for r in runs])
     low = high = np.full(len(x), np.nan)
-    with warnings.catch_warnings():  # of draws whose runs have all ended: NaN, as is right
+    with warnings.catch_warnings():  # NaN if all drawn runs have ended, as it should be
         warnings.simplefilter("ignore", RuntimeWarning)
         mean = np.nanmean(y, 0)
         if len(y) > 1:
@@ -283,7 +284,7 @@ def compute_band(
 
 
 def read_curve(columns: Mapping[str, Sequence[Any]], metric: str, over: str) -> tuple[Array, Array]:
-    """(x, y) of a metric over the column `over`. Raises KeyError where there is no such metric, or no value of it."""
+    """Return (x, y) of a metric over the column `over`. Raises KeyError if the metric or its values are missing."""
     steps, y = find_series(columns, metric)
     if not len(steps):
         raise KeyError(f"no run has a value of {metric!r} yet")
@@ -296,7 +297,8 @@ def name_axis(over: str) -> str:
 
 
 def find_start(columns: Mapping[str, Sequence[Any]], over: str) -> float:
-    """Where the last stage began, on the axis `over`: at the step before its first, at 0 where it is the only one."""
+    """Return where the last stage began on the axis `over`: at the step before its first, or 0 if it is the only
+    stage."""
     stages = columns.get("stage", ())
     before = [i for i in range(len(stages)) if stages[i] != stages[-1]]
     return float(columns[over][before[-1]] or 0) if before else 0.0
@@ -307,8 +309,8 @@ def _borders(columns: Mapping[str, Sequence[Any]]) -> list[float]:
     return [columns["step"][i] - 0.5 for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
 
 
-def _figure(n: int, size: tuple[float, float] = (4.2, 3.2), across: int = 3) -> tuple[Any, list[Any]]:
-    """(figure, axes) of `n` panels of a `size` in inches, so many of them across."""
+def make_figure(n: int, size: tuple[float, float] = (4.2, 3.2), across: int = 3) -> tuple[Any, list[Any]]:
+    """Return (figure, axes) of `n` panels of a `size` in inches, `across` a row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, MaxNLocator
@@ -320,17 +322,20 @@ def _figure(n: int, size: tuple[float, float] = (4.2, 3.2), across: int = 3) -> 
     axes = [figure.add_subplot(height, width, i + 1) for i in range(n)]
     for ax in axes:
         ax.grid(alpha=0.25)
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))  # it counts steps
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k: large ones would run into each other
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))  # steps are whole numbers
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k: long labels would overlap
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _save(figure: Any, to: str | Path | IO[bytes], title: str, kind: str = "png", dots: int = 120) -> None:
-    """Into a file, whose folder is made, or a stream; the same bytes of the same curves."""
+def save_figure(
+    figure: Any, to: str | Path | IO[bytes], title: str, kind: str = "png", dots: int = 120, note: str = ""
+) -> None:
+    """Save into a file, whose folder is created, or a stream; the same curves give the same bytes. note: a text among
+    the metadata of an SVG."""
     if title:
-        figure.suptitle(title, parse_math=False)  # a name is no formula
+        figure.suptitle(title, parse_math=False)  # a name is not a formula
     if isinstance(to, str | Path):
         Path(to).parent.mkdir(parents=True, exist_ok=True)
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    figure.savefig(to, dpi=dots, format=kind, metadata=undated.get(kind, {"Software": None}))
+    own = {"svg": {"Date": None, "Description": note or None}, "pdf": {"CreationDate": None}}
+    figure.savefig(to, dpi=dots, format=kind, metadata=own.get(kind, {"Software": None}))

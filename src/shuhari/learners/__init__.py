@@ -1,1 +1,1 @@
-"""What turns a batch into better models."""
+"""Learners: turn batches into model updates."""

@@ -1,7 +1,7 @@
 """The gradient learner: parts of weighted terms, stepped in order on the same batch.
 
-A part is what one optimiser owns. Live needs are recomputed at each optimiser step, one forward a role. How the loss of
-one optimiser batch comes about, also in micro-batches, is in `loss`.
+A part is what one optimiser owns. Live needs are recomputed at each optimiser step, in one forward per role. `loss` has
+the loss of one optimiser batch, also in micro-batches.
 
 Axes: `B` rows.
 """
@@ -27,7 +27,7 @@ from shuhari.kernel.registry import register
 from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part
 from shuhari.learners.pieces import scatter, trained_parameters
-from shuhari.needs import Need, gather
+from shuhari.needs import Need, gather, remembers
 from shuhari.ports import Buffer, Ctx, Model, Transform, ability
 from shuhari.transforms import apply
 
@@ -37,10 +37,10 @@ from shuhari.transforms import apply
 class GradientLearner:
     """The learner of all gradient methods: draws a batch, transforms it, and steps each part's optimiser on its losses.
 
-    Micro-batches are counted without padding where the models pack (`needs.packs`), else with it. It reports, of each
-    part, `<part>/rows`, `<part>/loss/<term>` (before its weight), what the optimiser says, and the infos of the terms:
-    `<part>/<info>`, or `<part>/<term>/<info>` for one that several terms give. The term `loss` is called by its
-    objective there.
+    Micro-batches are counted without padding if the models pack (`needs.packs`), else with it. Reports for each part:
+    `<part>/rows`, `<part>/loss/<term>` (before its weight), the optimiser's numbers, and the infos of the terms:
+    `<part>/<info>`, or `<part>/<term>/<info>` if several terms have it. There, the term `loss` goes by its objective's
+    name.
     """
 
     buffer: Buffer
@@ -50,7 +50,7 @@ class GradientLearner:
     transforms: Mapping[str, Transform] = EMPTY
     """Transforms by name, applied in this order to every drawn batch; `[transform.<name>]` of a recipe."""
     tokens: Length | None = None
-    """Largest micro-batch in tokens (gradient accumulation, which changes results by rounding alone); None takes a
+    """Largest micro-batch in tokens (gradient accumulation, which changes results only by rounding); None takes a
     minibatch whole. `micro_batch` in a recipe."""
     name: str = "main"
     """Name of the learner in its reports and events; `[learner.<name>]` in a recipe."""
@@ -61,8 +61,8 @@ class GradientLearner:
         self._params: dict[str, list[nn.Parameter]] = {}
 
     def bind(self, models: Mapping[str, Model]) -> None:
-        """Give each optimiser its parameters, where they are not those that it has. Raises KeyError for a role that
-        the run lacks."""
+        """Gives each optimiser its parameters, unless it has them already. Raises KeyError for a role that the run
+        lacks."""
         _keep_memory()
         for name, part in self.parts.items():
             found = trained_parameters(models, part.trains, f"part {name!r}")
@@ -75,7 +75,7 @@ class GradientLearner:
 
     @cached_property
     def needs(self) -> list[Need]:
-        """What the terms want scored before the update."""
+        """The needs of the terms that are scored before the update."""
         return [
             n
             for p in self.parts.values()
@@ -85,7 +85,7 @@ class GradientLearner:
 
     @spanned("update")
     def update(self, batch: Batch, ctx: Ctx) -> Updated:
-        """One pass of every part that is due over one drawn batch."""
+        """Runs one pass of every part that is due over one drawn batch."""
         k, meter = self.state["updates"], Meter()
         meter.update(explain_returns(batch))
         for name, part in self.parts.items():
@@ -122,15 +122,15 @@ class GradientLearner:
         return Updated(self.name, meter.means(), batch["id"], dict(batch.stamps))
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> dict[str, float]:
-        """Losses and infos of the parts, `<part>/<name>`, on up to n recorded problems or episodes of `split`, where
-        the buffer has such (`Recorded`): of several batches the mean over their rows. Nothing is learnt."""
+        """Returns losses and infos of the parts, `<part>/<name>`, on up to n recorded problems or episodes of `split`,
+        if the buffer has some (`Recorded`); over several batches, the mean over rows. Nothing is learnt."""
         found = ability(self.buffer, "held_out")(split, n, ctx)
         meter, rows = Meter(), 0
         for batch in found:
             if not len(batch):
                 continue
             rows = rows or len(batch)
-            share = len(batch) / rows  # of the first 1, so that the bits of one alone stay as they are
+            share = len(batch) / rows  # 1 for the first, so that a single batch keeps its bits
             batch = apply(self.transforms.values(), batch, ctx, self.needs)
             for name, part in self.parts.items():
                 for key, value in Loss(batch, part, name, ctx, self._params[name], self.tokens).report().items():
@@ -139,7 +139,7 @@ class GradientLearner:
 
 
 def _explain_unknown(batch: Batch, buffer: Any) -> str:
-    """What to say beside an error of numbers of rewards that are not known; "" where all are."""
+    """Returns the part of an error message about unknown rewards; "" if all are known."""
     lost = int(batch["reward"].isnan().any(1).sum()) if "reward" in batch else 0
     where = f": {told}" if (told := ability(buffer, "unknown")) else ""
     return f"; {lost} of the {len(batch)} rewards that it had are not known{where}" if lost else ""
@@ -147,14 +147,14 @@ def _explain_unknown(batch: Batch, buffer: Any) -> str:
 
 @cache
 def _keep_memory() -> None:
-    """Have the C library keep freed memory for the next update. The GNU one gives back what is free beyond twice the
-    largest block that was ever freed, and new pages cost more than the layers of a small net. This frees a large block,
-    which no page was ever behind."""
+    """Makes the C library keep freed memory for the next update. The GNU one returns free memory beyond twice the
+    largest block ever freed, and new pages cost more than the layers of a small net. Allocating and freeing a large
+    block, whose pages are never touched, raises that limit."""
     torch.empty(28 << 20, dtype=torch.uint8)
 
 
 def _carried_rows(batch: Batch, part: Part) -> Tensor | None:
-    """[B] rows that carry a stream of the part; None for all."""
+    """Returns [B] the rows that carry a stream of the part; None for all."""
     streams = {t.stream for t in part.terms.values()}
     if streams == {batch.stream} and f"weight/{batch.stream}" not in batch:
         return None if batch.full else batch.decides
@@ -165,7 +165,9 @@ def _minibatches(batch: Batch, part: Part, ctx: Ctx, *key: object) -> Iterator[B
     if part.minibatches == 1:
         yield batch
         return
-    unit = ("group" if part.couples else "row") if part.unit == "auto" else part.unit
+    unit = part.unit
+    if unit == "auto":
+        unit = "group" if part.couples else "episode" if remembers(part.live, ctx.models) else "row"
     rng = ctx.rng("minibatch", *key)
     if unit == "row":
         for rows in torch.randperm(len(batch), generator=rng).chunk(part.minibatches):
@@ -173,7 +175,7 @@ def _minibatches(batch: Batch, part: Part, ctx: Ctx, *key: object) -> Iterator[B
         return
     inverse = units(batch, unit)
     n = int(inverse.max()) + 1
-    parts = min(part.minibatches, n)  # none without a unit
+    parts = min(part.minibatches, n)  # no empty parts
     place = torch.empty(n, dtype=torch.long)
     place[torch.randperm(n, generator=rng)] = torch.arange(n) * parts // n
     for m in range(parts):

@@ -1,12 +1,12 @@
-"""LSVI-UCB, least-squares value iteration with a bonus, and its pessimistic twin: a learner that plans in features.
+"""LSVI-UCB, least-squares value iteration with a bonus, and its pessimistic variant: a learner that plans in features.
 
 Sources: Jin, Yang, Wang and Jordan, "Provably Efficient Reinforcement Learning with Linear Function Approximation"
 (COLT 2020), algorithm 1; with a negative bonus Jin, Yang and Wang, "Is Pessimism Provably Efficient for Offline RL?"
-(ICML 2021), algorithm 2; the rare plans of Wang, Zhou and Gu, "Provably Efficient Reinforcement Learning with Linear
+(ICML 2021), algorithm 2; the rare planning of Wang, Zhou and Gu, "Provably Efficient Reinforcement Learning with Linear
 Function Approximation Under Adaptivity Constraints" (2021), LSVI-UCB-RareSwitch.
 
-States are those of a table, so sums over transitions are sums over counts; they and the ids of what was counted are all
-that is kept. Left out: observations without a table, discounting.
+States are those of a table, so sums over transitions are sums over counts; only the counts and the ids of counted rows
+are kept. Left out: observations without a table, discounting.
 
 Axes: `B` rows, `H` steps, `P` places of a step, `A` actions, `d` features.
 """
@@ -37,20 +37,20 @@ from shuhari.ports import Buffer, Ctx, Model, Transform, ability
 @dataclass
 class Linear:
     """LSVI-UCB: least-squares value iteration with an exploration bonus on linear features; with a negative bonus, its
-    pessimistic twin for offline data.
+    pessimistic variant for offline data.
 
-    At each step h, of the last first: Lambda = sum phi phi^T + ridge * 1 and w = Lambda^-1 sum phi (r + V_h+1(s')) over
-    all decisions of that step so far, and Q = phi^T w + bonus * sqrt(phi^T Lambda^-1 phi), held within [0, H - h], as
-    rewards lie in [0, 1] (the paper of LSVI-UCB has H for all steps). A decision counts once, however often it is
-    drawn. The policy, a `tabular` one, takes the best action, of several the first.
+    For each step h, from the last to the first: Lambda = sum phi phi^T + ridge * 1 and w = Lambda^-1 sum phi (r +
+    V_h+1(s')) over all decisions of that step so far, and Q = phi^T w + bonus * sqrt(phi^T Lambda^-1 phi), clipped to
+    [0, H - h], as rewards lie in [0, 1] (the LSVI-UCB paper has H for all steps). A decision counts once, however often
+    it is drawn. The policy, a `tabular` one, takes the best action, the first one of a tie.
 
-    The state h * P + s is the place s at step h, and H = `horizon`. phi: what the environment tells as `features`, [all
-    states, A, d], of a norm of at most 1; where it tells none, one for each place and action of a step. Of recorded
-    data a plan knows what was drawn so far: all after an epoch.
+    State h * P + s is place s at step h, and H = `horizon`. phi: the environment's attribute `features`, [all states,
+    A, d], of norm at most 1; without it, one feature for each place and action of a step. On recorded data a plan uses
+    what was drawn so far: all of it after an epoch.
 
-    Reports `linear/plans` so far, and where the world tells the column `regret` its mean and, as `linear/regret_sum`,
-    its sum so far. TypeError for a policy without a table; ValueError for states that do not tell the step, features of
-    another shape or a greater norm, and rewards outside [0, 1].
+    Reports `linear/plans` so far, and if the environment has the column `regret` its mean and, as `linear/regret_sum`,
+    its sum so far. Raises TypeError for a policy without a table; ValueError for states that do not encode the step,
+    features of another shape or larger norm, and rewards outside [0, 1].
     """
 
     buffer: Buffer
@@ -65,8 +65,8 @@ class Linear:
     ridge: Positive = 1.0
     """Regularisation of the least squares (the papers' lambda), above 0."""
     growth: Annotated[float, Bounds(1)] = 1.0
-    """Factor that the determinant of some step's Gram matrix must grow by before it plans anew (eta of Wang et al.); 1
-    plans at each draw."""
+    """Factor by which the determinant of some step's Gram matrix must grow before it plans again (eta of Wang et al.);
+    1 plans at each draw."""
     role: str = "policy"
     """Role of the tabular policy that gets the plan."""
     name: str = "main"
@@ -87,7 +87,8 @@ class Linear:
         S, A = self._table.shape
         H, P = self.horizon, S // (self.horizon + 1)
         if S != (H + 1) * P:
-            raise ValueError(f"linear: {S} states: expected a multiple of horizon + 1 = {H + 1}, as they tell the step")
+            raise ValueError(f"linear: {S} states: expected a multiple of horizon + 1 = {H + 1}, as they encode the "
+                             "step")  # fmt: skip
         if not self.state:
             kinds = {"visits": (H, P, A), "earned": (H, P, A), "after": (H, P, A, P), "logdet": (H,)}
             self.state = {name: torch.zeros(shape, dtype=torch.double) for name, shape in kinds.items()}
@@ -95,7 +96,7 @@ class Linear:
 
     @torch.no_grad()
     def update(self, batch: Batch, ctx: Ctx) -> Updated:
-        """Count what was drawn, and plan if that is due."""
+        """Counts the drawn rows, and plans if due."""
         mine, rows = self.state, self._find_new(batch.take(batch.decides))
         phi = self._phi = self._find_features(ctx) if self._phi is None else self._phi
         if len(rows):
@@ -112,7 +113,7 @@ class Linear:
         return Updated(self.name, info, batch["id"])
 
     def _find_features(self, ctx: Ctx) -> Tensor:
-        """phi [H, P A, d]."""
+        """Returns phi [H, P A, d]."""
         H, P, A = self.state["visits"].shape
         make = ability(ctx.task, "make")
         told = None
@@ -123,13 +124,14 @@ class Linear:
         if told is None:
             return torch.eye(P * A, dtype=torch.double).expand(H, -1, -1)
         if told.ndim != 3 or told.shape[:2] != self._table.shape:
-            raise ValueError(f"linear: features {[*told.shape]}: expected {[*self._table.shape]} and an axis of them")
-        if not (norm := float(told.norm(dim=2).max())) <= 1 + 1e-6:  # false of NaN too
-            raise ValueError(f"linear: features of a norm of {norm:g}: expected at most 1")
+            raise ValueError(f"linear: features {[*told.shape]}: expected {[*self._table.shape]} and a last axis "
+                             "of features")  # fmt: skip
+        if not (norm := float(told.norm(dim=2).max())) <= 1 + 1e-6:  # also false for NaN
+            raise ValueError(f"linear: the largest norm of the features is {norm:g}: expected at most 1")
         return told[: H * P].reshape(H, P * A, -1)
 
     def _find_new(self, rows: Batch) -> Batch:
-        """Those that were not counted before, each once, in their order. An id below 0 is no row's own: all are new."""
+        """Returns the rows that were not counted before, each once, in order. Rows with an id below 0 are all new."""
         mine, ids = self.state, rows["id"].numpy()
         first = np.sort(np.unique(np.where(ids < 0, -1 - np.arange(len(ids)), ids), return_index=True)[1])
         rows = rows.take(torch.from_numpy(first[~np.isin(ids[first], mine["counted"].numpy())]))
@@ -137,13 +139,13 @@ class Linear:
         return rows
 
     def _count(self, rows: Batch) -> None:
-        """Add decisions to `visits`, rewards to `earned`, and the places behind, where an episode goes on, to `after`.
-        """
+        """Adds decisions to `visits`, rewards to `earned`, and the next places, if the episode goes on, to `after`."""
         mine, behind = self.state, rows.successors()
         P = mine["visits"].shape[1]
         h, s, on, there = *_split(rows["context"], P), *_split(behind["context"], P)
         if bool((on != h + 1).any()):
-            raise ValueError("linear: the state behind one of step h is not of step h + 1: expected step * P + place")
+            raise ValueError("linear: a state of step h is not followed by one of step h + 1: expected states step * "
+                             "P + place")  # fmt: skip
         reward = sum_rewards(rows, "linear")
         at = h, s, rows["action"].view(-1).long()
         mine["visits"].index_put_(at, torch.ones_like(reward), accumulate=True)
@@ -152,8 +154,8 @@ class Linear:
 
 
 def plan(phi: Tensor, inverse: Tensor, earned: Tensor, after: Tensor, bonus: float) -> Tensor:
-    """Q [H, P, A] (algorithm 1, lines 3 to 9). phi: [H, P A, d]; inverse: Lambda^-1 [H, d, d]; sums of rewards `earned`
-    [H, P, A] and the visits `after` [H, P, A, P] of the places behind."""
+    """Returns Q [H, P, A] (algorithm 1, lines 3 to 9). phi: [H, P A, d]; inverse: Lambda^-1 [H, d, d]; `earned` [H, P,
+    A]: sums of rewards; `after` [H, P, A, P]: visits of the next places."""
     H, P, A = earned.shape
     width = torch.einsum("hid,hde,hie->hi", phi, inverse, phi).sqrt()  # [H, P A]
     q, value = torch.zeros_like(earned), earned.new_zeros(P)
@@ -165,5 +167,5 @@ def plan(phi: Tensor, inverse: Tensor, earned: Tensor, after: Tensor, bonus: flo
 
 
 def _split(state: Tensor, P: int) -> tuple[Tensor, Tensor]:
-    """(step, place) of states."""
+    """Returns (step, place) of states."""
     return state.long() // P, state.long() % P

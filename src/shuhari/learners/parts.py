@@ -1,4 +1,4 @@
-"""What a gradient learner is made of: parts, each of which one optimiser owns, of weighted terms."""
+"""The pieces of a gradient learner: parts, each owned by one optimiser, made of weighted terms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Term:
     `stream`."""
 
     objective: Objective
-    """Loss that is minimised; in a recipe `use` names it."""
+    """Loss that is minimised, named by `use` in a recipe."""
     stream: str = "rl"
     """Stream of rows, and of their weights, that the loss learns from: `rl` is the run's own samples, `ce`
     demonstrations."""
@@ -42,12 +42,13 @@ class Term:
 
     @cached_property
     def links(self) -> str:
-        """The links whose loss it is, one number each; empty where it is one of rows."""
+        """The links that the loss is over, one number each; empty for a loss over rows."""
         return declares(self.objective).links
 
     @cached_property
     def couples(self) -> bool:
-        """Whether the loss of a row depends on others; one of links does, for a piece has not all of them."""
+        """Whether the loss of a row depends on other rows; true for a loss over links, since a piece has not all of
+        them."""
         return declares(self.objective).couples == "batch" or bool(self.links)
 
 
@@ -65,7 +66,7 @@ class Part:
     """
 
     trains: tuple[str, ...]
-    """Roles whose weights the optimiser moves; in a recipe by default the role that the part is named after."""
+    """Roles whose weights the optimiser updates; in a recipe by default the role that the part is named after."""
     terms: Mapping[str, Term]
     """Losses by name, whose weighted sum is minimised."""
     optimiser: Optimiser
@@ -76,19 +77,19 @@ class Part:
     """Number of pieces that each pass is cut into, with an optimiser step on each."""
     unit: Literal["auto", "row", "group", "episode"] = "auto"
     """Unit that a minibatch never cuts: a `row`, a `group` or an `episode`; `auto` is group if a loss compares rows,
-    else row."""
+    episode if a model remembers the rows before, else row."""
     every: Length = 1
     """Number of updates for each one that the part acts on, such as 2 for TD3's delayed policy."""
     after: Count = 0
-    """Number of first updates that the part sits out."""
+    """Number of first updates that the part skips."""
 
     def __post_init__(self) -> None:
         check(self)
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """term -> what its numbers are called: the term `loss` goes by its objective, as `clip`, any other by its name.
-        """
+        """term -> its name in reports: the term `loss` goes by its objective, such as `clip`, any other by its own
+        name."""
         return {name: _name_objective(term) if name == LOSS else name for name, term in self.terms.items()}
 
     @cached_property

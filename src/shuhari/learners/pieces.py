@@ -1,7 +1,7 @@
-"""The micro-batches of an optimiser batch, or of the share of it that one process has, and what is computed of them.
+"""The micro-batches of an optimiser batch, or of one process's share of it, and what is computed from them.
 
-Each brings the noise and the denominators of the whole optimiser batch with its rows (`_row`, `_w/<term>`), so where it
-is computed, and beside which others, changes nothing.
+Each carries the noise and the denominators of the whole optimiser batch with its rows (`_row`, `_w/<term>`), so results
+do not depend on how the batch is cut.
 
 Axes: `B` rows of the optimiser batch, `K` positions, `P` links.
 """
@@ -25,11 +25,11 @@ from shuhari.needs import evaluate, role_model
 from shuhari.ports import Ctx, Model
 from shuhari.ports.declares import declares
 
-OWN = frozenset({"rows", "grad_norm", "lr"})  # what a part reports of itself
+OWN = frozenset({"rows", "grad_norm", "lr"})  # numbers that a part itself reports
 
 
 class Stamped(Protocol):
-    """Where stamps of rows are collected: a batch, or what stands for one."""
+    """A batch, or its stand-in, that collects columns stamped on rows."""
 
     stamps: dict[str, Tensor]
 
@@ -37,7 +37,7 @@ class Stamped(Protocol):
 
 
 class Work(Protocol):
-    """What is computed of an optimiser batch piece by piece: here (`Pieces`), or by several processes."""
+    """Computes on an optimiser batch piece by piece: in this process (`Pieces`), or in several."""
 
     def columns(self) -> dict[str, Tensor]: ...  # the live columns of all rows, without gradient
     def gradient(
@@ -51,13 +51,13 @@ class Team(Protocol):
 
     def takes(self, batch: Batch, params: Sequence[nn.Parameter]) -> bool: ...  # whether it shares this optimiser batch
     def spread(self, pieces: Pieces, place: tuple[str, str]) -> Work: ...
-    def settle(self) -> None: ...  # an update is over: what its steps moved elsewhere is in the models again
+    def settle(self) -> None: ...  # at an update's end: copies weights changed elsewhere into the models
     def close(self) -> None: ...
 
 
 class Pieces:
-    """`batch`: the rows at hand, in micro-batches of at most `tokens` where it is `cut` (None: in one). `weights`: of
-    the reductions, where it is not cut. `scale`: of each term now. What pieces stamp goes to `into`."""
+    """The micro-batches of `batch`, of at most `tokens` if it is `cut` (None: one piece). `weights`: of the reductions,
+    if it is not cut. `scale`: each term's current weight. Columns that pieces stamp go to `into`."""
 
     def __init__(
         self,
@@ -80,17 +80,18 @@ class Pieces:
         self.pieces = batch.split(tokens, packed) if cut else [batch]
 
     def share(self, rows: Tensor) -> Pieces:
-        """Those of some rows; it has to be cut."""
+        """Returns the pieces of some rows; requires `cut`."""
         return Pieces(
             self.batch.take(rows), self.part, self.name, self.ctx, self.params, self.scale, self.weights,
             cut=True, tokens=self.tokens, packed=self.packed, into=self.into,
         )  # fmt: skip
 
-    # ---------------------------------------------------------------- what is asked of it (`Work`)
+    # ---------------------------------------------------------------- the methods of `Work`
 
     @torch.no_grad()
     def columns(self) -> dict[str, Tensor]:
-        """The live columns of all its rows, in their order in the optimiser batch, without gradient."""
+        """Returns the live columns (recomputed at each optimiser step) of all rows, in the order of the optimiser
+        batch, without gradient."""
         scored = [self.live(p) for p in self.pieces]
         order = torch.cat([p["_row"] for p in self.pieces]).argsort()
         return {
@@ -101,8 +102,8 @@ class Pieces:
     def gradient(
         self, terms: Collection[str], upstream: Mapping[str, Tensor] | None, meter: Meters
     ) -> list[Tensor | None]:
-        """The gradient of the sum of some terms with respect to each parameter, None where none reaches it. `upstream`:
-        that of the coupled ones with respect to live columns [B, ...], in whose place it is pushed back."""
+        """Returns the gradient of the sum of some terms for each parameter, None for one that it does not depend on.
+        `upstream`: the coupled terms' gradient with respect to live columns [B, ...], propagated in their place."""
         grads: list[Tensor | None] = [None] * len(self.params)
         for piece in self.pieces:
             self.ctx.poll_rollouts()
@@ -112,11 +113,11 @@ class Pieces:
         return grads
 
     def hvp(self, term: str, vector: Tensor) -> Tensor:
-        """The Hessian of one term times a flat vector, by differentiating the gradient's product with it."""
+        """Returns the Hessian of one term times a flat vector, by differentiating the gradient's product with it."""
         return self._hvp(self.pieces, term, vector)
 
     def whole_hvp(self, term: str, vector: Tensor) -> Tensor:
-        """The same with all rows in one forward, for a term that couples them."""
+        """Returns the same with all rows in one forward, for a term that couples them."""
         return self._hvp([self.batch], term, vector)
 
     # ---------------------------------------------------------------- how
@@ -128,7 +129,7 @@ class Pieces:
             if loss is not None:
                 found = torch.autograd.grad(loss, self.params, allow_unused=True, create_graph=True)
                 flat = flatten(found, self.params)
-                if flat.requires_grad:  # else the loss is linear in the parameters
+                if flat.requires_grad:  # otherwise the loss is linear in the parameters
                     out += flatten(torch.autograd.grad(flat @ vector, self.params, allow_unused=True), self.params)
         return out
 
@@ -140,7 +141,7 @@ class Pieces:
         self, piece: Batch, terms: Collection[str], upstream: Mapping[str, Tensor] | None, meter: Meters,
         columns: Mapping[str, Tensor] | None = None,
     ) -> Tensor | None:  # fmt: skip
-        """The loss of a piece, None where none of its rows has any. `columns`: its live ones, else computed here."""
+        """Returns the loss of a piece, None if no row has one. `columns`: its live ones, else computed here."""
         columns = self.live(piece) if columns is None else columns
         seen = piece.put(columns) if columns else piece
         coupled = upstream is not None
@@ -159,8 +160,8 @@ class Pieces:
         return total if total is not None and total.requires_grad else None
 
     def term(self, name: str, batch: Batch, meter: Meters) -> Tensor:
-        """One term on one piece: weight x reduction, over the rows that carry its stream only (0 x NaN is NaN). Its
-        noise depends on its name, so that no two terms draw the same, and no evaluation of it draws anew."""
+        """Returns one term on one piece: weight x reduction, over the rows that carry its stream only (0 x NaN is NaN).
+        Its noise depends on its name, so that no two terms share draws, and every evaluation repeats them."""
         term, scale = self.part.terms[name], self.scale[name]
         w = batch.get(f"_w/{name}") if self.cut else self.weights[name]
         seen, places = batch, None
@@ -171,7 +172,7 @@ class Pieces:
                     return torch.zeros(())
                 places = rows.nonzero().squeeze(1)
                 seen, w = batch.take(places), w[places]
-        with self.ctx.phase(self.part.labels[name]):  # a name in random streams, which no renaming of terms changes
+        with self.ctx.phase(self.part.labels[name]):  # a name in random streams, unchanged if terms are renamed
             found = term.objective(seen, self.ctx)
         loss, info = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         if not isinstance(loss, Tensor) or not isinstance(info, Mapping):
@@ -202,16 +203,16 @@ class Pieces:
             weight = batch.links[links][1].get("weight")
             if weight is None:
                 return loss.mean()
-            weight = weight.nan_to_num(1.0)  # links joined from parts, of which some had no weights
+            weight = weight.nan_to_num(1.0)  # links joined from parts, some without weights
             return (loss * weight).sum() / weight.sum().clamp(min=1e-8)
         return loss.mean() if w is None else reduced(loss, w)
 
 
 class Meters:
-    """What the terms of a part report: each loss, the sum over the pieces; each info, a mean."""
+    """Collects what the terms of a part report: each loss as a sum over the pieces, each info as a mean."""
 
     def __init__(self) -> None:
-        self.losses: dict[str, Any] = {}  # numbers, or Tensors of one
+        self.losses: dict[str, Any] = {}  # numbers, or one-element tensors
         self.infos: dict[tuple[str, str], tuple[Any, Any]] = {}  # (term, info) -> (total, count)
 
     def add(self, term: str, loss: Tensor, info: Info, batch: Batch) -> None:
@@ -224,7 +225,7 @@ class Meters:
             self.infos[term, key] = found if known is None else (known[0] + found[0], known[1] + found[1])
 
     def join(self, losses: Mapping[str, float], infos: Iterable[tuple[str, str, float, float]]) -> None:
-        """Add what another process has found: the losses, and (term, info, total, count)."""
+        """Adds the results of another process: the losses, and (term, info, total, count)."""
         for term, loss in losses.items():
             self.losses[term] = self.losses.get(term, 0.0) + loss
         for term, key, total, n in infos:
@@ -245,14 +246,15 @@ class Meters:
 
 
 def _read_floats(numbers: list[Any]) -> Iterator[float]:
-    """Tensors of one number among them are read all at once."""
+    """Yields all numbers as floats; one-element tensors are read all at once."""
     tensors = [x for x in numbers if isinstance(x, Tensor)]
     read = iter(torch.stack(tensors).tolist() if tensors else ())
     return (next(read) if isinstance(x, Tensor) else float(x) for x in numbers)
 
 
 def _sum_info(x: Any, batch: Batch) -> tuple[Any, Any]:
-    """(total, count) of an info value: numbers count once a row, tensors are summed over decisions or rows."""
+    """Returns (total, count) of an info value: numbers count once per row, tensors are summed over decisions or
+    rows."""
     x = x.detach() if isinstance(x, Tensor) and x.requires_grad else x
     if not isinstance(x, Tensor) or x.dim() == 0:
         return x * len(batch), len(batch)
@@ -272,7 +274,7 @@ def flatten(grads: Sequence[Tensor | None], params: Sequence[nn.Parameter]) -> T
 
 
 def scatter(stamps: Mapping[str, Tensor], batch: Stamped, rows: Tensor) -> None:
-    """Hand on what a loss stamped on some rows of `batch`; rows that it did not see: `missing_value` (NaN, -1)."""
+    """Copies what a loss stamped on some rows of `batch`; other rows get `missing_value` (NaN, -1)."""
     for name, value in stamps.items():
         if name not in batch.stamps:
             batch.stamps[name] = value.new_full((len(batch), *value.shape[1:]), missing_value(name, value.dtype))
@@ -280,7 +282,8 @@ def scatter(stamps: Mapping[str, Tensor], batch: Stamped, rows: Tensor) -> None:
 
 
 def trained_parameters(models: Mapping[str, Model], roles: Sequence[str], who: str) -> list[nn.Parameter]:
-    """The parameters of `roles` that take a gradient, each once. ValueError, which names `who` trains, for none."""
+    """Returns the trainable parameters of `roles`, each once. Raises ValueError, naming `who` trains, if there are
+    none."""
     found = {
         id(p): p
         for r in roles

@@ -1,11 +1,11 @@
-"""UCRL2, and what it does about change: a learner that counts and plans, without gradients.
+"""UCRL2 and its variants for changing environments: a learner that counts and plans, without gradients.
 
 Sources: Jaksch, Ortner and Auer, "Near-optimal Regret Bounds for Reinforcement Learning" (JMLR 2010), figure 1; the
 window of Gajane, Ortner and Auer, "A Sliding-Window Algorithm for Markov Decision Processes with Arbitrarily Changing
 Rewards and Transitions" (2018); the restarts of Alami, Mahfoud and Moulines (`learners.change_points`).
 
-It plans between two draws of its buffer, and tests for a change then: on draws of one decision it is the algorithm, on
-longer ones a plan goes on for up to a draw longer. Left out: several lanes in several worlds, and discounting.
+It plans, and tests for a change, between two draws of its buffer: with draws of one decision it is the algorithm, with
+longer ones a plan lasts up to one draw longer. Left out: several lanes in different environments, and discounting.
 
 Axes: `B` rows, `S` states, `A` actions, `W` transitions of the window.
 """
@@ -36,17 +36,19 @@ from shuhari.tasks.worlds.average_reward import extended_value_iteration
 @register("learner", "ucrl")
 @dataclass
 class Ucrl:
-    """UCRL2: counts transitions and plans by optimism in a tabular world without episodes; optionally it forgets, for
-    worlds that change.
+    """UCRL2: counts transitions and plans by optimism in a tabular environment without episodes; optionally it forgets,
+    for environments that change.
 
-    Counts transitions and rewards in [0, 1], and has the policy, a `tabular` one, do what is best in the best world
-    within the bounds of confidence: L1 distances sqrt(14 S log(2 A t / delta) / N) of transitions and sqrt(7 log(2 S A
-    t / delta) / (2 N)) of rewards, N visits of a state and action, t decisions, both times `scale`. It plans anew once
-    some state and action has been visited as often since the last plan as before. Changes are found by `has_changed` in
-    the next states after a state and action. Worlds go on: the end of an episode is a transition to what was seen last.
+    Counts transitions and rewards in [0, 1], and writes into a `tabular` policy the optimal actions of the best
+    environment within the confidence bounds: L1 distances sqrt(14 S log(2 A t / delta) / N) of transitions and sqrt(7
+    log(2 S A t / delta) / (2 N)) of rewards, N visits of a state and action, t decisions, both times `scale`. It plans
+    again once some state and action has been visited as often since the last plan as before it. `has_changed` finds
+    changes in the next states after a state and action. The end of an episode counts as a transition to the last
+    observation.
 
-    Reports `ucrl/plans` and `ucrl/restarts` so far, and where the world tells the column `regret` its mean and, as
-    `ucrl/regret_sum`, its sum so far. TypeError for a policy without a table, ValueError for rewards outside [0, 1].
+    Reports `ucrl/plans` and `ucrl/restarts` so far, and if the environment has the column `regret` its mean and, as
+    `ucrl/regret_sum`, its sum so far. Raises TypeError for a policy without a table, ValueError for rewards outside [0,
+    1].
     """
 
     buffer: Buffer
@@ -54,14 +56,14 @@ class Ucrl:
     transforms: Mapping[str, Transform] = EMPTY
     """Transforms by name, applied in this order to every drawn batch."""
     restarts: Literal["never", "all", "one"] = "never"
-    """Counts that are forgotten if next states have changed: none (`never`), `all`, or those of the `one` state and
+    """Counts that are reset if next states have changed: none (`never`), `all`, or those of the `one` state and
     action."""
     rate: ProperShare = 0.05
-    """False-alarm rate of the change test, in (0, 1); smaller restarts less easily. Only read with restarts."""
+    """False-alarm rate of the change test, in (0, 1); smaller restarts less often. Only used with restarts."""
     window: Count = 0
     """Number of last decisions that count (sliding window); 0 counts all."""
     delta: ProperShare = 0.05
-    """Probability that the confidence bounds may fail, in (0, 1); smaller explores more."""
+    """Probability that the confidence bounds fail, in (0, 1); smaller explores more."""
     scale: Positive = 1.0
     """Factor on the confidence bounds; 1 is the papers', less explores less."""
     role: str = "policy"
@@ -82,7 +84,7 @@ class Ucrl:
         self._table = find_table(models, self.role, "ucrl")
         S, A = self._table.shape
         if not self.state:
-            pairs = ("earned", "before", "since")  # rewards; visits when it planned last, and since then
+            pairs = ("earned", "before", "since")  # rewards; visits before the last plan, and since
             self.state = {
                 **{name: torch.zeros(S, A, dtype=torch.double) for name in pairs},
                 "visits": torch.zeros(S, A, S, dtype=torch.double), "streams": {}, "value": [0.0] * S,
@@ -91,7 +93,7 @@ class Ucrl:
             }  # fmt: skip
 
     def update(self, batch: Batch, ctx: Ctx) -> Updated:
-        """Count what was drawn, forget what has changed or is too old, and plan if that is due."""
+        """Counts the drawn rows, forgets what has changed or is too old, and plans if due."""
         mine, rows = self.state, batch.take(batch.decides)
         taken = torch.stack([rows["context"], rows["action"].view(-1).long(), rows.successors()["context"]], 1)
         reward = sum_rewards(rows, "ucrl")
@@ -114,7 +116,7 @@ class Ucrl:
         self.state["earned"].index_put_((s, a), sign * reward, accumulate=True)
 
     def _slide(self, taken: Tensor, reward: Tensor) -> None:
-        """Take what has left the window out of the counts."""
+        """Removes the rows that have left the window from the counts."""
         mine = self.state
         recent, rewards = torch.cat([mine["recent"], taken]), torch.cat([mine["rewards"], reward])
         old = max(0, len(recent) - self.window)
@@ -122,7 +124,7 @@ class Ucrl:
         mine["recent"], mine["rewards"] = recent[old:].clone(), rewards[old:].clone()
 
     def _restart(self, taken: Tensor) -> bool:
-        """Put the next states on their streams; forget where one has changed. Whether something was forgotten."""
+        """Adds the next states to their streams and resets the counts if one has changed; returns whether any did."""
         mine, streams, changed = self.state, self.state["streams"], False
         for s, a in dict.fromkeys(map(tuple, taken[:, :2].tolist())):
             new = taken[(taken[:, 0] == s) & (taken[:, 1] == a), 2]
@@ -143,14 +145,14 @@ class Ucrl:
 
     @torch.no_grad()
     def _plan(self) -> None:
-        """The policy of the best plausible world (figure 1, steps 2 to 5)."""
+        """Writes the policy of the best plausible environment (figure 1, steps 2 to 5)."""
         mine, (S, A) = self.state, self._table.shape
         visits, n = mine["visits"].numpy(), mine["visits"].sum(2)
         N, t = n.clamp(min=1).numpy(), max(1, mine["t"])
         p = np.where(n.numpy()[..., None] > 0, visits / N[..., None], 1.0 / S)
         reward = mine["earned"].numpy() / N + self.scale * np.sqrt(7 * math.log(2 * S * A * t / self.delta) / (2 * N))
         distance = self.scale * np.sqrt(14 * S * math.log(2 * A * t / self.delta) / N)
-        distance = np.where(n.numpy() > 0, distance, 2.0)  # of what was never seen nothing is known
+        distance = np.where(n.numpy() > 0, distance, 2.0)  # unvisited pairs: any transition is possible
         start = np.array(mine["value"])
         _, act, value = extended_value_iteration(np.minimum(reward, 1.0), p, distance, 1 / math.sqrt(t), start)
         self._table.zero_()

@@ -1,7 +1,7 @@
-"""Weights that a checkpoint has by reference: those of a loaded model that are still what lies at its `path`.
+"""Weights that a checkpoint stores by reference: those of a loaded model that still equal the file at its `path`.
 
-With adapters that is the base; for a role that nobody trains, a teacher or the reference of DPO, all weights. They are
-recognised by the digest of each tensor, both when they are left out and when they are put back. Left out: models from
+With adapters these are the base's; for an untrained role, a teacher or the reference of DPO, all weights. They are
+recognised by the digest of each tensor, both when they are left out and when they are restored. Left out: models from
 scratch, and models that were merged, fetched from a hub or started from another run's weights; a checkpoint stores
 these by value.
 """

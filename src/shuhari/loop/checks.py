@@ -36,7 +36,7 @@ ALWAYS = frozenset(CORE) | frozenset(DERIVED) | {"reward", "context/*", "view/*"
 REPORTED = frozenset({"reward", "rollout", "evaluate", "spent"})  # what begins the names of a stage's own numbers
 MISSED = {  # what is before the slash of a column -> how a name behind it is missed
     "reward": "no grader gives a reward {!r}",
-    "weight": "no rows carry the stream {!r}",
+    "weight": "no row is in the stream {!r} (the rows that a loss reads)",
     "links": "nothing makes links {!r}",
 }
 ANYTHING = ("*", *(f"{space}/*" for space in MISSED))  # what may be written by who does not say

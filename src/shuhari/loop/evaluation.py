@@ -52,7 +52,7 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     mode = replace(sampling, greedy=True, epsilon=0.0)
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
     spent, count = _tokens_drawn(ctx), n
-    once_graded = grade(once, ctx, evaluation.measure, evaluation.solved)
+    once_graded = grade(once, ctx, evaluation.measure, evaluation.solved, 0 if first else evaluation.start_kl)
     sampled_rewards: Named = EMPTY
     sampled, facts, length = None, once_graded.facts, once_graded.facts["length"]
     if samples > 1:
@@ -225,7 +225,7 @@ def _check_untouched(who: str, weights: Mapping[str, int], generators: Any, ctx:
     """Raise ValueError if a metric has changed a model; a draw from a global generator becomes a message."""
     after = sum_weights(ctx.models)
     if moved := [role for role, x in weights.items() if x != after[role]]:
-        raise ValueError(f"{who} changed the model of role {moved[0]!r}: an evaluation changes nothing")
+        raise ValueError(f"{who} changed the model of role {moved[0]!r}: an evaluation may not change a model")
     if generator_states() != generators:
         ctx.problems.append(f"{who} {DRAWS}")
 

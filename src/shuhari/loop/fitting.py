@@ -42,7 +42,8 @@ class Use:
     n: int = 0
 
     def show(self, problem: Problem, place: str) -> Shown | None:
-        """Return the problem as it is read; None if this does not use it, or not as text."""
+        """Return the texts of a problem that the model reads; None if this use does not read the problem, or not as
+        text."""
         texts = self.shows(problem) if self.shows is not None else ()
         if (self.shows is not None and not texts) or not all(_is_read(x) for x in (problem.prompt, *texts)):
             return None

@@ -79,12 +79,12 @@ def _grade(group: list[Trajectory], weights: Mapping[str, float]) -> list[float]
 
 
 def decisions(group: Sequence[Trajectory], seen: Sequence[Batch]) -> tuple[tuple[dict[str, Array], ...], ...]:
-    """Return for each step of each trajectory: name -> [K] float32, the numbers computed for its decisions (NaN
-    elsewhere): `advantage`, and what models scored before the update (`<role>/<name>`: log-probabilities, entropies,
-    values).
+    """Return for each step of each trajectory a dict of arrays, name -> [K] float32: `advantage`, and what models
+    computed before the update (`<role>/<name>`: log-probabilities, entropies, values). A number stands at each token or
+    action that the policy chose; elsewhere (prompts, answers of tools) there is NaN.
 
-    seen: batches of rows, in order of time; if several have a number, the last one counts. A batch with only some of
-    the group's rows is skipped.
+    seen: batches of rows, the oldest first; a number that is in several is taken from the last. A batch with only some
+    of the group's rows is skipped.
     """
     rows = [
         (j, row)

@@ -64,7 +64,7 @@ def lay_measured(recipe: Recipe, index: int, settings: Mapping[str, Any]) -> Rec
                 message = "expected evaluate.<setting>, or rollout.sampling.<setting> for how it is sampled"
                 if path[0] in ("task", "reward"):
                     message += f"; `shuhari eval --{path[0]}` takes another"
-                raise RecipeError(format_path(path), f"a run that is there is measured as it was trained: {message}")
+                raise RecipeError(format_path(path), f"a stored run is evaluated as it was trained: {message}")
     of = [of for _, of in expand_repeats(recipe.tree.get("stage") or {"": {}})][index]
     place = f"stage.{format_path((of,))}." if of else ""
     return recipe.with_settings({f"{place}{key}": value for key, value in settings.items()})

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.buffers.references import find_reference, normalise
 from shuhari.data import EMPTY, Array, Number, Ramp, Request, code, nearest
 from shuhari.kernel import reduce
 from shuhari.kernel.measure import count_decisions, count_turns
 from shuhari.kernel.pack import find_usable
 from shuhari.kernel.stats import by_problem, cvar, powers, quantile
+from shuhari.loop.starting import START_KL, measure_start_kl
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context
@@ -34,6 +36,7 @@ class Scoring(Protocol):
     k: tuple[int, ...]
     solved: float
     tail: tuple[float, ...]
+    reference: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +68,10 @@ class Outcomes:
         number of different ones that solve a problem. If several names were graded, `greedy.<name>` and `mean.<name>`
         of each, and `pass@<k>.score` if the measure is another than the task's score. `quantile@<a>`, `cvar@<a>` for
         each a of `tail`: see `stats`, of all sampled episodes together (greedy, if none was sampled), and of each name.
-        `ungraded`: the share of all episodes, if there are any; `ungraded.low` and `ungraded.high`: what `greedy` would
-        be if all ungraded ones were 0, or 1, for a measure in [0, 1] that is partly graded. With several tasks, the
-        same of each: `<name>@<task>`.
+        `greedy.normalised`, with a `reference`: D4RL's score of the mean return of environments, `task`. `ungraded`:
+        the share of all episodes, if there are any; `ungraded.low` and `ungraded.high`: what `greedy` would be if all
+        ungraded ones were 0, or 1, for a measure in [0, 1] that is partly graded. With several tasks, the same of each:
+        `<name>@<task>`.
         """
         out = {"greedy": mean(self.greedy), **{name: mean(values) for name, values in self.facts.items()}}
         grades = self.greedy
@@ -78,6 +82,9 @@ class Outcomes:
         out |= {f"greedy.{name}": mean(x) for name, x in self.rewards.items()}
         out |= {f"mean.{name}": mean(by_problem(x)["mean"]) for name, x in self.sampled_rewards.items()}
         out |= {f"{name}.score": mean(x) for name, x in self.solve_score(settings.k, settings.solved).items()}
+        returns = self.greedy if self.measure == "task" else self.rewards.get("task")
+        if (reference := find_reference(settings.reference)) is not None and returns is not None:
+            out["greedy.normalised"] = normalise(mean(returns), reference)
         drawn = self.greedy if self.sampled is None else self.sampled
         for a in settings.tail:
             for name, x in (("", drawn), *(self.rewards if self.sampled is None else self.sampled_rewards).items()):
@@ -148,9 +155,10 @@ class Graded:
     answers: Sequence[Mapping[str, Any]] = ()
 
 
-def grade(requests: list[Request], ctx: Context, measure: str, solved: float) -> Graded:
+def grade(requests: list[Request], ctx: Context, measure: str, solved: float, watched: int = 0) -> Graded:
     """Roll out and grade by `measure`, "" for what is trained: if nothing of that is graded, the task's own score is
-    read, and a message reports it."""
+    read, and a message reports it. `watched`: over the answers to that many first problems a loaded model is compared
+    with its start, the fact `start_kl`."""
     batch = ctx.wait(ctx.probe(requests, tag="evaluate"))
     n = requests[0].n
     if not len(batch):
@@ -171,6 +179,9 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     totals = {name: np.bincount(rows, count, len(requests)) for name, count in counts.items()}
     with np.errstate(invalid="ignore"):
         facts: dict[str, Array] = {name: total / np.array(filled) for name, total in totals.items()}
+    at = np.array(rows)
+    if (moved := measure_start_kl(batch, at < watched, at, len(requests), ctx)) is not None:
+        facts[START_KL] = moved
     texts = [batch.arena[i].info.get("text") for i in batch["step"][leaf].tolist()] if "step" in batch else []
     said = list(zip(batch["problem"][leaf].tolist(), texts, outcome[leaf].tolist(), strict=True)) if texts else []
     if n > 1 and any(text is not None for text in texts):
@@ -218,7 +229,7 @@ def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int
         i = place.get(p, -1)
         if i < 0 or filled[i] == n:
             found = f"{len(problem)} episodes, and evaluation asked for {n} of each of {problems} problems"
-            raise ValueError(f"the rollout returned {found}: some are of others; set [evaluate] rollout")
+            raise ValueError(f"the rollout returned {found}: some belong to other problems; set [evaluate] rollout")
         slots.append((i, filled[i]))
         filled[i] += 1
 

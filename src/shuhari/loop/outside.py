@@ -106,7 +106,7 @@ def check_outside(store: Store, outside: Mapping[str, Path], accept: bool) -> No
         what = f"{store.path} was made with another {', '.join(map(repr, changed))} (its content has changed since)"
         hint = "choose another folder with --run, or go on with what is there now: --accept-changes"
         copies = f"small files have a copy in {store.path / NEEDS}"
-        raise RecipeError("", f"{what}: put back what it was ({copies}), {hint}")
+        raise RecipeError("", f"{what}: restore it ({copies}), {hint}")
     if changed:
         store.first.append(lambda: store.note("changed", changed))
     if {**known, **now} != known:

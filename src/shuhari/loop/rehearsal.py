@@ -190,8 +190,9 @@ def _describe_tested(stage: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _cut(stage: Components, measured: bool) -> Components:
-    """Return the stage with answers of a few tokens, and two held-out problems; none if they are `measured` anyway.
-    Fewer still for a loaded model, which may be large."""
+    """Return the stage with answers of a few tokens, and two held-out problems; none if they are `measured` anyway, and
+    then no `stop_when`, which the run itself checks by what it measures. Fewer still for a loaded model, which may be
+    large."""
     evaluate = None if measured else stage.evaluate
     loaded = any(role.model is not None and ability(role.model, "path") for role in stage.models.values())
     most, problems = (FEW, 1) if loaded else (TOKENS, PROBLEMS)
@@ -204,7 +205,8 @@ def _cut(stage: Components, measured: bool) -> Components:
         evaluate = replace(evaluate, **few, k=(), more=ways, sampling=sampling, settings=settings)
     stand_in = ability(stage.engine, "stand_in")
     engine = stage.engine if stand_in is None else stand_in()
-    return replace(stage, sampling=_shorten(stage.sampling, most), evaluate=evaluate, engine=engine)
+    stop = None if measured else stage.stop
+    return replace(stage, sampling=_shorten(stage.sampling, most), evaluate=evaluate, engine=engine, stop=stop)
 
 
 def _shorten(sampling: Sampling | None, most: int) -> Any:

@@ -276,7 +276,8 @@ def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Pa
         outside = {originals.get(name, name): place for name, place in outside.items()}
     text = dump(recipe)
     if known not in ("", text) and not stored and store.step < 0:
-        raise RecipeError("", f"{file} is there, and of no run: move it away, or choose another folder with --run")
+        raise RecipeError("", f"{file} exists, and was not written by a run: move it away, or choose another folder "
+                          "with --run")  # fmt: skip
     if not known or store.step < 0:  # a run that never made a step holds no folder
         store.write_text("recipe.toml", text)
         store.set(recipe=text, total=recipe.total, made_with=versions(), init=origin)

@@ -68,7 +68,8 @@ def loop(run: Run) -> Iterator[Info]:
 def open_run(
     recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, curve: bool = False, **known: Any
 ) -> Run:
-    """A run as it stands at `path` (None: nowhere). init: role -> weights; curve: see it; known: `open_store`."""
+    """Open the run stored at `path`, or a new one; None: stored nowhere. init: role -> weights to start from; curve:
+    see the module `curve`; known: arguments of `open_store`."""
     if "study" in recipe.tree:
         raise RecipeError("study", f"{recipe.name} is a study and no run: what it trains are the runs in its children/")
     with ExitStack() as failed:

@@ -145,7 +145,7 @@ class Session:
         path. Raises FileExistsError if it holds anything else, RuntimeError between `forward_backward` and
         `optim_step`."""
         if any(g is not None for g in self._grads):
-            raise RuntimeError("save_state with a gradient that optim_step has not taken: call it first")
+            raise RuntimeError("save_state with a gradient that is not applied yet: call optim_step first")
         ctx, path = self.ctx, Path(path)
         tree = {
             "models": weights(ctx.models),

@@ -27,8 +27,8 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes of a model: `trained`, `fixed`, which nothing changes and no file has, and `lent`, which lie at its path.
-    """
+    """Bytes of a model's weights: `trained`; `fixed`, frozen weights that a checkpoint must store; and `lent`, frozen
+    weights that it need not store, as the file at the model's `path` has them."""
 
     trained: int
     fixed: int = 0

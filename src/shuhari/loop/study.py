@@ -102,16 +102,17 @@ def make_study(recipe: Recipe) -> Study:
     study: Study = make_component("study", table)
     trains, ours = trains_runs(study), dict(_list_varied(table, ("study",)))
     if not trains and "laid" in recipe.tree:
-        raise RecipeError("", f"{' and '.join(recipe.tree['laid'])}: laid over runs, and the study {use!r} trains none")
+        raise RecipeError("", f"{' and '.join(recipe.tree['laid'])}: a method changes runs, and the study {use!r} "
+                          "trains none")  # fmt: skip
     for path, origin in recipe.sources.items():
         key = format_path(path)
         if origin in GIVEN and not trains and path[0] not in OWN:
             own = [f"study.{name}" for name in inspect.signature(type(study)).parameters]
             meant = f"study.{path[-1]}"
             near = f"did you mean {meant!r}?" if meant in own else f"its settings are {', '.join(own)}, and seed"
-            raise RecipeError(key, f"the study {use!r} trains no run, and does not read it; {near}")
+            raise RecipeError(key, f"the study {use!r} trains no run, so this has no effect; {near}")
         if origin in GIVEN and trains and key in ours:
-            raise RecipeError(key, f"the study {use!r} gives each of its runs a value of its own: change {ours[key]}")
+            raise RecipeError(key, f"the study {use!r} sets it differently for each run: change {ours[key]}")
     return study
 
 

@@ -84,7 +84,7 @@ def check_levels(stage: Components) -> None:
 
 def check_terms(stage: Components) -> None:
     """Raise RecipeError if an optimiser uses terms by name, and its part lacks a required one, has one that is not
-    allowed, or has no term beside them, which would be the loss."""
+    allowed, or has no further term, which is the loss."""
     for place, learner in walk_learners(stage.learners):
         for name, part in ability(learner, "parts").items():
             if not (known := ability(part.optimiser, "terms")):

@@ -161,8 +161,12 @@ def _point_to(recipe: Recipe, table: Mapping[str, Any]) -> str:
         return ""
     mine = _describe(table)
     family = [name for name in list_names() if name.startswith(f"{FAMILY}/")]
-    scored = [(_compare(mine, _describe(load(name).stages[-1])), name) for name in family]
-    (score, name) = max(scored, key=lambda pair: pair[0], default=((0,), ""))
+    scored = []
+    for name in family:
+        last = load(name).stages[-1]
+        terms = sum(len(part.get("terms", ())) for part in last.get("part", {}).values())
+        scored.append((_compare(mine, _describe(last)), -terms, name))  # of equal ones the one with fewest terms
+    score, _, name = max(scored, key=lambda found: found[:2], default=((0,), 0, ""))
     return f". {name} has the usual values" if any(score[:2]) else ""
 
 

@@ -62,7 +62,7 @@ def encode_turn(said: Payload, prompt: Payload, last: int, models: Models, role:
     shown = model.decode(model.encode(tuple({"role": r, "content": c} for r, c in turns)))
     between, answered, after = shown.partition(SAID)[2].partition(ANSWERED)
     if not answered:
-        raise ValueError(f"the model of role {role!r} leaves out what was said: {shown[-60:]!r}")
+        raise ValueError(f"the chat format of the model of role {role!r} drops earlier turns: {shown[-60:]!r}")
     ids: Any = model.encode(Template(between, said, after))
     return ids[1:] if len(ids) > 1 and int(ids[0]) == last else ids
 

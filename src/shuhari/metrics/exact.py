@@ -1,8 +1,8 @@
 """Exact metrics of a policy on tasks that list all their answers: computed from probabilities, without sampling noise.
 
-The probability of an answer is that of its decisions, scored in one forward; of texts with the end token, where an
-answer as long as `max_new` needs none. Left out: tasks of several decisions, sampling that cuts off a part of the
-distribution (top-p, stop strings), and what a text may be spelt like in other tokens than the model's own encoding.
+The probability of an answer is the product over its decisions, scored in one forward. Texts include the end token,
+except answers of exactly `max_new` tokens. Left out: tasks of several decisions, sampling that truncates the
+distribution (top-p, stop strings), and tokenizations of a text other than the model's own encoding.
 
 Axes: `A` answers of all problems; `N` problems.
 """
@@ -24,14 +24,14 @@ from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx, Model, Task, ability
 
-ROUNDING = 1e-6  # what 1 minus a sum of probabilities cannot tell from nothing
+ROUNDING = 1e-6  # tolerance: below it, 1 minus a sum of probabilities is rounding error
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The answers as rows of a batch. made_for: task, model and largest length; problem [A] of N; score, label [A];
-    complete: whether these are all answers; groups: of the problems, name -> [N] bool; long [A]: answers that are too
-    long to be said, of probability 0."""
+    """The answers as rows of a batch. made_for: task, model and largest length; problem [A]: index among N; score,
+    label [A]; complete: whether all answers are listed; groups: name -> [N] bool over problems; long [A]: answers
+    longer than `max_new`, which have probability 0."""
 
     made_for: tuple[Task, Model, int]
     batch: Batch
@@ -53,37 +53,38 @@ class Exact:
     """Exact accuracy, pass@k, entropy and KL of a policy on tasks that list all their answers, from probabilities and
     without sampling.
 
-    `mean`: expected score. `pass@<k>` for each `k`: 1 - (1 - p)^k of the probability p of an answer that scores at
-    least `solved`; `solved`: the share of problems with p >= 1/2. `modes`: e to the entropy among right answers, a mean
-    over problems that have any. `mass@<label>`: probability of the answers with a label. `rest`: that of strings that
-    are not listed. Where all answers are (`Answers.complete`), with the rest as one more answer: `entropy` in nats, and
-    for each role of `against` `kl.<role>`, KL(`role` || it), and `kl_from.<role>`, KL(it || `role`).
+    `mean`: expected score. `pass@<k>` for each `k`: 1 - (1 - p)^k, with p the probability of an answer that scores at
+    least `solved`; `solved`: the share of problems with p >= 1/2. `modes`: exp of the entropy among right answers,
+    averaged over problems that have any. `mass@<label>`: probability of the answers with a label. `rest`: probability
+    of unlisted strings. If all answers are listed (`Answers.complete`), with the rest as one more answer: `entropy` in
+    nats, and for each role of `against` `kl.<role>`, KL(`role` || it), and `kl_from.<role>`, KL(it || `role`).
 
-    With a `floor`: `reach`, how many right answers are within reach; `kept.<role>`, the share of those within the
-    role's reach that are within that of `role` too; `new.<role>`, the share of those within reach of `role` that are
-    not within the other's; each over problems that have any. All are means over problems, each again `@<level>` for
-    every level.
+    With a `floor`: `reach`, the number of right answers within reach (of probability at least `floor`); `kept.<role>`,
+    the share of the answers within that role's reach that are within reach of `role` too; `new.<role>`, the share of
+    the answers within reach of `role` that are not within that role's; each over problems that have any. All are means
+    over problems, repeated as `@<level>` for every level.
     """
 
     role: str = "policy"
     """Role of the policy that is measured, a name under `[models]`."""
     split: str = "test"
-    """Name of the task's split that is measured on, such as `test`."""
+    """Name of the task's split that is measured, such as `test`."""
     n: Count = 256
-    """Number of first problems of the split that are measured on, without those that list no answers; 0 takes the whole
-    split."""
+    """Number of first problems of the split that are measured; problems that list no answers are skipped. 0 takes the
+    whole split."""
     k: tuple[Length, ...] = (1, 2, 4, 8, 16, 32, 64)
-    """Values of k for which pass@k is given."""
+    """Values of k for which pass@k is reported."""
     against: tuple[str, ...] = ()
-    """Roles that the policy is compared with, each for its KL and, with a `floor`, its reach."""
+    """Roles that the policy is compared with, for its KL and, with a `floor`, its reach."""
     by: str = ""
-    """Key of a problem's `info` by which every number is given once more; "" goes by task if there are several."""
+    """Key of a problem's `info` by whose values every number is repeated; "" repeats it by task if there are
+    several."""
     solved: float = 1.0
-    """Score from which an answer counts as right."""
+    """Smallest score of a right answer."""
     temperature: Positive = 1.0
     """Sampling temperature at which the policy is scored."""
     floor: ShareBelow1 = 0.0
-    """Probability, in [0, 1), from which a right answer counts as within reach; 0 leaves out these numbers."""
+    """Smallest probability, in [0, 1), of a right answer within reach; 0 leaves out these numbers."""
     _rows: Rows | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +95,7 @@ class Exact:
         return (self.role, *self.against)
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]:
-        """Raises ValueError where the task lists no answers to any problem."""
+        """Computes all numbers. Raises ValueError if the task lists no answers to any problem."""
         rows, now = self._rows, (ctx.task, role_model(ctx.models, self.role), ctx.sampling.max_new)
         if rows is None or not rows.serve(*now):
             rows = self._rows = self._list_answers(ctx, now)
@@ -110,7 +111,7 @@ class Exact:
         }
 
     def _numbers(self, rows: Rows, chances: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-        """(name, [N] of the problems)."""
+        """Yields (name, values [N] of the problems)."""
         p, right = chances[self.role], rows.score >= self.solved
         N = int(rows.problem.max()) + 1
 
@@ -121,7 +122,7 @@ class Exact:
         yield "mean", total(p * rows.score)
         yield from ((f"pass@{k}", 1.0 - (1.0 - q) ** k) for k in self.k)
         yield "solved", (q >= 0.5).astype(np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):  # right answers of p = 0, or none: NaN is left out
+        with np.errstate(invalid="ignore", divide="ignore"):  # no right answer, or p = 0: NaN is left out
             share = np.where(right, p / q[rows.problem], 0.0)
             yield "modes", np.where(q > 0, np.exp(-total(xlogy(share, share))), np.nan)
         yield from ((f"mass@{label}", total(p * (rows.label == label))) for label in sorted(set(rows.label) - {""}))
@@ -140,7 +141,7 @@ class Exact:
     def _reach(
         self, within: Mapping[str, Array], total: Callable[[Array], Array]
     ) -> Iterator[tuple[str, Array]]:
-        """Of the answers [A] bool within each role's reach."""
+        """Yields the numbers of reach; within: role -> [A] bool, the right answers within its reach."""
         mine = total(within[self.role])
         yield "reach", mine
         with np.errstate(invalid="ignore"):
@@ -150,7 +151,7 @@ class Exact:
                 yield f"new.{role}", 1.0 - both / mine
 
     def _list_answers(self, ctx: Ctx, made_for: tuple[Task, Model, int]) -> Rows:
-        """The rows of all answers, made once for a task and a model."""
+        """Returns the rows of all answers, made once for a task and a model."""
         source = ctx.task.problems(self.split)
         size = source.size()
         if size is None and not self.n:
@@ -206,25 +207,26 @@ class Exact:
         return str(problem.info[self.by]) if self.by else problem.task
 
     def _row(self, problem: Problem, answer: Payload, ctx: Ctx) -> tuple[Trajectory, bool]:
-        """(prompt and answer, without log-probabilities; whether that is too long to be generated)."""
+        """Returns (prompt and answer as a trajectory without log-probabilities, whether it is too long to be
+        generated)."""
         context, long = ctx.encode(problem.prompt, self.role), False
         action = ctx.encode_answer(problem.prompt, answer, self.role)
         if is_tokens(action):
             ids: Any = action
             long = len(ids) - 1 > ctx.sampling.max_new
             if len(ids) > ctx.sampling.max_new:
-                action = ids[:-1]  # it is cut where it would end
+                action = ids[:-1]  # an answer of this length is cut before its end token
         step = Step.of(context, action, version=-1, role=self.role, sampling=Sampling(temperature=self.temperature))
         return Trajectory(Request(problem), (step,)), long
 
 
 def _chances(rows: Rows, role: str, ctx: Ctx) -> Array:
-    """[A] the probability that a role gives each answer."""
+    """Returns the probability [A] that a role gives each answer."""
     need = Need((role,), "log_prob")
     logs = ctx.score(rows.batch, [need])[need].double().sum(1).numpy()
     return np.where(rows.long, 0.0, np.exp(logs))
 
 
 def _mean(x: Array) -> float:
-    """The mean over the problems that have the number."""
+    """Returns the mean over the problems that have a value."""
     return float("nan") if np.isnan(x).all() else float(np.nanmean(x))

@@ -1,6 +1,6 @@
-"""Whether a model's values find the first mistake of an answer, on tasks that say where it is.
+"""Whether a model's values find the first mistake of an answer, on tasks that know its position.
 
-Left out: answers of several turns, and what a value says of later decisions.
+Left out: multi-turn answers, and the values of later decisions.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from shuhari.ports import Ctx, ability
 class Localisation:
     """Whether a critic finds the first mistake of an answer: compares its values there with those at right decisions.
 
-    Mistakes are as the task's `first_wrong(problem, text)` finds them. `auc`: the chance in [0, 1] that the value at a
-    first mistake is lower than at the same place of an answer that is right up to there, ties by half; only answers at
-    the same place are compared, so that .5 is what chance gives, also where values go by the place alone. NaN where no
-    place has both. `wrong`: the share of answers with a mistake. A model `causal_value` with `after = true` has seen
-    the decision that it values.
+    The task's `first_wrong(problem, text)` gives the mistakes. `auc`: probability in [0, 1] that the value at a first
+    mistake is lower than at the same position of an answer that is right up to there, ties count half. Only answers at
+    the same position are compared, so chance is .5 even if values depend on position alone. NaN if no position has
+    both. `wrong`: the share of answers with a mistake. A model `causal_value` with `after = true` has seen the decision
+    that it values.
     """
 
     role: str = "credit"
     """Role of the value model that is measured, a name under `[models]`."""
     split: str = "test"
-    """Name of the task's split that is measured on, such as `test`."""
+    """Name of the task's split that is measured, such as `test`."""
     n: Length = 128
-    """Number of first problems that are answered."""
+    """Number of first problems that are measured."""
     samples: Length = 4
     """Number of answers sampled for each problem."""
 
@@ -48,11 +48,11 @@ class Localisation:
         return (self.role,)
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]:
-        """Raises ValueError where the task does not say where an answer goes wrong."""
+        """Computes both numbers. Raises ValueError if the task has no `first_wrong`."""
         first_wrong = ability(ctx.task, "first_wrong")
         if first_wrong is None:
             expected = "a task that has first_wrong(problem, text) -> int | None"
-            raise ValueError(f"localisation: the task says of no answer where it goes wrong: expected {expected}")
+            raise ValueError(f"localisation: the task does not locate errors in answers: expected {expected}")
         source = ctx.task.problems(self.split)
         size = source.size()
         problems = [source[i] for i in range(self.n if size is None else min(self.n, size))]
@@ -70,14 +70,14 @@ class Localisation:
             place = len(row_values) if at is None else len(begin)
             for i, value in enumerate(row_values[:place]):
                 right[i].append(value)
-            if place < len(row_values):  # else it was right, or cut
+            if place < len(row_values):  # otherwise the answer was right, or cut
                 wrong[place].append(row_values[place])
         mistakes = sum(map(len, wrong.values()))
         return {"auc": _auc(wrong, right), "wrong": mistakes / len(batch)}
 
 
 def _auc(lower: Mapping[int, list[float]], higher: Mapping[int, list[float]]) -> float:
-    """The share of pairs of the same key in which the first is lower, ties by half; NaN without pairs."""
+    """Returns the share of pairs with the same key whose first value is lower, ties count half; NaN without pairs."""
     wins = pairs = 0.0
     for key in lower.keys() & higher.keys():
         a, b = np.array(lower[key])[:, None], np.array(higher[key])

@@ -1,8 +1,8 @@
 """Categorical decisions: the distribution, and the MLP policy over it.
 
 Axes: `B` rows, `K` positions (here 1), `M` choices made at once, `A` alternatives, `N` decisions picked by `at`. The
-log-probability of a row is that at its sampling settings: softmax(logits / temperature), mixed with a uniform share
-`epsilon` over what is allowed. Joint choices are independent of each other, in the mixture too.
+log-probability of a row is at its sampling settings: softmax(logits / temperature), mixed with a uniform share
+`epsilon` over the allowed actions. Joint choices are independent of each other, also in the mixture.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ SUPPORTED = frozenset({"temperature", "greedy", "epsilon"})
 class Categorical:
     """Decisions among A: logits [B, K, A] as the model gives them, action, temperature and epsilon [B, K] or None.
 
-    `allowed` (shape of the logits; None: all): what may be done, the rest having a logit of -1e9. `joint`: a decision
-    is M choices at once, logits [B, K, M, A] and action [B, K, M]; log-probability, entropy and KL are sums over them.
-    Every method answers [B, K]; after `at`, [N]."""
+    `allowed` (shape of the logits; None: all): the allowed actions; the others have a logit of -1e9. `joint`: a
+    decision is M choices at once, logits [B, K, M, A] and action [B, K, M]; log-probability, entropy and KL are sums
+    over them. Every method returns [B, K]; after `at`, [N].
+    """
 
     __slots__ = ("_logs", "action", "allowed", "epsilon", "joint", "logits", "temperature")
 
@@ -50,7 +51,7 @@ class Categorical:
         self._logs: Tensor | None = None
 
     def logs(self) -> Tensor:
-        """[B, K, A] log-probabilities at the sampling settings; [B, K, M, A] of joint choices."""
+        """Returns [B, K, A] log-probabilities at the sampling settings; [B, K, M, A] of joint choices."""
         if self._logs is None:
             t, e = (x if x is None or not self.joint else x.unsqueeze(-1) for x in (self.temperature, self.epsilon))
             logs = (self.logits if t is None else self.logits / t.unsqueeze(-1)).log_softmax(-1)
@@ -65,21 +66,21 @@ class Categorical:
         return self._sum(-(logs.exp() * logs).sum(-1))
 
     def kl(self, other: Categorical) -> Tensor:
-        """KL(self || other), exact, both at the sampling settings."""
+        """Returns the exact KL(self || other), both at the sampling settings."""
         logs = self.logs()
         return self._sum((logs.exp() * (logs - other.logs())).sum(-1))
 
     def mode(self) -> Tensor:
-        """The likeliest actions; [B, M] of joint choices, as the column `action` holds them."""
+        """Returns the most probable actions; [B, M] of joint choices, as the column `action` holds them."""
         best = self.logits.argmax(-1)
         return best.flatten(0, -2) if self.joint else best
 
     def parameters(self) -> Tensor:
-        """[B, K, A] logits, before temperature."""
+        """Returns [B, K, A] logits, before temperature."""
         return self.logits
 
     def at(self, index: Tensor) -> Categorical:
-        """The decisions `index` [N] of the flattened [B * K]."""
+        """Returns the decisions `index` [N] of the flattened [B * K]."""
         like = self.action[..., 0] if self.joint else self.action
         t, e = (None if x is None else x.expand_as(like).flatten()[index] for x in (self.temperature, self.epsilon))
         logits, action, allowed = (
@@ -93,7 +94,7 @@ class Categorical:
 
 
 def _mix(logs: Tensor, e: Tensor, allowed: Tensor | None) -> Tensor:
-    """Log-probabilities of the mixture (1 - e) p + e / (number of alternatives that are allowed)."""
+    """Returns log-probabilities of the mixture (1 - e) p + e / (number of allowed alternatives)."""
     if allowed is None:
         return torch.logaddexp((-e).log1p() + logs, (e / logs.shape[-1]).log())
     uniform = (e / allowed.sum(-1, keepdim=True).clamp(min=1)).log()
@@ -101,7 +102,7 @@ def _mix(logs: Tensor, e: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def score_rows(logits: Tensor, batch: Batch, allowed: Tensor | None = None) -> Categorical:
-    """The decisions of a batch of one decision a row, from logits [B, A], or [B, M, A] of joint choices."""
+    """Returns the decisions of a batch with one decision per row, from logits [B, A], or [B, M, A] of joint choices."""
     joint = logits.dim() == 3
     action = batch["action"].long().view(len(logits), 1, *logits.shape[1:-1])
     allowed = None if allowed is None else allowed.unsqueeze(1)
@@ -115,11 +116,12 @@ def sample_rows(
     start: int | Tensor | None = None,
     allowed: Tensor | None = None,
 ) -> Traces:
-    """One decision a row from logits [B, A] (of joint choices [B, M, A]), by the Gumbel-max trick, so that a row's draw
-    is its own noise's alone.
+    """Samples one decision per row from logits [B, A] (of joint choices [B, M, A]), by the Gumbel-max trick, so that a
+    row's draw depends only on its own noise.
 
-    Log-probabilities are those of the distribution sampled; with `greedy` the action is the mode. `info`: `epsilon`
-    [B, 1] where there is a mixture; `taken` [B] or [B, M] where the environment counts actions from `start`."""
+    Log-probabilities are those of the sampled distribution; with `greedy` the action is the mode. `info`: `epsilon` [B,
+    1] for a mixture; `taken` [B] or [B, M] if the environment counts actions from `start`.
+    """
     t, e = first_temperature(sampling), uniform_share(sampling)
     logs = (logits if t == 1.0 else logits / t).log_softmax(-1)
     info: dict[str, Tensor] = {}
@@ -140,26 +142,27 @@ def sample_rows(
 class CategoricalPolicy:
     """A policy over discrete actions: an MLP gives the logits of a Discrete, MultiDiscrete or MultiBinary action space.
 
-    For the latter two a decision is all their choices at once, independent of each other. It honours temperature,
-    greedy and epsilon (with joint choices, each is uniform with that probability). What an `action_mask` forbids has no
-    probability, in sampling and scoring."""
+    For the latter two a decision is all choices at once, independent of each other. Supports temperature, greedy and
+    epsilon (with joint choices, each is uniform with that probability). Actions forbidden by an `action_mask` have
+    probability 0, in sampling and scoring.
+    """
 
     hidden: tuple[Width, ...] = (64, 64)
     """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "tanh"
     """Activation between the layers."""
     orthogonal: bool = True
-    """Initialise the weights orthogonally, as PPO does; false takes the default of `nn.Linear`."""
+    """Initialise the weights orthogonally, as PPO does; false uses the default of `nn.Linear`."""
     gain: AtLeast0 = 0.01
-    """Scale of the last layer's orthogonal weights; a small one starts near the uniform policy (PPO: 0.01). Only read
+    """Scale of the last layer's orthogonal weights; a small one starts near the uniform policy (PPO: 0.01). Only used
     with `orthogonal`."""
     normalise: bool = False
-    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
+    """Normalise observations by the running mean and variance of the collected ones; set it if their scales differ."""
     norm: bool = False
     """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
     often need (RLPD)."""
     see: tuple[str, ...] = ()
-    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
+    """Keys of a Dict observation that are used; empty uses all. An `action_mask` always counts."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
@@ -179,8 +182,8 @@ class CategoricalPolicy:
         return score_rows(logits, batch, allowed)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B] in 0..A-1, or [B, M] of joint choices; logp [B, 1]. ValueError for a mask
-        that allows nothing."""
+        """Samples contexts [B, ...] -> action [B] in 0..A-1, or [B, M] of joint choices; logp [B, 1]. Raises ValueError
+        for a mask that allows nothing."""
         honour(sampling, SUPPORTED, "categorical")
         with torch.no_grad():
             logits, allowed = self._logits(contexts)
@@ -188,13 +191,14 @@ class CategoricalPolicy:
             return sample_rows(logits, sampling, noise, self._choices.start, allowed)
 
     def decide(self, contexts: Any) -> dict[str, Tensor]:
-        """contexts [B, ...] -> the likeliest `action` [B] or [B, M] as environments take it, and `logits`."""
+        """Returns for contexts [B, ...] the most probable `action` [B] or [B, M] as environments take it, and
+        `logits`."""
         logits, _ = self._logits(contexts)
         action = logits.argmax(-1)
         return {"action": action if self._choices.start is None else action + self._choices.start, "logits": logits}
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
-        """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
+        """Returns batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": taken if self._choices.start is None else taken - self._choices.start}
 
     def observe(self, event: Event) -> None:

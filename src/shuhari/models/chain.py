@@ -1,16 +1,16 @@
-"""Policies that denoise: flows and diffusion, whose decision comes about in K Gaussian steps from noise.
+"""Denoising policies: flows and diffusion, whose decision results from K Gaussian steps that start from noise.
 
-A row has a position for each step. The column `chain` [B, K, A] holds the point before each of them, the initial noise
-first, and `action` [B, A] the last point, before it is clamped to the environment's bounds: so every step is scored
-exactly as it was sampled, and the sum over the row is the log-probability of the chain given its initial noise, whose
-law N(0, I) has no weights and falls out of every ratio. Ratios at level `row` are those of chains (ReinFlow, PPO), at
-level `decision` of single steps (DDPO), at level `sequence` the geometric mean over steps.
+A row has one position per step. The column `chain` [B, K, A] holds the point before each step, the initial noise first,
+and `action` [B, A] the last point, before it is clamped to the environment's bounds. So every step is scored exactly as
+it was sampled, and the sum over the row is the log-probability of the chain given its initial noise, whose distribution
+N(0, I) has no weights and cancels in every ratio. Ratios at level `row` are over chains (ReinFlow, PPO), at level
+`decision` over single steps (DDPO), at level `sequence` the geometric mean over steps.
 
-Times run from 0, noise, to 1, a decision. With u the network's answer and c numbers of the step, every law has the mean
-c x + c' u; without noise the step is one of Euler (of `ddpm`: DDIM with eta 0; of `consistency` the first jumps to its
-end).
+Times run from 0, noise, to 1, a decision. With u the network's output and c constants of the step, every law has the
+mean c x + c' u; without noise the step is an Euler step (for `ddpm`: DDIM with eta 0; for `consistency` the first step
+jumps to the end).
 
-Left out: chunks of several actions, distillation from another policy, guidance, a clamp of the predicted decision.
+Left out: chunks of several actions, distillation from another policy, guidance, clamping the predicted decision.
 
 Axes: `B` rows, `K` steps, `A` action dimensions, `D` features.
 """
@@ -39,8 +39,8 @@ from shuhari.ports import Task
 
 
 class Denoiser(nn.Module):
-    """A network over features [..., D], a point [..., A] and an embedded time [..., E]: `body` answers [..., A], and
-    `spread`, which does not see the point, says the noise of a step (None where it is not learnt)."""
+    """A network of features [..., D], a point [..., A] and an embedded time [..., E]: `body` returns [..., A];
+    `spread`, which does not see the point, gives the noise of a step (None if it is not learnt)."""
 
     def __init__(self, inputs: Inputs, body: Mlp, spread: Mlp | None) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Denoiser(nn.Module):
 
 
 def embed(t: Tensor, size: int) -> Tensor:
-    """[..., size] sines and cosines of times [...] in [0, 1], at half a period and its octaves."""
+    """Returns [..., size] sines and cosines of times [...] in [0, 1], at half a period and its octaves."""
     angle = t.unsqueeze(-1) * (math.pi * 2.0 ** torch.arange(size // 2))
     return torch.cat([angle.sin(), angle.cos()], -1)
 
@@ -56,22 +56,23 @@ def embed(t: Tensor, size: int) -> Tensor:
 @register("model", "chain")
 @dataclass
 class ChainPolicy:
-    """A diffusion or flow policy: a decision in a Box comes about in K denoising steps. Greedy has no noise but the
-    initial one.
+    """A diffusion or flow policy: a decision in a Box results from K denoising steps. Greedy has only the initial
+    noise.
 
     In a bounded Box the decision is in units of half its range about the middle, and the environment gets it scaled and
     clamped. The laws:
 
-    - `noise`: the flow's Euler steps with noise that is learnt (ReinFlow; pi_RL's Flow-Noise).
+    - `noise`: the flow's Euler steps with learnt noise (ReinFlow; pi_RL's Flow-Noise).
     - `sde`: the flow's stochastic equation (pi_RL's Flow-SDE).
     - `ddpm`: diffusion.
     - `consistency`: each step predicts the decision and adds noise of the next level (RLCM: Oertell et al. 2024, arXiv
-      2404.03673). Its release scores noise of the last step that never reaches the decision, so that here, as it does,
-      it is small.
+      2404.03673). Its released code also scores noise of the last step, which never reaches the decision; here it does
+      reach it, so it is small.
 
-    Greedy, a consistency model decides by the first prediction alone, so that neither greedy scores, nor `mode`, nor a
-    `steered` role around it read the others, which RL trains too. `info`: `chain` [B, K, A], and with single `noised`
-    [B, K]. ValueError for settings that do not fit together."""
+    A greedy consistency model decides by its first prediction alone, so greedy scores, `mode` and a `steered` role
+    around it do not use the later steps, although RL trains them too. `info`: `chain` [B, K, A], and with single
+    `noised` [B, K]. Raises ValueError for settings that do not fit together.
+    """
 
     steps: Length = 4
     """Number of denoising steps K; fewer sample faster."""
@@ -79,33 +80,33 @@ class ChainPolicy:
     """Law of the steps: `noise` (a flow with learnt noise), `sde` (a flow with noise of one level), `ddpm` (diffusion)
     or `consistency`."""
     low: Positive = 0.1
-    """Lowest standard deviation of the learnt noise; only read by the law `noise`."""
+    """Lowest standard deviation of the learnt noise; only used by the law `noise`."""
     high: Positive = 0.24
-    """Highest standard deviation of the learnt noise; only read by the law `noise`."""
+    """Highest standard deviation of the learnt noise; only used by the law `noise`."""
     level: Positive = 0.5
-    """Level of the noise; more explores more. Only read by the law `sde`."""
+    """Level of the noise; more explores more. Only used by the law `sde`."""
     final_std: Positive = 0.1
-    """Standard deviation of the noise in the last step; only read by the law `consistency`."""
+    """Standard deviation of the noise in the last step; only used by the law `consistency`."""
     discretisation: Length = 20
-    """Number of parts of the time; the network learns to predict alike from points one part apart (Song's N - 1). Only
-    read by the law `consistency`."""
+    """Number of intervals of the time; the network learns equal predictions from points one interval apart (Song's N -
+    1). Only used by the law `consistency`."""
     single: bool = False
-    """Add noise in one random step of each chain, which alone is scored (pi_RL's mixed sampling); not with the law
+    """Add noise in one random step of each chain, and score only that step (pi_RL's mixed sampling); not with the law
     `consistency`."""
     bound: AtLeast0 = 0.0
-    """Bound of the steps' means, which are clamped to [-bound, bound]; 0 clamps nothing."""
+    """Bound of the steps' means, which are clamped to [-bound, bound]; 0 sets none."""
     hidden: tuple[Width, ...] = (64, 64)
     """Widths of the hidden layers of the denoising network; an empty list makes it linear."""
     spread: tuple[Length, ...] = (16,)
-    """Widths of the hidden layers of the network that gives the noise; only read by the law `noise`."""
+    """Widths of the hidden layers of the network that gives the noise; only used by the law `noise`."""
     activation: Activation = "silu"
     """Activation between the layers."""
     time: Annotated[int, Bounds(2, most=10**8)] = 8
     """Size of the embedded time, an even number (sines and cosines)."""
     normalise: bool = False
-    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
+    """Normalise observations by the running mean and variance of the collected ones; set it if their scales differ."""
     see: tuple[str, ...] = ()
-    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
+    """Keys of a Dict observation that are used; empty uses all. An `action_mask` always counts."""
     kind: Literal["exact", "chain", "bound"] = field(default="chain", init=False)
     module: nn.Module = field(init=False, repr=False)
 
@@ -116,8 +117,8 @@ class ChainPolicy:
         if self.time % 2:
             raise ValueError(f"chain: time is {self.time}: expected an even number, sines and cosines")
         if self.single and self.law == "consistency":
-            raise ValueError("chain: single is true and law 'consistency', of which a step without noise is the last: "
-                             "expected another law, or single = false")  # fmt: skip
+            raise ValueError("chain: single is true and law is 'consistency', whose chain ends at a step without "
+                             "noise: expected another law, or single = false")  # fmt: skip
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "chain")
@@ -140,36 +141,37 @@ class ChainPolicy:
         return Chain(self, self.features(self.seen(batch)), batch)
 
     def sample(self, contexts: Seen, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, A], logp [B, K]; taken [B, A] of a bounded Box."""
+        """Samples contexts [B, ...] -> action [B, A], logp [B, K]; taken [B, A] for a bounded Box."""
         honour(sampling, ("greedy",), "chain")
         with torch.no_grad():
             return self.trace(*denoise(self, self.features(contexts), noise, sampling.greedy))
 
     def trace(self, chain: Tensor, action: Tensor, steps: Steps) -> Traces:
-        """The traces of what was denoised."""
+        """Returns the traces of denoised decisions."""
         info = {"chain": chain} if steps.noised is None else {"chain": chain, "noised": steps.noised.float()}
         return Traces(action, steps.log_prob(), info=info, taken=None if self._scale is None else self._scale(action))
 
     def act(self, action: Tensor) -> Tensor:
-        """[B, A] what the environment gets of decisions."""
+        """Returns [B, A] the environment's actions for decisions."""
         return action if self._scale is None else self._scale(action)
 
     def seen(self, batch: Batch) -> Seen:
-        """The contexts of a batch."""
+        """Returns the contexts of a batch."""
         return self._inputs.of(batch)
 
     def features(self, seen: Seen) -> Tensor:
-        """[B, D] of contexts."""
+        """Returns [B, D] features of contexts."""
         return self._inputs(seen)
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
-        """Batch columns of the decisions whose environment actions are `taken` [B, ...]; no chain is known of them."""
+        """Returns batch columns of the decisions whose environment actions are `taken` [B, ...]; their chains are
+        unknown."""
         return {"action": taken if self._scale is None else self._scale.inverse(taken)}
 
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
 
-    # ---------------------------------------------------------------- what chains are made of
+    # ---------------------------------------------------------------- the parts of chains
 
     def answer(self, features: Tensor, x: Tensor, k: int | slice) -> Tensor:
         """See `Denoises`; features [B, D]."""
@@ -183,9 +185,9 @@ class ChainPolicy:
         return low + (high - low) * (said.tanh() + 1) / 2
 
     def gradient(self, features: Tensor, action: Tensor, k: int) -> Tensor:
-        """[B, A] the gradient, at `action`, of the log-density of the decisions that were taught, each with noise of
-        deviation add / keep, that of the points before step k: minus the noise that is seen, over that deviation (of
-        laws whose answer is a mean: not of `consistency`)."""
+        """Returns [B, A] the gradient, at `action`, of the log-density of the training decisions, each blurred by noise
+        of deviation add / keep, that of the points before step k: minus the predicted noise over that deviation (for
+        laws that predict a mean: not `consistency`)."""
         keep, add = self.schedule.keep[k], self.schedule.add[k]
         u = self.answer(features, keep * action, k)
         return -keep / add * (u if self.law == "ddpm" else keep * (action - u))
@@ -194,7 +196,7 @@ class ChainPolicy:
         """See `Chain.denoising`."""
         z, v = noise.normal(0, self.dimensions), noise.uniform(0, 1).float()
         if self.law == "consistency":
-            v = v.clamp(max=1 - 1e-6)  # rounding may come to 1, where nothing is noise
+            v = v.clamp(max=1 - 1e-6)  # rounding may give 1, where there is no noise
             nearer = (v + 1 / self.discretisation).clamp(max=1.0)
             with torch.no_grad():
                 decision = self._predict(features, action, z, nearer)[0]
@@ -209,8 +211,8 @@ class ChainPolicy:
         return (u - target).square().mean(1)
 
     def _predict(self, features: Tensor, action: Tensor, z: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of `action`, diffused with noise z to times t [B, 1]: the decision at - add u that a consistency model sees
-        in it, `at`, `add` (how much of it is noise) and u, the network's answer."""
+        """Diffuses `action` with noise z to times t [B, 1]; returns the decision at - add u that a consistency model
+        predicts, `at`, `add` (the share of noise) and u, the network's output."""
         keep, add = diffused(t)
         x = keep * action + add * z
         u = self._net.body(torch.cat([features, x, embed(t[:, 0], self.time)], 1))
@@ -218,5 +220,5 @@ class ChainPolicy:
 
 
 def _over(features: Tensor, x: Tensor) -> Tensor:
-    """Features [B, D] beside points x [B, A] or [B, K, A]."""
+    """Returns features [B, D] broadcast to points x [B, A] or [B, K, A]."""
     return features if x.dim() == 2 else features[:, None].expand(-1, x.shape[1], -1)

@@ -1,9 +1,9 @@
 """Composite policies, whose action distribution combines models of other roles, referenced but not owned.
 
-A composite names `roles`; the run hands them over (`bind`) once all are cast, and they are saved, copied and trained as
-the roles that they are. Here: `residual` corrects a controller's action, `gated` draws one of several experts; products
-of distributions are in `product`, a base whose noise is chosen or whose actions are filtered in
-`steering`. Left out: mixtures of texts, action chunks.
+A composite names `roles`; the run passes them (`bind`) once all exist, and they are saved, copied and trained under
+their own roles. Here: `residual` corrects a controller's action, `gated` draws one of several experts. Products of
+distributions are in `product`; `steering` has bases with chosen noise or filtered actions. Left out: mixtures of texts,
+action chunks.
 
 Axes: `B` rows, `K` positions, `N` decisions picked by `at`, `n` experts, `A` action dimensions.
 """
@@ -31,7 +31,7 @@ from shuhari.ports import Model, Task
 
 
 class Others:
-    """The models that a composite refers to, in the order of its roles. Copies refer to the same ones."""
+    """The models that a composite refers to, in the order of its roles. Copies refer to the same models."""
 
     def __init__(self) -> None:
         self.models: list[Any] = []
@@ -46,7 +46,7 @@ class Others:
 
 
 def unknown_rows(contexts: Seen, does: Any) -> Batch:
-    """A batch of one-decision rows made of contexts [B, ...] alone, for sampling."""
+    """Returns a batch of one-decision rows with only contexts [B, ...], for sampling."""
     seen = {f"context/{k}": v for k, v in contexts.items()} if isinstance(contexts, Mapping) else {"context": contexts}
     B = len(next(iter(seen.values())))
     action = torch.zeros(B, *does.shape, dtype=torch.float32 if does.dtype.kind == "f" else torch.long)
@@ -63,11 +63,12 @@ class Residual:
     without noise.
 
     Sources: ResFiT (Ankile et al. 2025, "Residual Off-Policy RL for Finetuning Behavior Cloning Policies"), ResiP
-    (Ankile et al. 2024, arXiv 2407.16677). The last layer of f begins at 0, so that it begins as the base. It honours
+    (Ankile et al. 2024, arXiv 2407.16677). The last layer of f starts at 0, so that it starts as the base. Supports
     greedy and epsilon.
 
-    The base decides in [-1, 1] of a bounded Box (`squashed`, `deterministic`, another `residual`), and no gradient runs
-    into it; the decision, which critics see, is the whole of a. `info`: `base` [B, 1, A]."""
+    The base decides in [-1, 1] of a bounded Box (`squashed`, `deterministic`, another `residual`) and gets no gradient;
+    the decision, which critics see, is all of a. `info`: `base` [B, 1, A].
+    """
 
     base: str = "base"
     """Role of the policy whose action is corrected; it gets no gradient."""
@@ -76,13 +77,13 @@ class Residual:
     activation: Activation = "relu"
     """Activation between the layers."""
     scale: AtLeast0 = 0.1
-    """Largest correction in each dimension, in units of half the action range; small keeps near the base."""
+    """Largest correction in each dimension, in units of half the action range; small stays close to the base."""
     noise: Positive = 0.05
-    """Standard deviation of the exploration's noise, in units of half the action range."""
+    """Standard deviation of the exploration noise, in units of half the action range."""
     learned: bool = False
-    """Train the standard deviation, which then begins at `noise`."""
+    """Train the standard deviation, which then starts at `noise`."""
     normalise: bool = False
-    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
+    """Normalise observations by the running mean and variance of the collected ones; set it if their scales differ."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
@@ -114,7 +115,8 @@ class Residual:
         return Clipped(mean, log_std, batch["action"].view_as(mean), epsilon(batch))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, A], logp [B, 1]; taken [B, A]; `info`: `base` [B, 1, A], `epsilon` [B, 1]."""
+        """Samples contexts [B, ...] -> action [B, A], logp [B, 1]; taken [B, A]; `info`: `base` [B, 1, A], `epsilon`
+        [B, 1]."""
         honour(sampling, ("greedy", "epsilon"), "residual")
         e = uniform_share(sampling)
         with torch.no_grad():
@@ -134,13 +136,14 @@ class Residual:
         self._inputs.observe(event)
 
     def _law(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, which may lie beyond the bounds, and log standard deviation [B, 1, A]; the base's action [B, A]."""
+        """Returns the mean, possibly beyond the bounds, and log standard deviation [B, 1, A]; the base's action [B,
+        A]."""
         with torch.no_grad():
             base = self.others.models[0](batch).mode()
         moved = self._body(torch.cat([self._inputs(self._inputs.of(batch)), base], 1)).tanh()
         mean = (base + self.scale * moved)[:, None]
         log_std: Tensor = self.module._parameters["log_std"]  # type: ignore[assignment]
-        log_std = log_std if torch.is_grad_enabled() else log_std.detach()  # a view of a parameter asks for a gradient
+        log_std = log_std if torch.is_grad_enabled() else log_std.detach()  # a view of a parameter requires a gradient
         return mean, log_std.expand_as(mean), base
 
 
@@ -149,7 +152,7 @@ class Residual:
 
 class Mixture:
     """A mixture of n experts: `log_weights` [B, K, n], and the distribution of each, with the action taken. Methods
-    answer [B, K]; after `at`, [N]."""
+    return [B, K]; after `at`, [N]."""
 
     __slots__ = ("experts", "log_weights")
 
@@ -160,32 +163,33 @@ class Mixture:
         return (self.log_weights + torch.stack([d.log_prob() for d in self.experts], -1)).logsumexp(-1)
 
     def mode(self) -> Tensor:
-        """The mode of the likeliest expert."""
+        """Returns the mode of the most probable expert."""
         return _pick([d.mode() for d in self.experts], self.log_weights.flatten(0, -2).argmax(-1))
 
     def parameters(self) -> Tensor:
-        """[B, K, n] the log-probabilities of the experts."""
+        """Returns [B, K, n] the log-probabilities of the experts."""
         return self.log_weights
 
     def at(self, index: Tensor) -> Mixture:
-        """The decisions `index` [N] of the flattened [B * K]."""
+        """Returns the decisions `index` [N] of the flattened [B * K]."""
         return Mixture(self.log_weights.flatten(0, -2)[index], [d.at(index) for d in self.experts])
 
 
 def _pick(each: Sequence[Tensor], which: Tensor) -> Tensor:
-    """[B, ...] row i of each[which[i]]."""
+    """Returns [B, ...] row i of each[which[i]]."""
     return torch.stack(list(each))[which, torch.arange(len(which))]
 
 
 @register("model", "gated")
 @dataclass
 class Gated:
-    """A mixture of experts: a gating network samples which role acts, scored by the mixture's exact density (PMOE: Ren
+    """A mixture of experts: a gating network samples the acting role, scored by the mixture's exact density (PMOE: Ren
     et al. 2021, arXiv 2104.09122).
 
-    It honours what its experts honour; greedy is the mode of the likeliest one. `parameters()` are the
-    log-probabilities of the experts [B, 1, n], for what trains the gate by itself. `info`: `expert` [B], who decided.
-    Gradients run into the experts that a part trains. ValueError without experts."""
+    Supports the settings that its experts support; greedy is the mode of the most probable one. `parameters()` are the
+    log-probabilities of the experts [B, 1, n], for objectives that train the gate by itself. `info`: `expert` [B], the
+    acting expert. Experts that a part trains get gradients. Raises ValueError without experts.
+    """
 
     experts: tuple[str, ...] = ()
     """Roles that the gate chooses from, one or more."""
@@ -194,7 +198,7 @@ class Gated:
     activation: Activation = "tanh"
     """Activation between the layers."""
     normalise: bool = False
-    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
+    """Normalise observations by the running mean and variance of the collected ones; set it if their scales differ."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
@@ -221,11 +225,12 @@ class Gated:
         return Mixture(log_weights, [model(batch) for model in self.others.models])
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> the action of the expert drawn, logp [B, 1] of the mixture; `info` of that expert."""
+        """Samples contexts [B, ...] -> the action of the drawn expert, logp [B, 1] of the mixture; `info` of that
+        expert."""
         with torch.no_grad():
             logits = self.module(contexts)
             gumbel = 0.0 if sampling.greedy else -(-noise.uniform(1, logits.shape[1]).log()).log()
-            which = (logits + gumbel).argmax(-1)  # of number 1: the experts draw with number 0
+            which = (logits + gumbel).argmax(-1)  # noise number 1: the experts draw with number 0
             drawn = [model.sample(contexts, sampling, noise=noise) for model in self.others.models]
             action = _pick([t.action for t in drawn], which)
             info = {

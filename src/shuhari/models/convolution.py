@@ -1,8 +1,8 @@
 """A small convolutional encoder of images, with layers chosen by the image size.
 
-Images of 36 pixels and more a side go through the net of Mnih et al. 2015 ("Human-level control through deep
+Images with sides of 36 pixels and more go through the net of Mnih et al. 2015 ("Human-level control through deep
 reinforcement learning", methods), smaller ones through three layers of 3 x 3. Leaves out residual nets, pooling and
-augmentation: name a model of your own for these. Axes: `B` rows, `S` stacked frames, `C` channels, `D` features.
+augmentation: use a model of your own for these. Axes: `B` rows, `S` stacked frames, `C` channels, `D` features.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from torch import Tensor, nn
 
 LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)), 512  # (channels, kernel, stride, padding), features
 SMALL = ((16, 3, 1, 1), (32, 3, 2, 1), (64, 3, 2, 1)), 128
-SIDE = 36  # the least that the large net reads
+SIDE = 36  # smallest side for the large net
 
 
 def is_image(space: object) -> bool:
-    """A Box of uint8 with three axes, or four where frames are stacked in front."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
+    """Whether a space is a Box of uint8 or bool with three axes, or four if frames are stacked in front."""
+    return isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) in (3, 4)
 
 
 class Convolution(nn.Module):
-    """uint8 [B, (S,) H, W, C] or [B, (S,) C, H, W] -> features [B, D] >= 0; pixels are divided by 255.
+    """A module: uint8 or bool [B, (S,) H, W, C] or [B, (S,) C, H, W] -> features [B, D] >= 0; pixels of uint8 are
+    divided by 255, those of bool (which arrive as int8, as of MinAtar) are 0 or 1.
 
-    The axis of the channels is the shorter one of the first and the last; the last where they are equal. Stacked frames
-    become channels. `orthogonal`: weights orthogonal with gain sqrt(2), biases 0; else those of PyTorch."""
+    The channel axis is the shorter one of the first and the last; the last if they are equal. Stacked frames become
+    channels. `orthogonal`: orthogonal weights with gain sqrt(2), biases 0; else PyTorch's defaults.
+    """
 
     def __init__(self, shape: tuple[int, ...], orthogonal: bool = False) -> None:
         super().__init__()
@@ -52,7 +54,8 @@ class Convolution(nn.Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         x = x.movedim(-1, -3) if self._last else x
-        x = x.flatten(1, -3).float() / 255
+        scale = 255 if x.dtype is torch.uint8 else 1
+        x = x.flatten(1, -3).float() / scale
         *convolutions, linear = self.layers
         for layer, (stride, padding) in zip(convolutions, self._how, strict=True):
             x = torch.relu(F.conv2d(x, layer.weight, layer.bias, stride, padding))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Chains of denoising steps: how they are made, and what is asked of them, whoever says where a point should go.
+"""Chains of denoising steps: how they are made, and what they return, whatever predicts the next point.
 
-What chains are, and their columns, stands in `models.chain`, whose model makes them.
+`models.chain` describes chains and their columns; its model makes them.
 
 Axes: `B` rows, `K` steps, `A` action dimensions, `N` decisions picked by `at`.
 """
@@ -20,8 +20,8 @@ from shuhari.needs import Noise
 
 class Steps:
     """Steps of denoising, each a diagonal normal: `law` [B, K, A] with the point after the step as its action, the
-    network's answers `u`, and which of them count (`noised` [B, K], None: all): the others were made without noise.
-    Methods answer [B, K]; after `at`, [N]."""
+    network's outputs `u`, and which steps count (`noised` [B, K], None: all); the others were made without noise.
+    Methods return [B, K]; after `at`, [N]."""
 
     __slots__ = ("law", "noised", "u", "unknown")
 
@@ -33,20 +33,21 @@ class Steps:
         return logp if self.unknown is None else logp.masked_fill(self.unknown, torch.nan)
 
     def mean_log_prob(self) -> Tensor:
-        """Per dimension of the decision."""
+        """Returns the log-probability per dimension of the decision."""
         return self.log_prob() / self.law.mean.shape[-1]
 
     def entropy(self) -> Tensor:
-        """Of the step, given the point before it."""
+        """Returns the entropy of the step, given the point before it."""
         return self._counted(self.law.entropy())
 
     def kl(self, other: Any) -> Tensor:
-        """KL(self || other) of the steps, exact, given the points before them: summed over own chains it is that of the
-        chains on average."""
+        """Returns the exact KL(self || other) of the steps, given the points before them; summed over own chains it is
+        that of the chains on average."""
         return self._counted(normal_kl(self.law, other.steps.law))
 
     def parameters(self) -> Tensor:
-        """[B, K, A] velocities; of `ddpm` the predicted noise, of `consistency` as in `consistency_schedule`."""
+        """Returns [B, K, A] velocities; for `ddpm` the predicted noise, for `consistency` as in
+        `consistency_schedule`."""
         return self.u
 
     @property
@@ -54,7 +55,7 @@ class Steps:
         return self
 
     def at(self, index: Tensor) -> Steps:
-        """The steps `index` [N] of the flattened [B * K]."""
+        """Returns the steps `index` [N] of the flattened [B * K]."""
         rest = [None if x is None else x.flatten()[index] for x in (self.noised, self.unknown)]
         return Steps(self.law.at(index), self.u.flatten(0, -2)[index], *rest)
 
@@ -63,8 +64,8 @@ class Steps:
 
 
 class Denoises(Protocol):
-    """What a chain is made of. `answer`: what is said of points x, [B, A] before step k or [B, K, A] before all of
-    them (a slice); `spread`: the log standard deviation of these steps, where the schedule has none."""
+    """The model of a chain. `answer`: the network's output at points x, [B, A] before step k or [B, K, A] before all
+    steps (a slice); `spread_of`: the log standard deviation of these steps, if the schedule has none."""
 
     @property
     def steps(self) -> int: ...
@@ -83,9 +84,11 @@ class Denoises(Protocol):
 
 
 class Chain:
-    """The decisions of a batch: its chains, where it has them, and what may be denoised in its contexts.
+    """The decisions of a batch: its chains, if it has them, and what can be denoised in its contexts.
 
-    ValueError where steps are asked for and no row has a chain; those of rows that have none are unknown (NaN)."""
+    Raises ValueError if steps are needed and no row has a chain; the steps of single rows without one are unknown
+    (NaN).
+    """
 
     __slots__ = ("_batch", "_features", "_model", "_steps")
 
@@ -97,17 +100,17 @@ class Chain:
     def steps(self) -> Steps:
         if self._steps is None:
             raise ValueError(
-                "a chain's steps are asked for, and no row has the column 'chain': these actions were not denoised "
-                "here (recorded data: learn from them by the objective 'denoise')"
+                "a loss needs the denoising steps, and no row has the column 'chain': these actions were recorded "
+                "elsewhere (learn from them by the objective 'denoise')"
             )
         return self._steps
 
     def log_prob(self) -> Tensor:
-        """[B, K] of each step; the row's sum is that of its chain, given the initial noise."""
+        """Returns [B, K] of each step; the row's sum is that of its chain, given the initial noise."""
         return self.steps.log_prob()
 
     def mean_log_prob(self) -> Tensor:
-        """[B, K] `log_prob` over the number of dimensions."""
+        """Returns [B, K] `log_prob` over the number of dimensions."""
         return self.steps.mean_log_prob()
 
     def entropy(self) -> Tensor:
@@ -123,7 +126,7 @@ class Chain:
         return self.steps.at(index)
 
     def mode(self) -> Tensor:
-        """[B, A] the decision without noise in the steps, from the row's initial noise (0 where it has none),
+        """Returns [B, A] the decision without noise in the steps, from the row's initial noise (0 if it has none),
         differentiable."""
         chain = self._batch.get("chain")
         shape = len(self._batch), self._model.dimensions
@@ -131,22 +134,24 @@ class Chain:
         return walk(self._model, self._features, start, None, None)[1]
 
     def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]:
-        """Decisions [B, A] of new chains, and the log-probability [B, K] of their steps, both differentiable."""
+        """Returns decisions [B, A] of new chains, and the log-probability [B, K] of their steps, both
+        differentiable."""
         _, action, steps = denoise(self._model, self._features, noise)
         return action, steps.log_prob()
 
     def denoising(self, noise: Noise) -> Tensor:
-        """[B] the mean squared error of what the network says of a noised `action`: of the velocity, at a time uniform
-        in [0, 1) (Lipman et al. 2023, arXiv 2210.02747, equation 23, of straight paths); of `ddpm` of the noise, at a
-        step of the chain (Ho et al. 2020, equation 14); of `consistency` of the answer that would predict the decision
-        that is predicted, without a gradient, from a point of the same noise nearer to it (Song et al. 2023, algorithm
-        3, with no average of weights: Song and Dhariwal 2023, arXiv 2310.14189, section 3.2)."""
+        """Returns [B] the mean squared error of the network's output for a noised `action`. It is the error of the
+        velocity, at a time uniform in [0, 1) (Lipman et al. 2023, arXiv 2210.02747, equation 23, for straight paths);
+        for `ddpm` that of the noise, at a step of the chain (Ho et al. 2020, equation 14); for `consistency` the
+        distance to the output that would predict the same decision as, without gradient, a less noisy point with the
+        same noise (Song et al. 2023, algorithm 3, without averaged weights: Song and Dhariwal 2023, arXiv 2310.14189,
+        section 3.2)."""
         return self._model.error(self._features, self._batch["action"], noise)
 
 
 def denoise(model: Denoises, features: Any, noise: Noise, still: bool = False) -> tuple[Tensor, Tensor, Steps]:
-    """New chains: the points before each step [B, K, A], the decisions [B, A], and the steps. still: without noise in
-    the steps."""
+    """Returns new chains: the points before each step [B, K, A], the decisions [B, A], and the steps. still: without
+    noise in the steps."""
     K, drawn, noised = model.steps, noise.normal(0, model.steps + 1, model.dimensions), None
     if model.single:
         which = (noise.uniform(0, 1) * K).long().clamp(max=K - 1)
@@ -177,10 +182,10 @@ def walk(
 
 
 def score(model: Denoises, features: Any, batch: Batch) -> Steps:
-    """The steps of a batch's chains."""
+    """Returns the steps of a batch's chains."""
     chain = batch["chain"]
     unknown = chain.isnan().any(-1)
-    chain = chain.nan_to_num(0.0)  # NaN would reach every weight, whatever it weighs
+    chain = chain.nan_to_num(0.0)  # NaN would reach every weight, even times 0
     after = torch.cat([chain[:, 1:], batch["action"].view(len(chain), 1, -1)], 1)
     u = model.answer(features, chain, slice(None))
     mean, log_std = _law(model, features, chain, u, slice(None))
@@ -189,7 +194,7 @@ def score(model: Denoises, features: Any, batch: Batch) -> Steps:
 
 
 def _law(model: Denoises, features: Any, x: Tensor, u: Tensor, k: int | slice) -> tuple[Tensor, Tensor]:
-    """Mean and log standard deviation of step k of points x [B, A], or of all steps of [B, K, A]."""
+    """Returns mean and log standard deviation of step k at points x [B, A], or of all steps at [B, K, A]."""
     s = model.schedule
     mean = _clamp(model, s.x[k].unsqueeze(-1) * x + s.u[k].unsqueeze(-1) * u)
     if s.std is None:

@@ -1,7 +1,7 @@
 """A deterministic policy in a bounded Box, which explores by normal noise (TD3, DDPG).
 
-Axes: `B` rows, `K` positions (here 1), `A` action dimensions, `N` decisions picked by `at`. Leaves out noise that is
-correlated in time.
+Axes: `B` rows, `K` positions (here 1), `A` action dimensions, `N` decisions picked by `at`. Leaves out noise correlated
+in time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from shuhari.ports import Task
 
 
 class Clipped:
-    """a = mean + std · normal, clipped to [-1, 1]: mean (any), log_std, action [B, K, A]. Methods answer [B, K].
+    """a = mean + std · normal, clipped to [-1, 1]: mean (any), log_std, action [B, K, A]. Methods return [B, K].
 
-    The law has a density inside and a mass at either bound (a censored normal), so that the log-probability of a
-    clipped action is exact. `epsilon`: the share of a uniform a in the behaviour's mixture. Left out: entropy and KL,
-    which mix masses with densities."""
+    The distribution has a density inside and a mass at either bound (a censored normal), so that the log-probability of
+    a clipped action is exact. `epsilon`: the share of a uniform a in the behaviour's mixture. Left out: entropy and KL,
+    which would mix masses with densities.
+    """
 
     __slots__ = ("action", "epsilon", "log_std", "mean")
 
@@ -46,25 +47,26 @@ class Clipped:
         if self.epsilon is None:
             return logp
         either = mix_log_density(logp, self.epsilon, bound.shape[-1])
-        return torch.where(bound.any(-1), (-self.epsilon).log1p() + logp, either)  # what is uniform hits no bound
+        return torch.where(bound.any(-1), (-self.epsilon).log1p() + logp, either)  # a uniform one hits no bound
 
     def mode(self) -> Tensor:
-        """[B, A] the action without noise, as the column `action` holds actions; differentiable within the bounds."""
+        """Returns [B, A] the action without noise, as the column `action` holds actions; differentiable within the
+        bounds."""
         return self.mean.flatten(0, -2).clamp(-1, 1)
 
     def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]:
-        """Reparameterised actions [B, A] with the exploration's noise and without `epsilon`, and their log_prob
+        """Returns reparameterised actions [B, A] with the exploration noise and without `epsilon`, and their log_prob
         [B, K]. No gradient passes a bound."""
         eps = noise.normal(0, self.mean.shape[-1]).view_as(self.mean)
         action = (self.mean + self.log_std.exp() * eps).clamp(-1, 1)
         return action.flatten(0, -2), Clipped(self.mean, self.log_std, action).log_prob()
 
     def parameters(self) -> Tensor:
-        """[B, K, A] the actions without noise, before they are clipped."""
+        """Returns [B, K, A] the actions without noise, before they are clipped."""
         return self.mean
 
     def at(self, index: Tensor) -> Clipped:
-        """The decisions `index` [N] of the flattened [B * K]."""
+        """Returns the decisions `index` [N] of the flattened [B * K]."""
         mean, log_std, action = (x.flatten(0, -2)[index] for x in (self.mean, self.log_std, self.action))
         return Clipped(mean, log_std, action, None if self.epsilon is None else self.epsilon.flatten()[index])
 
@@ -75,22 +77,23 @@ class DeterministicPolicy:
     """A deterministic policy for bounded actions, tanh of an MLP, that explores by normal noise (TD3: Fujimoto et al.
     2018).
 
-    It honours greedy and epsilon (a uniform action). The decision, which critics see and the column `action` holds,
-    lies in [-1, 1]; the environment gets it scaled to its bounds (`Traces.taken`)."""
+    Supports greedy and epsilon (a uniform action). The decision, which critics see and the column `action` holds, lies
+    in [-1, 1]; the environment gets it scaled to its bounds (`Traces.taken`).
+    """
 
     hidden: tuple[Width, ...] = (256, 256)
     """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "relu"
     """Activation between the layers."""
     noise: Annotated[float, Bounds(0, open="low", hint="greedy sampling has none")] = 0.1
-    """Standard deviation of the exploration's noise, in units of half the action range."""
+    """Standard deviation of the exploration noise, in units of half the action range."""
     normalise: bool = False
-    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
+    """Normalise observations by the running mean and variance of the collected ones; set it if their scales differ."""
     norm: bool = False
     """Put layer normalisation before the activation of each hidden layer, as critics that learn from recorded data
     often need (RLPD)."""
     see: tuple[str, ...] = ()
-    """Keys of a Dict observation that are read; empty reads all. An `action_mask` always counts."""
+    """Keys of a Dict observation that are used; empty uses all. An `action_mask` always counts."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
@@ -109,7 +112,7 @@ class DeterministicPolicy:
         return Clipped(mean, self._log_std(mean), batch["action"].view_as(mean), epsilon(batch))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, A], logp [B, 1], `taken` [B, A]; `info`: `epsilon` [B, 1]."""
+        """Samples contexts [B, ...] -> action [B, A], logp [B, 1], `taken` [B, A]; `info`: `epsilon` [B, 1]."""
         honour(sampling, ("greedy", "epsilon"), "deterministic")
         e = uniform_share(sampling)
         with torch.no_grad():
@@ -123,12 +126,12 @@ class DeterministicPolicy:
         return Traces(action, made.log_prob(), info={"epsilon": share}, taken=self._scale(action))
 
     def decide(self, contexts: Any) -> dict[str, Tensor]:
-        """contexts [B, ...] -> `action` [B, A] without noise, and `mean` [B, A], the same in [-1, 1]."""
+        """Returns for contexts [B, ...] the `action` [B, A] without noise, and `mean` [B, A], the same in [-1, 1]."""
         mean = self._mean(contexts)
         return {"action": self._scale(mean), "mean": mean}
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
-        """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
+        """Returns batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": self._scale.inverse(taken)}
 
     def observe(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Where a model may be: the devices of torch by name, or an error in words before weights are moved.
+"""The devices of torch by name, or an error that explains what is wrong, before weights are moved.
 
 Left out: several devices for one model.
 """
@@ -9,8 +9,8 @@ import torch
 
 
 def find_device(name: str) -> torch.device:
-    """The device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`. ValueError for a name that is none, and for one that
-    this machine, or this build of torch, has not."""
+    """Returns the device `name`: `cpu`, `cuda`, `cuda:1`, `mps`. Raises ValueError for another name, and for a device
+    that this machine, or this build of torch, does not have."""
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -1,7 +1,7 @@
-"""A learned model of the world: an ensemble of deterministic nets that predict the next state and the reward.
+"""A learned dynamics model: an ensemble of deterministic nets that predict the next state and the reward.
 
-Axes: `B` rows, `D` dimensions of a state, `n` members. Leaves out variances, ends of episodes, and observations that
-are no flat Box.
+Axes: `B` rows, `D` dimensions of a state, `n` members. Leaves out variances, ends of episodes, and observations other
+than a flat Box.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shuhari.ports import Task
 
 
 class Prediction:
-    """Of each member what follows a decision: `state()` [B, n, D] and `reward()` [B, n]."""
+    """The predictions of each member after a decision: `state()` [B, n, D] and `reward()` [B, n]."""
 
     __slots__ = ("_reward", "_state")
 
@@ -38,8 +38,8 @@ class Prediction:
 @register("model", "dynamics")
 @dataclass
 class Dynamics:
-    """A learned model of the world: an ensemble of nets (s, a) -> (s' - s, r), of observations [B, D] and decisions [B,
-    A] as the policy made them; without variances, as in the code of Voelcker et al. 2022."""
+    """A learned dynamics model: an ensemble of nets (s, a) -> (s' - s, r), of observations [B, D] and decisions [B, A]
+    as the policy made them; without variances, as in the code of Voelcker et al. 2022."""
 
     n: Length = 5
     """Number of nets in the ensemble, which differ by their initial weights."""

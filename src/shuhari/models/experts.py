@@ -1,4 +1,4 @@
-"""Scripted policies by their names: those of a task, of chance, and functions of a user."""
+"""Scripted policies by name: a task's expert, random actions, and a user's functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Expert = Callable[[Any, np.random.Generator], Any]
 
 
 def find_expert(task: Task, policy: str) -> Expert:
-    """The policy called so: see `Played`. LookupError for none."""
+    """Returns the policy with this name; see `Played`. Raises LookupError for an unknown one."""
     if policy == "random":
         space: Any = task.spaces()[1]  # type: ignore[index]
         return lambda observation, rng: draw_uniform(space, rng)
@@ -32,7 +32,7 @@ def find_expert(task: Task, policy: str) -> Expert:
 
 
 def _refuse_none(expert: Expert, policy: str) -> Expert:
-    """The policy. Raises TypeError where it gives no action."""
+    """Returns the policy, wrapped to raise TypeError if it gives no action."""
 
     def act(observation: Any, rng: Any) -> Any:
         if (action := expert(observation, rng)) is None:
@@ -43,6 +43,6 @@ def _refuse_none(expert: Expert, policy: str) -> Expert:
 
 
 def draw_uniform(space: Any, rng: np.random.Generator) -> Any:
-    """A uniform action, by this generator alone."""
+    """Returns a uniform action, drawn by this generator only."""
     space.seed(int(rng.integers(2**31)))
     return space.sample()

@@ -1,6 +1,6 @@
-"""Update the weights of one role from another's: target networks, reference policies, averages of iterates.
+"""Updates one role's weights from another's: target networks, reference policies, averages of iterates.
 
-Leaves out averages that count from a start. Which events a rule hears is in `events.When`.
+Leaves out averages that count from a start. `events.When` has the events that a rule counts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Ema:
     """Update a role's weights from another's: role <- role + rate (of - role) (Polyak averaging, for target networks);
     as `copy`, role <- of.
 
-    Buffers, such as the moments by which observations are normalised, are copied. Events are counted by `events.When`.
-    ValueError for roles whose weights do not match."""
+    Buffers, such as the moments that normalise observations, are copied. `events.When` counts events. Raises ValueError
+    for roles whose weights do not match.
+    """
 
     role: str
     """Role whose weights follow; in a recipe the name of the table, `[follow.<role>]`."""
@@ -47,7 +48,7 @@ class Ema:
     learner: str = field(default="", kw_only=True)
     """Learner whose updates count with `on = "update"`; empty counts any learner's."""
     metric: str = field(default="greedy", kw_only=True)
-    """Evaluation score that is watched with `on = "plateau"`, such as `greedy`; larger is better."""
+    """Evaluation score that decides a plateau with `on = "plateau"`, such as `greedy`; larger is better."""
     patience: Length = field(default=3, kw_only=True)
     """Number of evaluations in a row without a new best `metric` that make a plateau."""
 
@@ -70,7 +71,7 @@ class Ema:
         self._when.state = tree
 
     def due(self, event: Event) -> bool:
-        """Count an event; whether an update is due."""
+        """Counts an event; returns whether an update is due."""
         return self._when.due(event)
 
     def __call__(self, models: Mapping[str, Model], event: Event) -> None:
@@ -79,11 +80,11 @@ class Ema:
             _move(self._pair, self.rate)
 
 
-Copy = partial(Ema, rate=1.0)  # as `copy` makes it
+Copy = partial(Ema, rate=1.0)  # as registered under `copy`
 
 
 def _pair(rule: Ema, models: Mapping[str, Model]) -> Pair:
-    """Pairs of the tensors of both roles, matched by name; those that only the leader has are left out."""
+    """Returns pairs of the tensors of both roles, matched by name, without those that only `of` has."""
     mine, theirs = role_model(models, rule.role).module, role_model(models, rule.of).module
     known = rule._pair
     if known is not None and known[0] is mine and known[1] is theirs:

@@ -1,6 +1,6 @@
 """Multi-layer perceptrons: one net, and an ensemble of nets in stacked parameters.
 
-Both skip the module machinery in `__call__` (a third of the time of a net 64 wide), so forward hooks do not fire.
+Both skip the module machinery in `__call__` (a third of the time of a net of width 64), so forward hooks do not fire.
 Leaves out dropout and convolutions. Axes: `B` rows, `n` members.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from shuhari.data import nearest
 
 Activation: TypeAlias = Literal["tanh", "relu", "silu", "gelu", "elu"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # in place, where the gradient needs the result alone
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # in place if the gradient needs only the result
     "tanh": torch.tanh_,
     "relu": torch.relu_,
     "silu": F.silu,
@@ -28,7 +28,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # in place, where the gr
 
 
 def activation_of(name: str) -> Callable[[Tensor], Tensor]:
-    """The function called `name`, which may work in place; ValueError with the nearest name otherwise."""
+    """Returns the activation `name`, which may work in place. Raises ValueError with the nearest name if there is
+    none."""
     try:
         return ACTIVATIONS[name]
     except KeyError:
@@ -36,12 +37,12 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
 
 
 class Mlp(nn.Module):
-    """[..., sizes[0]] -> [..., sizes[-1]], `activation` between the layers.
+    """A module: [..., sizes[0]] -> [..., sizes[-1]], with `activation` between the layers.
 
     `gain`: orthogonal weights, sqrt(2) in hidden layers and `gain` in the last, biases 0 (PPO's initialisation: Huang
     et al. 2022, "The 37 Implementation Details of PPO", detail 2); None: that of `nn.Linear`. `norm`: each hidden layer
-    goes through a layer normalisation of its own before the activation (as critics of recorded data do: Ball et al.
-    2023, "Efficient Online Reinforcement Learning with Offline Data").
+    has its own layer normalisation before the activation (as critics on recorded data do: Ball et al. 2023, "Efficient
+    Online Reinforcement Learning with Offline Data").
     """
 
     def __init__(
@@ -76,10 +77,11 @@ class Mlp(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """n independent nets over the same rows: [B, sizes[0]] -> [n, B, sizes[-1]], initialised like `nn.Linear`.
-    `norm` as of `Mlp`.
+    """n independent nets on the same rows: [B, sizes[0]] -> [n, B, sizes[-1]], initialised like `nn.Linear`. `norm` as
+    in `Mlp`.
 
-    A layer's weights are [n, in, out]: every product of both passes, and every gradient, then lies in order."""
+    A layer's weights are [n, in, out], so that all products of both passes, and all gradients, are contiguous.
+    """
 
     def __init__(self, n: int, sizes: Sequence[int], activation: str = "relu", norm: bool = False) -> None:
         super().__init__()
@@ -92,14 +94,14 @@ class Ensemble(nn.Module):
             self.biases.append(nn.Parameter(torch.empty(n, 1, b).uniform_(-k, k)))
         self._w, self._b = self.weights._parameters, self.biases._parameters
         self.scales = self.shifts = None
-        if norm:  # of each hidden layer of each member
+        if norm:  # one for each hidden layer of each member
             self.scales = nn.ParameterList(nn.Parameter(torch.ones(n, 1, b)) for b in sizes[1:-1])
             self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(n, 1, b)) for b in sizes[1:-1])
 
     def __call__(self, x: Tensor) -> Tensor:
         y, last = x.expand(self.n, -1, -1), len(self._w) - 1
         for i, (w, b) in enumerate(zip(self._w.values(), self._b.values(), strict=True)):
-            y = _layer(y, w, b)  # type: ignore[arg-type]
+            y = apply_layer(y, w, b)  # type: ignore[arg-type]
             if i < last and self.scales is not None:
                 y = torch.addcmul(self.shifts[i], F.layer_norm(y, y.shape[-1:]), self.scales[i])  # type: ignore[index]
             if i < last:
@@ -109,7 +111,7 @@ class Ensemble(nn.Module):
     forward = __call__
 
 
-def _layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+def apply_layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """[n, B, in], [n, in, out], [n, 1, out] -> [n, B, out]. One output is a sum of products: as a batch of matrices
     times vectors it takes several times as long, in both passes."""
     return (x * w.mT).sum(2, keepdim=True) + b if w.shape[2] == 1 else torch.baddbmm(b, x, w)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-PRIOR = 1e-4  # rows of mean 0 and variance 1 that stand before the first, as in Gymnasium and Stable-Baselines3
+PRIOR = 1e-4  # initial count, with mean 0 and variance 1, as in Gymnasium and Stable-Baselines3
 TINY = 1e-8
 LIMIT = 10.0
 
@@ -28,7 +28,7 @@ class Moments(nn.Module):
         self._now = self._buffers  # not the tensors: right after any copy, load or functional call
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[n, D] -> (x - mean) / sqrt(var + 1e-8), within ±10."""
+        """Normalises [n, D] -> (x - mean) / sqrt(var + 1e-8), clipped to ±10."""
         _, mean, var = self._all()
         return ((x - mean.float()) * (var + TINY).rsqrt().float()).clamp(-LIMIT, LIMIT)
 
@@ -36,17 +36,17 @@ class Moments(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """sqrt(var + 1e-8)."""
+        """Returns sqrt(var + 1e-8)."""
         return (self._all()[2] + TINY).sqrt()
 
     @property
     def empty(self) -> bool:
-        """Whether no row was ever counted."""
+        """Whether no row has been counted yet."""
         return float(self._all()[0]) <= PRIOR
 
     @torch.no_grad()
     def take(self, rows: Parts) -> None:
-        """Update the moments with these rows."""
+        """Updates the moments with these rows."""
         here = self._all()
         for to, x in zip(here, merge_moments(here, rows), strict=True):
             to.copy_(x)
@@ -57,14 +57,14 @@ class Moments(nn.Module):
 
 
 def moments(x: Tensor) -> Parts:
-    """The moments of x [n, D], n > 0."""
+    """Returns the moments of x [n, D], n > 0."""
     x = x.double()
     return torch.tensor(float(len(x)), dtype=torch.float64), x.mean(0), x.var(0, correction=0)
 
 
 def merge_moments(a: Parts, b: Parts) -> Parts:
-    """The moments of the rows of both (Chan et al. 1979, "Updating formulae and a pairwise algorithm for computing
-    sample variances", equations 2.1)."""
+    """Returns the moments of the rows of both (Chan et al. 1979, "Updating formulae and a pairwise algorithm for
+    computing sample variances", equations 2.1)."""
     (n, mean, var), (m, other, wide) = a, b
     total, gap = n + m, other - mean
     return total, mean + gap * (m / total), (n * var + m * wide + gap.square() * (n * m / total)) / total

@@ -41,8 +41,8 @@ class _Caches:
 
 
 class _Joint(nn.Module):
-    """Several language models behind the interface that the sampler uses (`static.Cached`); no weights of its own.
-    Hidden states stand one behind the other, and `logits` is what `combine` makes of each one's."""
+    """Several language models as one, for the sampler: has the methods that it calls (`static.Cached`), and no weights
+    of its own. Hidden states are concatenated; `logits` splits them and gives each model's logits to `combine`."""
 
     def __init__(self, others: Others, combine: Any) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class _Joint(nn.Module):
         return self.joined(hidden, self._sizes, [part.logits for part in self._parts])
 
     def joined(self, hidden: Tensor, sizes: Sequence[int], heads: Sequence[Any]) -> Tensor:
-        """[..., V] the combined logits of hidden states [..., sum of sizes]."""
+        """Returns [..., V] the combined logits of hidden states [..., sum of sizes]."""
         V = self.vocabulary
         each = [head(x)[..., :V] for head, x in zip(heads, hidden.split(list(sizes), -1), strict=True)]
         combined: Tensor = self._combine(each, NEVER)[0]
@@ -96,22 +96,24 @@ class _Joint(nn.Module):
 @dataclass
 class Product:
     """A product of experts: softmax of a weighted sum of the logits of several roles, for texts with one tokenizer or
-    for choices.
+    for discrete actions.
 
-    {large = 1, tuned = 1, small = -1} adds what training has changed in a small model to a large one (RAST: Ouyang et
-    al. 2025, "RAST: Reasoning Activation in LLMs via Small-model Transfer"; proxy tuning: Liu et al. 2024, arXiv
-    2401.08565); {base = 1 - w, tuned = w} is guidance by w. Coefficients come before the temperature.
+    {large = 1, tuned = 1, small = -1} adds the changes from training a small model to a large one (RAST: Ouyang et al.
+    2025, "RAST: Reasoning Activation in LLMs via Small-model Transfer"; proxy tuning: Liu et al. 2024, arXiv
+    2401.08565); {base = 1 - w, tuned = w} is guidance by w. Coefficients apply before the temperature.
 
-    With `within`, decisions keep to that role's support (as truncated sampling at its temperature 1 does), renormalised
-    (NLPO: Ramamurthy et al. 2023, arXiv 2210.01241). That role is evaluated again as a row is scored, by its weights
-    then: if it has moved since, what was drawn may be outside, with probability 0. Vocabularies are cut to the
-    smallest. Gradients run into the roles that a part trains. ValueError if nothing is combined, or for `within`
-    without a truncation."""
+    With `within`, decisions are restricted to that role's support (as in truncated sampling at its temperature 1),
+    renormalised (NLPO: Ramamurthy et al. 2023, arXiv 2210.01241). Scoring evaluates that role again with its current
+    weights: if they have changed, a sampled decision may be outside, with probability 0. Vocabularies are cut to the
+    smallest. Roles that a part trains get gradients. Raises ValueError if nothing is combined, or for `within` without
+    a truncation.
+    """
 
     of: Mapping[str, float] = EMPTY
     """Role -> coefficient of its logits in the sum; a negative one subtracts."""
     within: str = ""
-    """Role whose truncated support decisions keep to, by `top_p`, `top_k` or `min_p`; empty truncates nothing."""
+    """Role to whose truncated support decisions are restricted, by `top_p`, `top_k` or `min_p`; empty truncates
+    nothing."""
     top_p: PositiveShare = 1.0
     """Probability of the smallest set of alternatives that is kept, as in nucleus sampling; 1 keeps all. Only with
     `within`."""
@@ -130,7 +132,8 @@ class Product:
         self._support = Sampling(top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
         if bool(self.within) != self._support.truncates:
             found = f"within = {self.within!r}, top_p = {self.top_p}, top_k = {self.top_k}, min_p = {self.min_p}"
-            raise ValueError(f"product: {found}: expected a role whose support counts and which of it, or neither")
+            raise ValueError(f"product: {found}: expected a role and at least one of top_p, top_k and min_p, or none "
+                             "of these")  # fmt: skip
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -145,7 +148,7 @@ class Product:
         self._start = None if self._does is None else Choices.of(self._does, "product").start
 
     def _combine(self, each: Sequence[Tensor], least: float) -> tuple[Tensor, Tensor]:
-        """(logits, which are allowed) from the logits of each role; `least` where an action is not allowed."""
+        """Returns (logits, allowed actions) from the logits of each role; forbidden actions get `least`."""
         weights = list(self.of.values())
         total = weights[0] * each[0]
         for c, logits in zip(weights[1:], each[1:], strict=False):
@@ -162,7 +165,7 @@ class Product:
         return score_rows(logits.squeeze(1), batch, keep.squeeze(1) if self.within or not bool(keep.all()) else None)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces | list[Trace]:
-        """Sample as its member models do: one trace for each text, or decisions [B, ...]."""
+        """Samples as its member models do: one trace per text, or decisions [B, ...]."""
         joint: Any = self.module
         if self._does is None:
             stopped = make_stops(sampling.stop, self.text.stops(sampling.stop), self.text.decode)
@@ -214,10 +217,10 @@ class Product:
 
     @property
     def encode(self) -> Any:
-        """A string or messages -> ids [k]; None where it reads no text."""
+        """Function from a string or messages to ids [k]; None if it reads no text."""
         return self.text.encode if self._does is None else None
 
     @property
     def decode(self) -> Any:
-        """Ids -> their text, without a closing end token; None where it writes none."""
+        """Function from ids to their text, without a closing end token; None if it writes none."""
         return self.text.decode if self._does is None else None

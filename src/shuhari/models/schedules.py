@@ -1,8 +1,8 @@
-"""Schedules of denoising: the numbers of each step of a flow, of its stochastic equation, of a diffusion, and of a
+"""Schedules of denoising: the constants of each step of a flow, of its stochastic equation, of a diffusion, and of a
 consistency model.
 
-Times run from 0, noise, to 1, a decision. With u a network's answer and x a point, a step goes to a normal of mean
-c x + c' u, or without noise to such a sum itself. Axes: `K` steps.
+Times run from 0, noise, to 1, a decision. With u a network's output and x a point, a step leads to a normal with mean c
+x + c' u, or without noise to such a sum itself. Axes: `K` steps.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ BETA_MIN, BETA_MAX = 0.1, 20.0  # of the variance-preserving process (Song et al
 
 
 class Schedule(NamedTuple):
-    """Numbers of each step, [K] each: the mean of its law is `x` times the point plus `u` times the network's answer,
-    its deviation `std` (None: learnt); `still_x`, `still_u`: the step without noise. `keep`, `add`: of the points
-    before the step, how much is decision and how much noise."""
+    """Constants of each step, [K] each: the mean of its law is `x` times the point plus `u` times the network's output,
+    its deviation `std` (None: learnt); `still_x`, `still_u`: the step without noise. `keep`, `add`: the shares of
+    decision and noise in the points before the step."""
 
     x: Tensor
     u: Tensor
@@ -30,11 +30,12 @@ class Schedule(NamedTuple):
 
 
 def flow_schedule(steps: int, level: float | None) -> Schedule:
-    """Of a flow from noise z to a decision a, x_t = (1 - t) z + t a, whose network answers with the velocity a - z.
+    """Returns the schedule of a flow from noise z to a decision a, x_t = (1 - t) z + t a, whose network predicts the
+    velocity a - z.
 
-    level: None for steps of Euler with learnt noise (ReinFlow: Zhang et al. 2025, arXiv 2505.22094, section 4.1), else
-    the a of sigma = a sqrt((1 - t) / t), at t = 0 with the next t in the denominator: the stochastic equation of the
-    same marginals, with steps as in pi_RL (Chen et al. 2025, arXiv 2510.25889, Flow-SDE), whose time runs back.
+    level: None for Euler steps with learnt noise (ReinFlow: Zhang et al. 2025, arXiv 2505.22094, section 4.1), else the
+    a of sigma = a sqrt((1 - t) / t), at t = 0 with the next t in the denominator: the stochastic equation with the same
+    marginals, with steps as in pi_RL (Chen et al. 2025, arXiv 2510.25889, Flow-SDE), whose time runs backwards.
     """
     t, delta = torch.arange(steps, dtype=torch.float64) / steps, 1 / steps
     one, move = torch.ones_like(t), torch.full_like(t, delta)
@@ -48,9 +49,10 @@ def flow_schedule(steps: int, level: float | None) -> Schedule:
 
 
 def ddpm_schedule(steps: int) -> Schedule:
-    """Of a diffusion whose network answers with the noise in x = sqrt(a) decision + sqrt(1 - a) noise (Ho et al. 2020,
-    arXiv 2006.11239, equations 7 and 11), a by the variance-preserving process cut into `steps`. The deviation is that
-    of the posterior; that of the last step, which has none, is the one before it (alone, its forward process)."""
+    """Returns the schedule of a diffusion whose network predicts the noise in x = sqrt(a) decision + sqrt(1 - a) noise
+    (Ho et al. 2020, arXiv 2006.11239, equations 7 and 11), a by the variance-preserving process cut into `steps`. The
+    deviation is that of the posterior; the last step, which has none, uses the previous one (a single step its forward
+    process)."""
     now, after = _cut(steps)
     beta = 1 - now / after
     x = (1 - beta).rsqrt()
@@ -65,11 +67,11 @@ def ddpm_schedule(steps: int) -> Schedule:
 
 
 def consistency_schedule(steps: int, final_std: float) -> Schedule:
-    """Of a consistency model (Song et al. 2023, arXiv 2303.01469): f(x, t), the decision at the end of the probability
-    flow from a point, of the diffusion of `ddpm_schedule`. The network's answer u stands for sqrt(a) z - sqrt(1 - a)
-    decision, so that f = sqrt(a) x - sqrt(1 - a) u, and f(x, 1) = x. A step predicts the decision and adds noise z of
-    the next level, sqrt(a') f + sqrt(1 - a') z (their algorithm 1), the last one f + `final_std` z. Without noise the
-    first step jumps to f, where the point then stays."""
+    """Returns the schedule of a consistency model (Song et al. 2023, arXiv 2303.01469): f(x, t), the decision at the
+    end of the probability flow from a point, for the diffusion of `ddpm_schedule`. The network's output u estimates
+    sqrt(a) z - sqrt(1 - a) decision, so that f = sqrt(a) x - sqrt(1 - a) u, and f(x, 1) = x. A step predicts the
+    decision and adds noise z of the next level, sqrt(a') f + sqrt(1 - a') z (their algorithm 1), the last one f +
+    `final_std` z. Without noise the first step jumps to f, and the point stays there."""
     now, after = _cut(steps)
     keep, add, onto, std = now.sqrt(), (1 - now).sqrt(), after.sqrt(), (1 - after).sqrt()
     std[-1] = final_std
@@ -79,13 +81,13 @@ def consistency_schedule(steps: int, final_std: float) -> Schedule:
 
 
 def diffused(t: Tensor) -> tuple[Tensor, Tensor]:
-    """(sqrt(a), sqrt(1 - a)) at times t: how much of a diffused point is decision, and how much noise."""
+    """Returns (sqrt(a), sqrt(1 - a)) at times t: the shares of decision and noise in a diffused point."""
     left = _left(1 - t.double())
     return left.sqrt().float(), (1 - left).sqrt().float()
 
 
 def _cut(steps: int) -> tuple[Tensor, Tensor]:
-    """[K] `a` before and behind each of `steps`."""
+    """Returns [K] `a` before and after each of `steps`."""
     left = _left(torch.arange(steps, -1, -1, dtype=torch.float64) / steps)
     return left[:-1], left[1:]
 

@@ -1,8 +1,8 @@
 """Policies without parameters: a function of the observation, the task's expert, or random actions.
 
-It acts in rollouts and in evaluation like any other policy, so that what is learnt can be compared with it, mixed with
-it, or taken over from it. Left out: probabilities, so nothing scores its actions. Axes: `B` rows, `A` entries of an
-action.
+They act in rollouts and in evaluation like any other policy, so that learnt policies can be compared with them, mixed
+with them, or take over from them. Left out: probabilities, so their actions cannot be scored. Axes: `B` rows, `A`
+entries of an action.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Scripted:
     """A policy without parameters: the task's expert, random actions, or a function of yours.
 
     The decision is the action as the environment takes it, and its log-probability is unknown (NaN), so ratios refuse
-    it. Sampling settings mean nothing to it. TypeError if its actions are to be scored."""
+    it. Sampling settings have no effect. Raises TypeError if its actions are to be scored.
+    """
 
     policy: str = "expert"
     """Name of the policy: `expert` (the task's own), `random`, or a dotted path or `file.py:function` from
@@ -46,7 +47,8 @@ class Scripted:
         raise TypeError(f"the model 'scripted' ({self.policy}) acts, and cannot score what others did")
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, ...], logp [B, 1] NaN. Each row's generator is seeded by its own noise."""
+        """Samples contexts [B, ...] -> action [B, ...], logp [B, 1] NaN. Each row's generator is seeded by its own
+        noise."""
         seeds = (noise.uniform(0, 2) * 2**31).long().tolist()
         n = len(seeds)
         rows = [_row(contexts, i) for i in range(n)]
@@ -57,7 +59,7 @@ class Scripted:
 
 
 def _row(contexts: Any, i: int) -> Any:
-    """One observation, as an environment gives it."""
+    """Returns one observation, as an environment gives it."""
     if isinstance(contexts, Mapping):
         return {k: _row(x, i) for k, x in contexts.items()}
     x = contexts[i].numpy()

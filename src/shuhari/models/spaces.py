@@ -1,8 +1,8 @@
 """Gymnasium spaces for models of fixed size: observations as rows of features, actions as choices or boxes.
 
-A task shows its models a space of one of these kinds, or a flat Dict of them (`context/<key>` columns); in a Dict the
-key `action_mask` says which actions are allowed and is no feature. Leaves out tuples, text, sequences and graphs.
-Axes: `B` rows, `D` features, `A` action dimensions or alternatives, `M` choices made at once.
+A task has spaces of one of these kinds, or a flat Dict of them (`context/<key>` columns); in a Dict the key
+`action_mask` marks the allowed actions and is no feature. Leaves out tuples, text, sequences and graphs. Axes: `B`
+rows, `D` features, `A` action dimensions or alternatives, `M` choices made at once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from shuhari.ports import Task
 
 MASK = "action_mask"  # PettingZoo's name for it
 TINY = 1e-12
-FORBIDDEN = -1e9  # the logit or value of what a mask forbids: finite, so that 0 times it is 0
+FORBIDDEN = -1e9  # the logit or value of a forbidden action: finite, so that 0 times it is 0
 DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 Seen = Tensor | Mapping[str, Tensor]
 
 
 def spaces_of(task: Task, model: str) -> tuple[Any, Any]:
-    """(observation space, action space); TypeError for a task of text, which has none."""
+    """Returns (observation space, action space). Raises TypeError for a text task, which has none."""
     found = task.spaces()
     if found is None:
         raise TypeError(f"the model {model!r} needs a task with spaces, not one of text (see the model 'causal')")
@@ -41,14 +41,14 @@ def spaces_of(task: Task, model: str) -> tuple[Any, Any]:
 
 
 def _suggest(space: Any, what: str) -> str:
-    """Recipes that a space of actions suits, for an error; "" for one that no other recipe suits either."""
+    """Returns a hint, for an error, at recipes that fit an action space; "" if there is none."""
     if what == "action" and isinstance(space, spaces.Box) and len(space.shape) == 1:
         return "; baselines/ppo_pendulum and baselines/sac_pendulum take such actions"
     return "; baselines/ppo_cartpole takes such actions" if what == "action" and isinstance(space, DISCRETE) else ""
 
 
 def discrete(space: Any, what: str, model: str) -> spaces.Discrete:
-    """`space`, which has to be Discrete; TypeError otherwise."""
+    """Returns `space`, which must be Discrete. Raises TypeError otherwise."""
     if not isinstance(space, spaces.Discrete):
         message = f"the model {model!r} needs a Discrete {what} space: this task's is {space}"
         raise TypeError(message + _suggest(space, what))
@@ -56,7 +56,8 @@ def discrete(space: Any, what: str, model: str) -> spaces.Discrete:
 
 
 def box(space: Any, what: str, model: str, *, bounded: bool = False) -> spaces.Box:
-    """`space`, which has to be a Box of one axis (with bounds on every side if `bounded`); TypeError otherwise."""
+    """Returns `space`, which must be a Box of one axis (with bounds on every side if `bounded`). Raises TypeError
+    otherwise."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         message = f"the model {model!r} needs a Box {what} space of shape (A,): this task's is {space}"
         raise TypeError(message + _suggest(space, what))
@@ -66,14 +67,14 @@ def box(space: Any, what: str, model: str, *, bounded: bool = False) -> spaces.B
 
 
 def bounds_of(space: spaces.Box) -> tuple[Tensor, Tensor] | None:
-    """([A] low, [A] high) as float32; None where the space has no bounds at all."""
+    """Returns ([A] low, [A] high) as float32; None if the space has no bounds at all."""
     if not (np.isfinite(space.low).any() or np.isfinite(space.high).any()):
         return None
     return torch.from_numpy(space.low.astype(np.float32)), torch.from_numpy(space.high.astype(np.float32))
 
 
 class Scale:
-    """Actions in [-1, 1] -> those of a bounded Box."""
+    """Maps actions in [-1, 1] to those of a bounded Box."""
 
     def __init__(self, space: spaces.Box) -> None:
         low, high = (torch.from_numpy(x).float() for x in (space.low, space.high))
@@ -83,13 +84,13 @@ class Scale:
         return torch.addcmul(self._middle, self._half, action).clamp(*self._bounds)
 
     def inverse(self, action: Tensor) -> Tensor:
-        """Actions of the Box -> those in [-1, 1]; what is beyond the bounds counts as at them."""
+        """Maps actions of the Box to [-1, 1]; values beyond the bounds are clamped."""
         return ((action - self._middle) / self._half.clamp(min=TINY)).clamp(-1, 1)
 
 
 def alternatives(space: Any) -> list[int]:
-    """[M] how many alternatives each choice of a Discrete, MultiDiscrete or MultiBinary space (of one axis) has;
-    ValueError for another."""
+    """Returns [M] the number of alternatives of each choice of a Discrete, MultiDiscrete or MultiBinary space (of one
+    axis). Raises ValueError for another space."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -101,17 +102,17 @@ def alternatives(space: Any) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """An action space of choices. `sizes`: alternatives of each; `joint`: there are M of them, made at once (else it is
-    one); `start`: what the environment calls alternative 0, None where that is 0."""
+    """An action space of choices. `sizes`: alternatives of each; `joint`: M of them are made at once (else there is
+    one); `start`: the environment's number of alternative 0, None if that is 0."""
 
     sizes: list[int]
     joint: bool
     start: int | Tensor | None
-    places: Tensor | None  # [M, A] where each alternative stands among all; the last place is that of none
+    places: Tensor | None  # [M, A] the place of each alternative among all; the last place is padding
 
     @classmethod
     def of(cls, space: Any, model: str) -> Choices:
-        """TypeError for a space of no choices."""
+        """Reads a space. Raises TypeError for one without choices."""
         try:
             sizes = alternatives(space)
         except ValueError:
@@ -133,8 +134,8 @@ class Choices:
         return sum(self.sizes)
 
     def spread(self, logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """(logits, allowed) [B, A], of joint choices [B, M, A], of logits and a mask [B, sizes in all]; None where all
-        is allowed. What is not allowed, or pads a shorter choice, is `FORBIDDEN`."""
+        """Returns (logits, allowed) [B, A], for joint choices [B, M, A], from logits and a mask [B, total size]; None
+        if all are allowed. Forbidden alternatives, and the padding of shorter choices, are `FORBIDDEN`."""
         if mask is None and not self.joint:
             return logits, None
         if mask is None and len(set(self.sizes)) > 1:
@@ -146,21 +147,21 @@ class Choices:
 
 
 def check_allowed(allowed: Tensor | None) -> None:
-    """Raise ValueError where a mask [B, ..., A] allows no action."""
+    """Raises ValueError if a mask [B, ..., A] allows no action."""
     if allowed is not None and not bool((ok := allowed.any(-1)).all()):
         row = int((~ok).nonzero()[0, 0])
         raise ValueError(f"action_mask: row {row} allows no action: expected at least one for every decision")
 
 
 class Inputs(nn.Module):
-    """Observations -> features [B, D]: numbers (a Box flattened), then codes (one-hot of Discrete and MultiDiscrete, a
+    """Observations -> features [B, D]: numbers (a Box flattened), then codes (one-hot for Discrete and MultiDiscrete, a
     MultiBinary as it is), then images (a `Convolution` each), in the order of the keys.
 
-    normalise: numbers go through running moments of the rows that were collected for training, counted in as each step
-    is committed, so that they stand still within a step; those of a recorded data set as it is loaded, before its first
-    row is learnt from. orthogonal: how convolutions begin. see: the parts of a Dict that are read (none
-    named: all); a mask of actions always is. A model calls `observe`
-    with the events that it hears. TypeError for another space."""
+    normalise: numbers are normalised by running moments of the rows collected for training, updated when a step is
+    committed, so that they are constant within a step; with a recorded data set, by its moments as it is loaded, before
+    any update. orthogonal: initialisation of convolutions. see: the used parts of a Dict (empty: all); an action mask
+    always counts. A model calls `observe` with its events. Raises TypeError for another space.
+    """
 
     def __init__(
         self, space: Any, model: str, normalise: bool = False, orthogonal: bool = False, see: tuple[str, ...] = ()
@@ -195,11 +196,11 @@ class Inputs(nn.Module):
         self._pending: Parts | None = None
 
     def of(self, batch: Batch) -> Seen:
-        """The observations of a batch's rows."""
+        """Returns the observations of a batch's rows."""
         return {k: batch[f"context/{k}"] for k in self.keys} if self.keys else batch["context"]
 
     def mask(self, seen: Seen) -> Tensor | None:
-        """[B, alternatives] bool, the actions that are allowed; None where the space has no mask."""
+        """Returns [B, alternatives] bool, the allowed actions; None if the space has no mask."""
         return seen[MASK] > 0 if self.masked else None  # type: ignore[index]
 
     def __call__(self, seen: Seen) -> Tensor:
@@ -216,8 +217,8 @@ class Inputs(nn.Module):
     forward = __call__
 
     def observe(self, event: Event) -> None:
-        """Update the running moments with the rows of decisions: collected ones count from the next step, data at once.
-        ValueError at the end of a step where there has never been a row to count: what normalises would do nothing."""
+        """Updates the running moments with rows of decisions: collected ones count from the next step, recorded data at
+        once. Raises ValueError at the end of a step if no row has ever been counted: normalisation would do nothing."""
         if self.moments is None or (isinstance(event, Loaded) and event.again and not self.moments.empty):  # counted
             return
         if isinstance(event, Collected | Loaded) and bool((decides := event.batch.decides).any()):
@@ -243,12 +244,12 @@ class Inputs(nn.Module):
 
 
 class Net(nn.Module):
-    """Encode observations as features and apply `body`. `inputs` and `body` are its parts."""
+    """Encodes observations as features and applies `body`. `inputs` and `body` are its parts."""
 
     def __init__(self, inputs: Inputs, body: nn.Module) -> None:
         super().__init__()
         self.inputs, self.body = inputs, body
-        self._parts = inputs, body  # past the module's own look-up
+        self._parts = inputs, body  # avoids the module's attribute lookup
 
     def __call__(self, seen: Seen) -> Tensor:
         inputs, body = self._parts
@@ -259,14 +260,14 @@ class Net(nn.Module):
 
 
 def _rows(x: Tensor) -> Tensor:
-    """[B, D] float32."""
+    """Returns x as [B, D] float32."""
     if x.dtype is not torch.float32:
         x = x.float()
     return x if x.dim() == 2 else x.reshape(x.shape[0], -1)  # `len` would fix the number of rows of an ONNX graph
 
 
 def _code(space: Any) -> tuple[int, Tensor | None] | None:
-    """(columns, [M] what to add to each number for its column; None for bits as they are); None for another space."""
+    """Returns (columns, [M] the offset of each number's columns; None for bits as they are); None for another space."""
     if isinstance(space, spaces.MultiBinary):
         return int(np.prod(space.shape, dtype=int)), None
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -276,7 +277,7 @@ def _code(space: Any) -> tuple[int, Tensor | None] | None:
 
 
 def _encode(x: Tensor, code: tuple[int, Tensor | None]) -> Tensor:
-    """[B, columns] one-hot rows of integers [B, ...]; bits as float."""
+    """Returns [B, columns] one-hot rows of integers [B, ...]; bits as float."""
     size, shift = code
     if shift is None:
         return _rows(x)

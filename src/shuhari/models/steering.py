@@ -1,11 +1,11 @@
-"""Policies whose decision is not what the environment gets: `steered` chooses the noise that a frozen base denoises,
-`filtered` moves a base's action along the score of recorded data before it is taken.
+"""Policies whose decision differs from the environment's action: `steered` chooses the noise that a frozen base
+denoises, `filtered` moves a base's action along the score of recorded data before it is taken.
 
 Sources: DSRL (Wagenmaker et al. 2025, "Steering Your Diffusion Policy with Latent Space Reinforcement Learning", arXiv
 2506.15799), also the online stage of GR-RL; CDSA ("Conservative Denoising Score-based Algorithm for Offline
-Reinforcement Learning"). Left out: critics of the base's actions from which those of noise are distilled (DSRL-NA); a
-replay filled at first by the base's own noise, N(0, I) clamped to the bound (DSRL's release; here a rollout's `random`
-is uniform within it); a penalty on long noise in place of its bounds (GR-RL); the correction of states through inverse
+Reinforcement Learning"). Left out: distilling critics of noise from critics of the base's actions (DSRL-NA); a replay
+initially filled by the base's own noise, N(0, I) clamped to the bound (DSRL's release; here a rollout's `random` is
+uniform within it); a penalty on long noise in place of its bounds (GR-RL); the correction of states through inverse
 dynamics (CDSA).
 
 Axes: `B` rows, `K` steps of denoising, `A` action dimensions.
@@ -42,24 +42,25 @@ from shuhari.ports import Model, Task, ability
 @dataclass
 class Steered:
     """A policy that steers a frozen diffusion or flow policy by choosing its initial noise (DSRL); the environment gets
-    what the base makes of it without noise in its steps.
+    the base's action, denoised without noise in the steps.
 
-    No gradient runs into the base. It honours greedy and epsilon (a uniform noise). The decision, which critics see and
-    the column `action` holds, is the noise over `bound`, a normal squashed by tanh as in `squashed`. `info`: the
-    columns of `squashed`, and `base` [B, 1, A], the base's decision. TypeError for a base of another kind, ValueError
-    for actions from elsewhere, whose noise is not known."""
+    The base gets no gradient. Supports greedy and epsilon (a uniform noise). The decision, which critics see and the
+    column `action` holds, is the noise over `bound`, a normal squashed by tanh as in `squashed`. `info`: the columns of
+    `squashed`, and `base` [B, 1, A], the base's decision. Raises TypeError for a base of another kind, ValueError for
+    actions from elsewhere, whose noise is not known.
+    """
 
     base: str = "base"
     """Role of the frozen base policy, a model `chain`."""
     bound: Positive = 1.5
     """Largest noise in each dimension, in standard deviations of the base's noise (DSRL's release: 1, 1.5 or 2.5); a
-    larger one leaves what the base was taught."""
+    larger one leaves the base's training distribution."""
     hidden: tuple[Width, ...] = (256, 256)
     """Widths of the hidden layers of the MLP; an empty list makes it linear."""
     activation: Activation = "relu"
     """Activation between the layers."""
     normalise: bool = False
-    """Normalise observations by the running mean and variance of what was collected; set it if their scales differ."""
+    """Normalise observations by the running mean and variance of the collected ones; set it if their scales differ."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
@@ -87,7 +88,7 @@ class Steered:
         return self._actor(batch)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, A], logp [B, 1]; taken [B, A]."""
+        """Samples contexts [B, ...] -> action [B, A], logp [B, 1]; taken [B, A]."""
         honour(sampling, ("greedy", "epsilon"), "steered")
         traces, base = self._actor.sample(contexts, sampling, noise=noise), self.others.models[0]
         assert traces.taken is not None
@@ -97,7 +98,7 @@ class Steered:
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         message = f"nobody knows of which noise the role {self.base!r} would have made an action from elsewhere"
-        raise ValueError(f"steered: {message}: learn from such data as that role")
+        raise ValueError(f"steered: {message}: train that role on such data instead")
 
     def observe(self, event: Event) -> None:
         self._actor.observe(event)
@@ -106,24 +107,25 @@ class Steered:
 @register("model", "filtered")
 @dataclass
 class Filtered:
-    """A policy whose action is moved towards recorded data before it is taken: a + rate score(a), `steps` times over
-    (CDSA).
+    """A policy whose action is moved towards recorded data before it is taken: a + rate score(a), repeated `steps`
+    times (CDSA).
 
-    score is the gradient of the log-density of what a `chain` was taught (by `denoise`), blurred by the noise before
-    its last steps, one after the other; with a chain of few steps it is wide, and known far from the data. It honours
-    what the base does; rate 0 is the base, to the bit. What is scored and learnt from is the base's decision, so that
-    the correction is a part of the world.
+    score is the gradient of the log-density of a `chain`'s training data (fitted by `denoise`), blurred by the noise
+    before its last steps, one after the other; a chain of few steps has a wide blur, known far from the data. Supports
+    what the base supports; rate 0 is the base, bit for bit. The base's decision is what is scored and learnt from, so
+    the correction acts as part of the environment.
 
-    On normal data of deviation s a step ends at their mean if rate = s² + noise², goes past it beyond, and away from it
-    beyond twice that. TypeError for a score of another kind; ValueError for one with law `consistency`, whose answers
-    are no means, or with fewer steps."""
+    On normal data of deviation s a step ends at their mean if rate = s² + noise², overshoots above that, and diverges
+    above twice that. Raises TypeError for a score of another kind; ValueError for one with law `consistency`, which
+    predicts no means, or with fewer steps.
+    """
 
     base: str = "base"
-    """Role of the policy whose action is moved; its decisions are what is scored and learnt from."""
+    """Role of the policy whose action is moved; its decisions are scored and learnt from."""
     score: str = "score"
-    """Role of the model `chain` that was taught the data and gives the score."""
+    """Role of the model `chain` that was trained on the data and gives the score."""
     rate: AtLeast0 = 0.01
-    """Step size along the score, in squared units of the chain's decisions; 0 leaves the base's action as it is."""
+    """Step size along the score, in squared units of the chain's decisions; 0 leaves the base's action unchanged."""
     steps: Length = 1
     """Number of moves, one for each of the last steps of the `score` model."""
     module: nn.Module = field(init=False, repr=False)
@@ -134,7 +136,7 @@ class Filtered:
 
     @property
     def kind(self) -> Literal["exact", "chain", "bound"]:
-        """The base's."""
+        """The kind of the base."""
         found: Any = ability(self.others.models[0], "kind") if self.others.models else "exact"
         return found
 
@@ -157,7 +159,7 @@ class Filtered:
         return self.others.models[0](batch)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """As of the base, with another `taken` [B, A]."""
+        """Samples as the base, with another `taken` [B, A]."""
         base, score = self.others.models
         traces: Traces = base.sample(contexts, sampling, noise=noise)
         if not self.rate:
@@ -170,7 +172,7 @@ class Filtered:
             return replace(traces, taken=score.act(a))
 
     def decision(self, taken: Tensor) -> Mapping[str, Tensor]:
-        """Batch columns of decisions whose environment actions are `taken`: those of the base, as if uncorrected."""
+        """Returns batch columns of decisions whose environment actions are `taken`: the base's, as if uncorrected."""
         return decisions(self.others.models[0], taken)
 
 

@@ -32,7 +32,8 @@ class _Table(nn.Module):
 class Tabular:
     """Softmax over a table `module.logits` [S, A], initially zero, for Discrete observations and actions.
 
-    Honours temperature, greedy and epsilon."""
+    Supports temperature, greedy and epsilon.
+    """
 
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
@@ -47,13 +48,14 @@ class Tabular:
         return score_rows(self._rows(batch["context"]), batch)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts: states [B] -> action [B] in 0..A-1, logp [B, 1]."""
+        """Samples contexts: states [B] -> action [B] in 0..A-1, logp [B, 1]."""
         honour(sampling, SUPPORTED, "tabular")
         with torch.no_grad():
             return sample_rows(self._rows(contexts), sampling, noise, self._start)
 
     def decide(self, contexts: Tensor) -> dict[str, Tensor]:
-        """contexts: states [B] -> the likeliest `action` [B] as environments take it, and `logits` [B, A]."""
+        """Returns for contexts: states [B] the most probable `action` [B] as environments take it, and `logits` [B,
+        A]."""
         logits = self._rows(contexts)
         return {"action": logits.argmax(-1) + (self._start or 0), "logits": logits}
 

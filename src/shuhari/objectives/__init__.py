@@ -1,1 +1,1 @@
-"""Unreduced losses."""
+"""Objectives: losses before reduction."""

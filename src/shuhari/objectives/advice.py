@@ -1,8 +1,8 @@
-"""Advice that is distilled: into the critic, whose values it raises, and into the policy, where the critic agrees.
+"""Distils advice: into the critic, whose values it raises, and into the policy, if the critic agrees.
 
 Source: "Found-RL: foundation model-enhanced reinforcement learning for autonomous driving" (VMR and AWAG) and its
-released code, which multiplies the mean of the squares by the mean of the mask; here, as in the paper, each row has its
-own. Left out: the bonus of a contrastive model (CLIP); how the advice comes about (transform `advise`).
+released code, which multiplies the mean of the squares by the mean of the mask; here, as in the paper, the mask applies
+to each row. Left out: the bonus of a contrastive model (CLIP); where the advice comes from (transform `advise`).
 
 Axes: `B` rows, `A` entries of an action, `n` members of the critic.
 """
@@ -63,11 +63,11 @@ class AdviceMargin:
 @register("objective", "advice_gain")
 @dataclass
 class AdviceGain:
-    """Imitation of advised actions that the critic values above the policy's own (advantage-weighted action guidance).
+    """Imitates advised actions that the critic values above the policy's own (advantage-weighted action guidance).
 
-    -min(e^{gain / scale}, most) log pi(a_v|s), [B], over the rows that have advice (`advised`) and a gain above 0,
-    whose mean it is: 0 elsewhere, and where there are none. gain = min Q(s, a_v) - min Q(s, the policy's mode), without
-    gradient. Actions are held 0.001 within their bounds. Info: `kept`, which rows these are.
+    -min(e^{gain / scale}, most) log pi(a_v|s), [B], averaged over the rows with advice (`advised`) and a gain above 0;
+    0 for others, and if there are none. gain = min Q(s, a_v) - min Q(s, the policy's mode), without gradient. Actions
+    are clipped to 0.001 within their bounds. Info: `kept`, whether a row counts.
     """
 
     scale: Positive = 2.0
@@ -105,7 +105,7 @@ class AdviceGain:
 
 
 def _advised(batch: Batch) -> Batch:
-    """The batch whose actions are the advice, of which nothing else is known."""
+    """Returns the batch with the advice as actions, and their other columns unknown."""
     columns = {"action": batch["advice"].squeeze(1).clamp(-0.999, 0.999)}
     if "pre" in batch:
         columns["pre"] = torch.full_like(batch["pre"], torch.nan)

@@ -1,4 +1,4 @@
-"""The policy-gradient loss: one objective, whose settings are REINFORCE, PPO and what language models made of them.
+"""The policy-gradient loss: one objective whose settings give REINFORCE, PPO and their variants for language models.
 
 | paper       | settings of `clip`                        | reduce     | where `advantage` comes from                 |
 |-------------|-------------------------------------------|------------|----------------------------------------------|
@@ -13,14 +13,14 @@
 |             |                                           |            | `advantage`                                  |
 | GSPO        | level = "sequence", low = 3e-4, high=4e-4 | row        | `advantage`                                  |
 | CISPO       | clips = "weight", low = inf, high = 4     | decision   | `advantage`                                  |
-| TIS         | behaviour = "old", truncate = 2, with any of the above but those of `present`                         |
+| TIS         | behaviour = "old", truncate = 2, with any of the above except those with `present`                    |
 | AReaL       | as PPO, behaviour = "old", truncate = 5, beyond = "drop"                                              |
 
 Sources: REINFORCE, Williams (1992); RLOO, Ahmadian et al. (2024), arXiv 2402.14740; PPO, Schulman et al. (2017), arXiv
 1707.06347; REINFORCE++, Hu et al. (2025), arXiv 2501.03262; GRPO, Shao et al. (2024), arXiv 2402.03300; Dr. GRPO, Liu
 et al. (2025), arXiv 2503.20783; DAPO, Yu et al. (2025), arXiv 2503.14476; GSPO, Zheng et al. (2025), arXiv 2507.18071;
 CISPO, MiniMax (2025), arXiv 2506.13585; TIS, Yao et al. (2025), "Your efficient RL framework secretly brings you
-off-policy RL training"; AReaL, Fu et al. (2025), arXiv 2505.24298. KL terms and entropy bonuses are terms of their own.
+off-policy RL training"; AReaL, Fu et al. (2025), arXiv 2505.24298. KL penalties and entropy bonuses are separate terms.
 
 Axes: `B` rows, `K` positions.
 """
@@ -42,32 +42,32 @@ from shuhari.kernel.registry import register
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 
-LIMIT = 20.0  # of a log-ratio before exp: beyond it a float32 loss says nothing, and inf x 0 is NaN
+LIMIT = 20.0  # bound of a log-ratio before exp: beyond it a float32 loss is meaningless, and inf x 0 is NaN
 
 
 @register("objective", "clip")
 @dataclass
 class Clip:
-    """The clipped policy-gradient loss of PPO, GRPO and their kin: importance ratio r times advantage A, [B, K].
+    """The clipped policy-gradient loss of PPO, GRPO and their variants: importance ratio r times advantage A, [B, K].
 
-    With `clips = "surrogate"` it is -min(r A, clamp(r, 1 - low, 1 + high) A) (PPO, equation 7): where the bound holds,
-    the gradient is 0. With `"weight"` it is -sg[clamp(r, 1 - low, 1 + high)] A log pi (CISPO, equations 4 and 5): every
-    decision keeps its gradient, and its weight is bounded.
+    With `clips = "surrogate"` it is -min(r A, clamp(r, 1 - low, 1 + high) A) (PPO, equation 7): a clipped decision has
+    gradient 0. With `"weight"` it is -sg[clamp(r, 1 - low, 1 + high)] A log pi (CISPO, equations 4 and 5): every
+    decision keeps its gradient, with a bounded weight.
 
     At level `sequence` (GSPO, equation 7) r is the geometric mean over the row, and the gradient of a position goes
-    through its own decision (equation 14, GSPO-token); where A is the same all along the row, that is the gradient of
-    equation 5. With `behaviour = "present"` r = 1, with the gradient -A grad log pi of REINFORCE, for rows that the
-    policy has just sampled (`clips = "weight"` then has the value -A log pi too). With `centre = "old"` the bounds are
-    c - low and c + high, c = pi_old / behaviour, for rows of earlier policies (GePPO: Queeney et al. 2021, arXiv
-    2111.00072, equation 9).
+    through its own decision (equation 14, GSPO-token); if A is constant over the row, that is the gradient of equation
+    5. With `behaviour = "present"` r = 1, with the gradient -A grad log pi of REINFORCE, for rows that the policy has
+    just sampled (with `clips = "weight"` the value is -A log pi too). With `centre = "old"` the bounds are c - low and
+    c + high, c = pi_old / behaviour, for rows of earlier policies (GePPO: Queeney et al. 2021, arXiv 2111.00072,
+    equation 9).
 
     `dual` bounds the surrogate of a bad action by dual |A| (Ye et al. 2020, equation 5). `truncate` = C multiplies the
-    loss by min(pi_old / mu, C), mu the stored log-probabilities, where sampler and trainer differ, by version or by
-    rounding (TIS; decision by decision, whatever the level). `beyond = "drop"` is the decoupled objective as in AReaL's
-    code; equation 5 of that paper is C = inf.
+    loss by min(pi_old / mu, C), with mu the stored log-probabilities, if sampler and trainer differ, by version or by
+    rounding (TIS; per decision, whatever the level). `beyond = "drop"` is the decoupled objective as in AReaL's code;
+    equation 5 of that paper is C = inf.
 
     Info: `clip_fraction` (decisions whose gradient the clip removes, or whose weight it changes), `approx_kl` (k3 of
-    behaviour from policy, per decision), `ratio`; nothing where r = 1 by definition. With truncate `truncated`
+    behaviour from policy, per decision), `ratio`; none of them if r = 1 by definition. With truncate also `truncated`
     (decisions whose weight was cut) and `sampler_kl` (k3 of the sampler from the trainer's policy).
     """
 
@@ -116,8 +116,8 @@ class Clip:
             raise ValueError(f"clip: dual is {self.dual}: expected 0 (off), or a number > 1 with clips = 'surrogate'")
         if self.truncate and self.behaviour != "old":
             raise ValueError(
-                f"clip: truncate = {self.truncate} weighs the policy before the update against its sampler: "
-                f"it needs behaviour = 'old', not {self.behaviour!r}"
+                f"clip: truncate is {self.truncate}, which bounds the ratio of the policy before the update to the "
+                f"sampler, and behaviour is {self.behaviour!r}: expected behaviour = 'old'"
             )
 
         if self.centre == "old" and self.behaviour in ("old", "present"):
@@ -179,5 +179,6 @@ class Clip:
 
 
 def k3(log: Tensor) -> Tensor:
-    """An estimate of KL(old || new) at decisions drawn from `old`: r - 1 - log r of the log-ratio of new over old."""
+    """Returns an estimate of KL(old || new) at decisions drawn from `old`: r - 1 - log r of the log-ratio of new over
+    old."""
     return log.clamp(-LIMIT, LIMIT).expm1() - log

@@ -1,9 +1,9 @@
-"""Conservative Q-learning: values of all decisions are pushed down, those of recorded decisions up, beside a temporal
-difference.
+"""Conservative Q-learning: pushes values of all decisions down and those of recorded decisions up, in addition to a
+temporal difference.
 
-Axes: `B` rows, `A` discrete actions or action dimensions, `n` members of the critic, `m` decisions of a state that are
-looked at. A row is one transition, as in `td`. Left out: the multiplier that holds the gap at a value (its Lagrangian
-form); the largest of several next decisions in the target.
+Axes: `B` rows, `A` discrete actions or action dimensions, `n` members of the critic, `m` sampled decisions of a state.
+A row is one transition, as in `td`. Left out: the multiplier that holds the gap at a value (its Lagrangian form); the
+largest of several next decisions in the target.
 
 Sources: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning" (CQL); Nakamoto et al. 2023,
 "Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning".
@@ -31,7 +31,7 @@ from shuhari.ports import Ctx
 @register("objective", "conservative")
 @dataclass
 class Conservative:
-    """CQL's penalty for discrete actions: values of all actions are pushed down, that of the recorded one up.
+    """CQL's penalty for discrete actions: pushes values of all actions down, that of the recorded one up.
 
     temperature · logsumexp over all actions of Q(s, ·) / temperature - Q(s, a), [B] (CQL, equation 4 without its
     Bellman error, at temperature 1). Its gradient with respect to Q(s, ·) is softmax(Q / temperature) less the recorded
@@ -63,18 +63,18 @@ class Conservative:
 @register("objective", "conservative_sampled")
 @dataclass
 class ConservativeSampled:
-    """CQL's penalty for continuous actions in [-1, 1], and Cal-QL's: values of sampled actions are pushed down, those
-    of recorded ones up.
+    """CQL's penalty for continuous actions in [-1, 1], and Cal-QL's: pushes values of sampled actions down, those of
+    recorded ones up.
 
     A sum over the critic's members of temperature · logsumexp(x / temperature) - Q(s, a), [B], where x are Q(s, a') -
-    log p(a') of `samples` actions each that are uniform, that the policy takes at s, and that it takes at the next
-    state (CQL, appendix F, without the constant log of their number, as in the authors' code). With a `floor` values
-    are pushed down no lower than what the recorded behaviour earned (Cal-QL, equation 5.1); where it is unknown (NaN)
-    nothing is held.
+    log p(a') of `samples` actions each from three sources: uniform, the policy at s, and the policy at the next state
+    (CQL, appendix F, without the constant log of their number, as in the authors' code). With a `floor`, values are
+    pushed down no lower than what the recorded behaviour earned (Cal-QL, equation 5.1); an unknown floor (NaN) has no
+    effect.
 
-    The policy takes no gradient. The term's `weight` is the paper's alpha for a Bellman error that is halved, as that
-    of `soft_td` is. Info: `gap`, the loss over the members; `floored`, the share of the policy's decisions whose value
-    lies below the floor.
+    The policy gets no gradient. The term's `weight` is the paper's alpha for a halved Bellman error, as in `soft_td`.
+    Info: `gap`, the loss over the members; `floored`, the share of the policy's decisions whose value lies below the
+    floor.
     """
 
     samples: Length = 10
@@ -126,7 +126,7 @@ class ConservativeSampled:
 
     @torch.no_grad()
     def _decisions(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Tensor]:
-        """([B, m, A] decisions to look at, [B, m] the logarithm of the density that each was drawn with)."""
+        """Returns ([B, m, A] sampled decisions, [B, m] the log-density that each was drawn with)."""
         policy: Any = role_model(ctx.models, self.policy)
         drawn = []
         for name, seen in (("now", batch), ("next", batch.successors())):

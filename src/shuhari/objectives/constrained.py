@@ -1,4 +1,4 @@
-"""Policy losses under a limit on the cost: the constraint as a trust region reads it, and FOCOPS.
+"""Policy losses under a cost limit: the constraint of a trust region, and FOCOPS.
 
 Axes: `B` rows, `K` positions.
 """
@@ -24,11 +24,11 @@ from shuhari.ports import Ctx
 @register("objective", "constraint")
 @dataclass
 class Constraint:
-    """Surrogate of the cost constraint, for a trust region (CPO): by how much the policy exceeds its limit.
+    """Surrogate of the cost constraint, for a trust region (CPO): how far the policy exceeds its limit.
 
-    r A_cost + (J - limit) / L, [B, K], r = pi / behaviour, A_cost the column `costs`, the rest as `constrain` stamps
-    it: its mean estimates by how much the policy exceeds the limit, a decision, and is at most 0 where it keeps to it
-    (Achiam et al. 2017, "Constrained Policy Optimization", equations 5 and 10). A term of `trust_region`.
+    r A_cost + (J - limit) / L, [B, K], with r = pi / behaviour, A_cost the column `costs`, and the rest from the
+    transform `constrain`: its mean estimates how far the policy exceeds the limit per decision, and is at most 0 if it
+    does not (Achiam et al. 2017, "Constrained Policy Optimization", equations 5 and 10). A term of `trust_region`.
     """
 
     role: str = "policy"
@@ -54,15 +54,15 @@ class Constraint:
 @register("objective", "focops")
 @dataclass
 class Focops:
-    """FOCOPS: a policy gradient with a KL penalty, on decisions that stay near the policy that sampled.
+    """FOCOPS: a policy gradient with a KL penalty, on decisions where the policy is still close to the sampling policy.
 
     1[KL <= bound] (KL - r A / temperature), [B, K]: KL(pi || pi_old) of the decision, r = pi / behaviour, A the column
-    `advantage`, from which `constrain` has taken the cost at its price, with `share` false (Zhang et al. 2020, "First
+    `advantage`, from which `constrain` has subtracted the priced cost, with `share` false (Zhang et al. 2020, "First
     Order Constrained Optimization in Policy Space", equations 10 and 15). Info: `kl`, and the share `within` the bound.
     """
 
     bound: PositiveNumber = 0.02
-    """Largest KL to the old policy at which a decision is still learnt from, in nats (the paper's delta)."""
+    """Largest KL to the old policy of a decision that is learnt from, in nats (the paper's delta)."""
     temperature: PositiveNumber = 1.5
     """Divisor of the advantage against the KL penalty (the paper's lambda); larger keeps the policy nearer the old
     one."""

@@ -1,5 +1,4 @@
-"""Imitation by denoising: the losses of flow matching, of diffusion and of consistency training, on actions that stand
-in the rows.
+"""Imitation by denoising: the losses of flow matching, diffusion and consistency training, on the rows' actions.
 
 Axes: `B` rows.
 """
@@ -24,10 +23,9 @@ class Denoise:
     """Behaviour cloning of diffusion, flow and consistency policies: the denoising loss on the actions of the rows,
     [B].
 
-    It is the squared error, a mean over dimensions, of what such a policy (the model `chain`) predicts from the action
-    of its row mixed with noise (`Chain.denoising`): flow matching, diffusion or, of a consistency model, consistency
-    training, by the policy's law. A likelihood would need the chains of the demonstrations, which nobody recorded.
-    Reduce it by `row`.
+    The squared error, averaged over dimensions, of such a policy's (the model `chain`) prediction from the row's action
+    mixed with noise (`Chain.denoising`): flow matching, diffusion or consistency training, by the policy's kind. A
+    likelihood would need the chains of the demonstrations, which are not recorded. Reduce it by `row`.
     """
 
     role: str = "policy"

@@ -16,21 +16,21 @@ The others are f-divergences, the expectation of f(u) over the *reference*, u = 
 | js      | u log u - (u + 1) log((u + 1) / 2)                        | 2 Jensen-Shannon  |
 | alpha   | (u^(1 - a) - (1 - a) u - a) / (a (a - 1)), a not 0 nor 1  | alpha-divergence; KL(ref‖pi) as a -> 1 |
 
-On rows that the reference has sampled (`rows = "to"`) the value is f(u), and its gradient that of the divergence; on
-own rows it is f(u) / u, of `forward` then w log w - w + 1 with w = ref / pi (DPH-RL: Li et al. 2025, "The Choice of
+On rows sampled by the reference (`rows = "to"`) the value is f(u), with the gradient of the divergence. On the policy's
+own rows it is f(u) / u, for `forward` then w log w - w + 1 with w = ref / pi (DPH-RL: Li et al. 2025, "The Choice of
 Divergence"; RAPO: Deng et al. 2025, "Unlocking Reasoning Capabilities in LLMs via Reinforcement Learning Exploration").
 
-So a form has a value and a `gradient` of its own; `gradient = "kl"` keeps the value and takes k2's gradient, which is
-that of KL(pi‖ref); of an f-divergence on own rows it takes f'(u) grad log pi, the gradient of the divergence itself.
-All of it holds on samples of the present policy; off it, expectations are those of the behaviour.
+Value and `gradient` are separate: `gradient = "kl"` keeps the value and uses k2's gradient, which is that of
+KL(pi‖ref); for an f-divergence on own rows it uses f'(u) grad log pi, the gradient of the divergence itself. All of
+this holds on samples of the current policy; otherwise expectations are those of the behaviour policy.
 
 On-policy distillation is `to = "teacher"` on the student's own samples: k1 is the policy gradient whose advantage at a
 token is log teacher - log pi (Thinking Machines Lab, On-Policy Distillation, 2025), `exact` its mean over the
-vocabulary (Agarwal et al. 2023, GKD, with reverse KL). Of sequences, every form here takes the gradient of each
-decision's KL with the contexts held fixed. That of KL(pi‖ref) over whole sequences credits a decision with the KL of
-those after it as well (Gu et al. 2023, MiniLLM): `kl_in_reward` with beta = 1, `returns` and `clip`.
-Sources: Schulman, Approximating KL Divergence (2020), for the values; Tang and Munos, On a Few Pitfalls in KL
-Divergence Gradient Estimation for RL (2025), for the gradients.
+vocabulary (Agarwal et al. 2023, GKD, with reverse KL). On sequences, every form here has the gradient of each
+decision's KL with the contexts held fixed. The gradient of KL(pi‖ref) over whole sequences also credits a decision with
+the KL of later ones (Gu et al. 2023, MiniLLM): `kl_in_reward` with beta = 1, `returns` and `clip`. Sources: Schulman,
+Approximating KL Divergence (2020), for the values; Tang and Munos, On a Few Pitfalls in KL Divergence Gradient
+Estimation for RL (2025), for the gradients.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ from shuhari.ports import Ctx
 
 SAMPLED = ("k1", "k2", "k3")
 GENERATORS = ("forward", "js", "alpha")
-LIMIT = 20.0  # of what goes through exp: f(u), and k3 with it, goes on straight there, f'(u) and 1 / u stay as they are
-RESTRICTED = -1e29  # a logit below is of what could not be taken, at any temper
+LIMIT = 20.0  # bound of exponents: beyond it f(u) and k3 continue linearly, f'(u) and 1 / u stay constant
+RESTRICTED = -1e29  # a logit below is of an alternative that could not be taken, at any temper
 
 
 def estimate(form: str, new: Tensor, reference: Tensor) -> Tensor:
-    """The estimate `form` of KL(new || reference) from log-probabilities of the decisions taken, any one shape."""
+    """Returns the estimate `form` of KL(new || reference) from log-probabilities of the decisions taken, of any one
+    shape."""
     d = new - reference
     if form == "k1":
         return d
@@ -72,7 +73,7 @@ def estimate(form: str, new: Tensor, reference: Tensor) -> Tensor:
 
 
 def generator(form: str, d: Tensor, alpha: float = 0.5) -> Tensor:
-    """f(u) of an f-divergence `form`, d = log u of any shape; `alpha` is that of the alpha-divergence."""
+    """Returns f(u) of the f-divergence `form`, d = log u of any shape; `alpha` is that of the alpha-divergence."""
     if form == "forward":
         return torch.expm1(d.clamp(max=LIMIT)) + _beyond(d) - d
     if form == "js":
@@ -81,7 +82,7 @@ def generator(form: str, d: Tensor, alpha: float = 0.5) -> Tensor:
 
 
 def slope(form: str, d: Tensor, alpha: float = 0.5) -> Tensor:
-    """f'(u) of an f-divergence `form`, d = log u of any shape."""
+    """Returns f'(u) of the f-divergence `form`, d = log u of any shape."""
     if form == "forward":
         return -torch.expm1((-d).clamp(max=LIMIT))
     if form == "js":
@@ -90,19 +91,20 @@ def slope(form: str, d: Tensor, alpha: float = 0.5) -> Tensor:
 
 
 def _exp(x: Tensor) -> Tensor:
-    """exp(x), above LIMIT its tangent there, so that nothing overflows and no gradient is lost or turns its sign."""
+    """Returns exp(x), above LIMIT its tangent there, so that nothing overflows and no gradient vanishes or changes
+    sign."""
     return x.clamp(max=LIMIT).exp() + _beyond(x)
 
 
 def _beyond(x: Tensor) -> Tensor:
-    """By how much that tangent rises above exp(LIMIT)."""
-    return F.relu(x - LIMIT) * exp(LIMIT)  # whose slope at LIMIT is 0: that of the clamp beside it counts there
+    """Returns how far that tangent rises above exp(LIMIT)."""
+    return F.relu(x - LIMIT) * exp(LIMIT)  # has slope 0 at LIMIT, where the clamp beside it has one
 
 
 @dataclass(frozen=True)
 class Tempered:
     """A functional: [N] log-probability of the action under softmax(phi log p), phi the column `by`; 0 is uniform over
-    what could be taken."""
+    the alternatives that could be taken."""
 
     by: str
     """Column with the exponents phi in [0, 1]; 0 makes the reference uniform, 1 leaves it as it is."""
@@ -118,17 +120,17 @@ class Tempered:
 class Divergence:
     """The KL penalty to a reference model, or another divergence: KL(role || to), nats, [B, K].
 
-    Its coefficient is the weight of the term. The table of the module has the forms with their values and gradients; k3
-    is GRPO's (Shao et al. 2024, equation 4). With a `temper` the reference is flattened to softmax(phi log ref). Info:
-    `kl`, the value. ValueError for settings that do not go together.
+    Its coefficient is the weight of the term. The module's table lists the forms with their values and gradients; k3 is
+    GRPO's (Shao et al. 2024, equation 4). With a `temper` the reference is flattened to softmax(phi log ref). Info:
+    `kl`, the value. Raises ValueError for settings that do not go together.
     """
 
     form: Literal["exact", "k1", "k2", "k3", "forward", "js", "alpha"] = "k3"
     """Divergence or its estimator: `exact` over the whole distribution, `k1`, `k2` or `k3` from the decision taken,
     `forward` KL, `js` or `alpha`."""
     gradient: Literal["auto", "own", "kl"] = "auto"
-    """Gradient that is followed: the form's `own`, that of the divergence (`kl`), or `auto`, which is `own` for exact,
-    k2 and k3 and `kl` for the rest."""
+    """Gradient used: the form's `own`, that of the divergence (`kl`), or `auto`, which is `own` for exact, k2 and k3
+    and `kl` for the rest."""
     role: str = "policy"
     """Role of the policy that is trained, a name under `[models]`."""
     to: str = "reference"
@@ -157,10 +159,11 @@ class Divergence:
             raise ValueError(f"divergence: rows = 'to' with form = {self.form!r}: expected {', '.join(GENERATORS)}")
         if self.form == "exact" and (self.to == "behaviour" or self.temper):
             found = f"form = 'exact', to = {self.to!r} and temper = {self.temper!r}"
-            raise ValueError(f"divergence: {found}: two models are compared, expected `to` a role and no `temper`")
+            raise ValueError(f"divergence: {found}: the exact form compares two models: expected a role as `to`, and "
+                             "no `temper`")  # fmt: skip
         if self.to == "behaviour" and self.temper:
             found = f"temper = {self.temper!r} and to = 'behaviour'"
-            raise ValueError(f"divergence: {found}: temper needs the whole reference, expected `to` a role")
+            raise ValueError(f"divergence: {found}: temper needs the model of the reference: expected a role as `to`")
         if self.temper and self.score != "log_prob":
             raise ValueError(f"divergence: score is {self.score!r}: with temper expected the reference's, 'log_prob'")
         if self.alpha in (0.0, 1.0):
@@ -183,7 +186,7 @@ class Divergence:
         new = batch[self.needs[0]]
         reference = batch["logp"] if self.to == "behaviour" else batch[self.needs[1]]
         if self.to == "behaviour":
-            log_ratio(new, reference, batch)  # which refuses unknown behaviour
+            log_ratio(new, reference, batch)  # which raises if the behaviour is unknown
         if self.form in GENERATORS:
             return self._f_divergence(new - reference)
         value = estimate(self.form, new, reference)
@@ -194,7 +197,7 @@ class Divergence:
         return loss, {"kl": value.detach()}
 
     def _f_divergence(self, d: Tensor) -> tuple[Tensor, Info]:
-        """The loss of an f-divergence, d = log u."""
+        """Returns the loss of an f-divergence, d = log u."""
         f = generator(self.form, d, self.alpha)
         if self.rows == "to":
             return f, {"kl": f.detach()}

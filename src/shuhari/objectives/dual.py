@@ -1,4 +1,4 @@
-"""The price of a constraint: a multiplier that rises while a limit is exceeded, and falls while there is room.
+"""The price of a constraint: a multiplier that rises while a limit is exceeded, and falls otherwise.
 
 Axes: `B` rows, `K` positions.
 """
@@ -20,11 +20,11 @@ from shuhari.ports import Ctx
 @register("objective", "dual")
 @dataclass
 class Dual:
-    """The loss of a Lagrange multiplier: it rises while a cost limit is exceeded, and falls while there is room.
+    """The loss of a Lagrange multiplier, which rises while a cost limit is exceeded and falls otherwise.
 
-    -log(lambda) · excess, [B, K], the column `excess` as `constrain` stamps it: dual ascent on the logarithm of the
-    multiplier, which so stays positive (Altman 1999; on the logarithm, as SAC's temperature is). Info: `multiplier`,
-    `excess`.
+    -log(lambda) · excess, [B, K], with the column `excess` from the transform `constrain`: dual ascent on the logarithm
+    of the multiplier, which keeps it positive (Altman 1999; on the logarithm, as for SAC's temperature). Info:
+    `multiplier`, `excess`.
     """
 
     role: str = "multiplier"

@@ -1,7 +1,7 @@
-"""Values of the best recorded decisions as the dual of a regularised return: each f-divergence is a loss.
+"""State values near the best recorded decisions, as the dual of a regularised return: each f-divergence gives a loss.
 
-It takes the place of `expectile`: decisions bootstrap from the value (`value_td`), and the policy imitates each by how
-much better than the value it is.
+It replaces `expectile`: decisions bootstrap from the value (`value_td`), and the policy imitates each decision by its
+advantage over the value.
 
 Axes: `B` rows. A row is one transition, as in `td`.
 
@@ -29,17 +29,18 @@ from shuhari.ports import Ctx
 @register("objective", "dual_value")
 @dataclass
 class DualValue:
-    """State values for offline RL near the best recorded actions (f-DVL, XQL), in the place of IQL's expectile.
+    """State values for offline RL near the best recorded actions (f-DVL, XQL), in place of IQL's expectile.
 
-    The loss [B] of V by the gap d = min Q(s, a) - V(s) to what the recorded action is worth:
+    The loss [B] of V by its gap d = min Q(s, a) - V(s) to the value of the recorded action:
 
     - `chi_square`: tau max(d + d²/4, 0) - (1 - tau) d, where the maximum is 0 for all d <= 0: the parabola rises again
-      below -4, which the authors' code lets count.
+      below -4, which the authors' code includes.
     - `total_variation`: tau max(d, 0) - (1 - tau) d: V is the quantile of Q that a share (1 - tau) / tau exceeds.
-    - `reverse_kl`: e^z - z - 1, z = d / tau held below `most_z`; XQL. As in the authors' codes it is divided by e to
-      the largest z of the optimiser batch, -1 at least, which is a number without gradient.
+    - `reverse_kl`: e^z - z - 1, z = d / tau bounded by `most_z`; XQL. As in the authors' codes it is divided by e to
+      the largest z of the optimiser batch, -1 at least, which has no gradient.
 
-    It stamps `weight/<stream>` as `expectile` does. Info: `value`, `advantage` (d). ValueError for a tau out of range.
+    Stamps `weight/<stream>` as `expectile` does. Info: `value`, `advantage` (d). Raises ValueError for a tau out of
+    range.
     """
 
     form: Literal["chi_square", "total_variation", "reverse_kl"] = "chi_square"
@@ -48,7 +49,7 @@ class DualValue:
     """Nearness of V to the largest recorded Q, in (1/2, 1), 1 the nearest; with `reverse_kl` a temperature above 0, in
     units of the value."""
     most_z: Annotated[float, Bounds(0, open="low")] = 7.0
-    """Upper bound of the exponent d / tau, so that `reverse_kl` does not overflow; other forms do not read it."""
+    """Upper bound of the exponent d / tau, so that `reverse_kl` does not overflow; other forms ignore it."""
     temperature: PositiveNumber = 1.0
     """Temperature of the imitation weights exp(advantage / temperature), in units of the value; smaller imitates only
     the best actions."""
@@ -67,7 +68,7 @@ class DualValue:
         if self.form == "reverse_kl":
             self.couples = "batch"
         elif not 0.5 < self.tau < 1:
-            raise ValueError(f"dual_value: tau is {self.tau}: expected between 1/2 and 1 where form is {self.form!r}")
+            raise ValueError(f"dual_value: tau is {self.tau}: expected between 1/2 and 1 if form is {self.form!r}")
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -83,7 +84,7 @@ class DualValue:
         return self.loss(gap), {"value": value.detach(), "advantage": gap.detach()}
 
     def loss(self, gap: Tensor) -> Tensor:
-        """[B] of gaps [B]."""
+        """Returns the loss [B] for gaps [B]."""
         if self.form == "reverse_kl":
             z = (gap / self.tau).clamp(max=self.most_z)
             top = z.detach().max().clamp(min=-1.0)

@@ -22,9 +22,7 @@ from shuhari.ports import Ctx
 @dataclass
 class Entropy:
     """The entropy bonus: minus the entropy of each decision, nats, [B, K]; its coefficient is the weight of the term.
-
-    Info: `entropy`.
-    """
+    Info: `entropy`."""
 
     role: str = "policy"
     """Role of the policy whose entropy is raised, a name under `[models]`."""

@@ -1,7 +1,7 @@
-"""Implicit Q-learning: values of the best decisions that recorded data have, with no value of any other decision.
+"""Implicit Q-learning: values of the best recorded decisions, without evaluating any other decision.
 
-A state value is the upper expectile of what the recorded decisions are worth, decisions bootstrap from it, and the
-policy imitates each decision by how much better than that value it is (`terms.nll` on the stream that is stamped here).
+A state value is the upper expectile of the recorded decisions' values, decisions bootstrap from it, and the policy
+imitates each decision by its advantage over that value (`terms.nll` on the stream stamped here).
 
 Axes: `B` rows, `K` positions of a decision, `n` members of an ensemble. A row is one transition, as in `td`.
 
@@ -30,10 +30,10 @@ from shuhari.ports import Ctx
 @register("objective", "expectile")
 @dataclass
 class Expectile:
-    """IQL's state value: the upper expectile of what the recorded actions are worth.
+    """IQL's state value: the upper expectile of the recorded actions' values.
 
     |tau - 1(Q < V)| (Q - V)², [B], Q the smallest of the members of `critic` (IQL, equation 5). Stamps
-    `weight/<stream>` [B, 1]: min(exp((Q - V) / temperature), most), by which a later part imitates (equation 7, whose
+    `weight/<stream>` [B, 1]: min(exp((Q - V) / temperature), most), with which a later part imitates (equation 7, whose
     beta is 1 / temperature); V is that before this update. Info: `value`, `advantage` (Q - V).
     """
 
@@ -93,8 +93,8 @@ class ValueTD:
     """Error from which the loss grows linearly instead of quadratically, in units of the value; 0 squares every
     error."""
     bound: AtLeast0 = 0.0
-    """Size that no true value exceeds; above 0 it adds the info `diverged`, the share of values beyond ten times it. It
-    changes no loss."""
+    """Size that no true value exceeds; above 0 it adds the info `diverged`, the share of values beyond ten times it.
+    The loss does not depend on it."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
@@ -126,12 +126,12 @@ class ValueTD:
 
 
 def advantage_of(batch: Batch, needs: tuple[Need, ...]) -> tuple[Tensor, Tensor]:
-    """([B] Q - V, [B] V) of the columns of a state value and of a critic, of whose members the smallest counts; Q has
-    no gradient."""
+    """Returns ([B] Q - V, [B] V) from the columns of a state value and of a critic, with Q the smallest of its members,
+    without gradient."""
     value, q = first_position(batch[needs[0]]), member_values(batch[needs[1]]).amin(1).detach()
     return q - value, value
 
 
 def stamp_worth(batch: Batch, stream: str, gap: Tensor, temperature: float, most: float) -> None:
-    """Stamp `weight/<stream>` [B, 1] = min(exp(gap / temperature), most) for gap [B]."""
+    """Stamps `weight/<stream>` [B, 1] = min(exp(gap / temperature), most) for gap [B]."""
     batch.stamp(f"weight/{stream}", (gap.detach() / temperature).exp().clamp(max=most)[:, None])

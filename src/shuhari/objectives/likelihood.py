@@ -1,4 +1,4 @@
-"""Supervised losses: the negative log-likelihood of what stands in the rows.
+"""Supervised losses: the negative log-likelihood of the rows' decisions.
 
 Axes: `B` rows, `K` positions.
 """
@@ -21,7 +21,8 @@ from shuhari.ports import Ctx
 @register("objective", "nll")
 @dataclass
 class Nll:
-    """Supervised fine-tuning and behaviour cloning: -log pi(action), nats, [B, K]; of demonstrations on stream `ce`."""
+    """Supervised fine-tuning and behaviour cloning: -log pi(action), nats, [B, K]; with demonstrations on stream
+    `ce`."""
 
     role: str = "policy"
     """Role of the policy that is trained, a name under `[models]`."""

@@ -1,4 +1,4 @@
-"""Regression of sequence log-ratios on rewards: a policy's own log-ratio is the score that rewards are to be read from.
+"""Regression of sequence log-ratios on rewards: the policy's own log-ratio is fitted to the rewards.
 
 With s the log-ratio of a whole sample, A its column `advantage`, and c the centring over its group:
 
@@ -40,14 +40,14 @@ Centre: TypeAlias = Literal["none", "mean", "leave-one-out"]
 class LogRatio:
     """Regression of a sample's log-ratio s on its reward (Kimi k1.5, CoPG) or label (PACS), [B].
 
-    `square` is beta / 2 c(s)^2 - c(A) c(s), which is c(A - beta s)^2 / (2 beta) less what has no gradient, and at beta
-    = 0 the policy gradient; `logistic` is the cross-entropy of sigmoid(beta c(s)) and the label A, in [0, 1]. c is the
-    centring, over rows that the term learns from: of `leave-one-out` a group of two is one pair, and its mean loss that
-    of CoPG's pair; of n, 2 (n - 1) / n of it is the mean over all pairs. Balanced, a sample weighs n / (2 n_side).
-    Reduce it by `row` (`episode` where level is), so that no sample weighs by its length.
+    `square` is beta / 2 c(s)^2 - c(A) c(s), which is c(A - beta s)^2 / (2 beta) without the part that has no gradient;
+    at beta = 0 it is the policy gradient. `logistic` is the cross-entropy of sigmoid(beta c(s)) and the label A, in [0,
+    1]. c is the centring over the rows that the term learns from. With `leave-one-out` a group of two is one pair, with
+    CoPG's mean loss; for n samples, 2 (n - 1) / n of it is the mean over all pairs. Balanced, a sample has weight n /
+    (2 n_side). Reduce it by `row` (`episode` for that level), so that length does not change a sample's weight.
 
-    Info: `log_ratio` (s), `error` (of the square: |c(A - beta s)|; of the logistic: |A - sigmoid(beta c(s))|).
-    ValueError for a label outside of [0, 1].
+    Info: `log_ratio` (s), `error` (square: |c(A - beta s)|; logistic: |A - sigmoid(beta c(s))|). Raises ValueError for
+    a label outside [0, 1].
     """
 
     link: Literal["square", "logistic"] = "square"

@@ -1,4 +1,4 @@
-"""The error of a learned model of the world, each dimension of the state as it is, or weighed by what depends on it.
+"""The error of a learned dynamics model, with all state dimensions alike or weighted by their effect on the value.
 
 Axes: `B` rows, `D` dimensions of a state, `J` critics, `n` members of the model.
 """
@@ -28,9 +28,9 @@ class ModelError:
     """
 
     role: str = "world"
-    """Role of the world model that is trained, a name under `[models]`."""
+    """Role of the dynamics model that is trained, a name under `[models]`."""
     weigh: str = ""
-    """Column [B, J, D] that weighs each state dimension, such as `value_gradient` (VaGraM); "" weighs all alike."""
+    """Column [B, J, D] that weights each state dimension, such as `value_gradient` (VaGraM); "" weights all alike."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()

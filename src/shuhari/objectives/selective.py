@@ -1,4 +1,4 @@
-"""Another loss on a chosen few decisions: those that take most of the entropy away, or that are about to be forgotten.
+"""Another loss on a few chosen decisions: those that reduce the entropy most, or that are about to be forgotten.
 
 | paper    | chosen                                                     | their loss                                  |
 |----------|------------------------------------------------------------|---------------------------------------------|
@@ -7,9 +7,9 @@
 | Lp-Reg   | the unlikeliest that a bad answer took, unless they are    | - r A + beta k3 of pi from a proxy: itself  |
 |          | noise                                                      | before the update, without what was noise   |
 
-The covariance of a decision is (log pi - mean)(A - mean); its mean over the decisions is, times the step size, how far
-a step of policy gradient takes the entropy down. All choices are made over the decisions of the whole optimiser batch.
-The other decisions keep the surrogate of `clip`.
+The covariance of a decision is (log pi - mean)(A - mean); its mean over the decisions, times the step size, is how much
+a policy-gradient step lowers the entropy. All choices are made over the decisions of the whole optimiser batch. The
+other decisions keep the surrogate of `clip`.
 
 Sources: Cui et al. (2025), "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models", arXiv
 2505.22617 (Clip-Cov, KL-Cov); Huang et al. (2025), "Low-probability Tokens Sustain Exploration in Reinforcement
@@ -38,26 +38,26 @@ from shuhari.objectives.clip import LIMIT, Clip
 from shuhari.objectives.divergence import estimate
 from shuhari.ports import Ctx
 
-NOISE = -1e4  # the logit of an alternative that is filtered out: as good as never, and finite
+NOISE = -1e4  # logit of a filtered alternative: practically never sampled, but finite
 
 
 @register("objective", "clip_cov")
 @dataclass
 class ClipCov:
-    """Clip-Cov: the clipped surrogate, with no gradient from a random few decisions whose covariance lies in a band,
+    """Clip-Cov: the clipped surrogate, without gradient from a few random decisions whose covariance lies in a band,
     [B, K].
 
-    Candidates are decisions that the bounds have not clipped already and whose covariance lies strictly between `least`
-    and `most`; where there are fewer than wanted, all of them are chosen. Info: that of `clip`; `chosen`, `candidates`,
-    as shares of the decisions, and `covariance`, its mean.
+    Candidates are decisions that the bounds have not already clipped and whose covariance lies strictly between `least`
+    and `most`; if there are fewer than wanted, all of them are chosen. Info: that of `clip`; `chosen`, `candidates`, as
+    shares of the decisions, and `covariance`, its mean.
     """
 
     fraction: Fraction = 2e-4
     """Share of all decisions that are left out, in [0, 1], rounded down but at least one; 0 leaves out none."""
     least: Annotated[float, Bounds(infinite=True)] = 1.0
-    """Lower end of the covariance band that candidates lie in; -inf for no lower end."""
+    """Lower end of the candidates' covariance band; -inf for none."""
     most: Annotated[float, Bounds(infinite=True)] = 5.0
-    """Upper end of the covariance band that candidates lie in; inf for no upper end."""
+    """Upper end of the candidates' covariance band; inf for none."""
     low: Ratio = 1.0
     """Clip range below 1 for the importance ratio; inf clips nothing below, nor does 1."""
     high: Ratio = 1.0
@@ -94,8 +94,8 @@ class KlCov:
     """KL-Cov: importance-weighted policy gradient, with a KL penalty on the few decisions of greatest covariance, [B,
     K].
 
-    The penalty is beta abs(log pi - log mu), mu the behaviour: its gradient is 0 where the policy is still mu, so it
-    acts from the second step on a batch on. Info: that of `clip`, `chosen`, `covariance`.
+    The penalty is beta abs(log pi - log mu), mu the behaviour: its gradient is 0 while the policy is still mu, so it
+    acts from the second step on each batch. Info: that of `clip`, `chosen`, `covariance`.
     """
 
     fraction: Fraction = 2e-3
@@ -133,20 +133,20 @@ class KlCov:
 @register("objective", "lp_reg")
 @dataclass
 class LpReg:
-    """Lp-Reg: the clipped surrogate, with a pull back to unlikely decisions that bad answers took, [B, K].
+    """Lp-Reg: the clipped surrogate, with a pull back to unlikely decisions of bad answers, [B, K].
 
-    Of the decisions with A < 0 the `fraction` of lowest log pi is looked at; those of them with log pi < log proxy lose
-    the bounds and get `beta` k3(pi from proxy), gradient through log pi only. The proxy is the policy before the
-    update, at the sampling temperature, without what is less probable than `kappa` times the most probable,
-    renormalised (min-p); what is filtered out is noise, which nothing pulls back. With one step a batch, log proxy -
-    log pi is minus the log of the mass that the filter keeps: a small pull.
+    Considers the `fraction` of decisions with A < 0 that have the lowest log pi. Those with log pi < log proxy lose the
+    bounds and get `beta` k3(pi from proxy), with gradient through log pi only. The proxy is the policy before the
+    update, at the sampling temperature, without alternatives less probable than `kappa` times the most probable,
+    renormalised (min-p). Filtered alternatives are noise and not pulled back. With one step per batch, log proxy - log
+    pi is minus the log of the mass that the filter keeps: a small pull.
 
     Info: that of `clip`; `chosen`, as a share of the decisions, and `pull`, the mean of k3 times `chosen`.
     """
 
     fraction: Fraction = 0.01
     """Share of the decisions with a negative advantage that are considered, the least likely ones, in [0, 1]; rounded
-    down, and if that is one or none, off."""
+    down, and off if that is one or none."""
     beta: Coefficient = 1.0
     """Coefficient of the KL pull towards the proxy."""
     kappa: PositiveShare = 0.02
@@ -186,8 +186,8 @@ class LpReg:
 
 @dataclass(frozen=True)
 class MinP:
-    """A functional: [N] log-probability of the action under the distribution without what is less probable than
-    `kappa` times the most probable alternative, renormalised; about NOISE for what is filtered out."""
+    """A functional: [N] log-probability of the action under the distribution without alternatives less probable than
+    `kappa` times the most probable, renormalised; about NOISE for filtered ones."""
 
     kappa: float
     """Share of the likeliest alternative's probability below which an alternative is filtered out, in (0, 1]."""
@@ -199,31 +199,32 @@ class MinP:
 
 
 def weigh_decisions(base: Clip, fraction: Number, batch: Batch, ctx: Ctx) -> tuple[Tensor, dict[str, Any], int]:
-    """What Clip-Cov and KL-Cov choose by: the surrogate [B, K], its info with the `covariance` [B, K], and how many
-    decisions are to be chosen, one at least unless `fraction` is 0."""
+    """Returns the inputs to the choice of Clip-Cov and KL-Cov: the surrogate [B, K], its info with the `covariance` [B,
+    K], and the number of decisions to choose, at least one unless `fraction` is 0."""
     loss, info = base(batch, ctx)
     cov = covariance(batch[base.needs[0]], batch["advantage"], batch["mask"])
     return loss, {**info, "covariance": cov}, count_share(ctx.at(fraction), batch["mask"], at_least=1)
 
 
 def covariance(new: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
-    """[B, K] (log pi - mean)(A - mean), means over the decisions; 0 elsewhere. Without gradient."""
+    """Returns [B, K] (log pi - mean)(A - mean), means over the decisions; 0 elsewhere. Without gradient."""
     x, a = new.detach()[mask], advantage[mask]
     return torch.zeros_like(advantage).masked_scatter(mask, (x - x.mean()) * (a - a.mean()))
 
 
 def count_share(fraction: float, mask: Tensor, at_least: int = 0) -> int:
-    """How many decisions `fraction` of those in `mask` are, rounded down; `at_least` so many, unless it is 0."""
+    """Returns `fraction` of the number of decisions in `mask`, rounded down; at least `at_least`, unless `fraction` is
+    0."""
     return max(at_least, int(fraction * int(mask.sum()))) if fraction else 0
 
 
 def choose_highest(score: Tensor, among: Tensor, n: int) -> Tensor:
-    """[B, K] bool: the n decisions `among` [B, K] of the highest score."""
+    """Returns [B, K] bool: the n decisions of highest score `among` [B, K]."""
     x = score.detach().masked_fill(~among, -torch.inf).flatten()
     return mark(x.topk(min(n, int(among.sum()))).indices, among)
 
 
 def mark(places: Tensor, like: Tensor) -> Tensor:
-    """[B, K] bool: the decisions at `places` [n] of the flattened `like` [B, K]."""
+    """Returns [B, K] bool: the decisions at `places` [n] of the flattened `like` [B, K]."""
     flat = torch.zeros(like.numel(), dtype=torch.bool, device=like.device)
     return flat.index_fill(0, places, True).view_as(like)

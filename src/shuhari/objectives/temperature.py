@@ -1,4 +1,4 @@
-"""The temperature of a maximum-entropy policy, held where the policy's entropy is what one wants.
+"""The temperature of a maximum-entropy policy, tuned to hold the policy's entropy at a target.
 
 Axes: `B` rows, `K` positions of a decision.
 """
@@ -26,13 +26,12 @@ class Temperature:
     """SAC's automatic entropy tuning: the loss of the entropy coefficient.
 
     -log(temperature) · (log pi(a|s) + target_entropy), [B], with the log-probabilities that `reparam` has stamped in an
-    earlier part (Haarnoja et al. 2018, equation 18, on the logarithm, as their code has it). KeyError where nothing was
-    stamped. Info: `temperature`, `entropy` (of the sample).
+    earlier part (Haarnoja et al. 2018, equation 18, on the logarithm, as in their code). Raises KeyError if they are
+    missing. Info: `temperature`, `entropy` (of the sample).
     """
 
     target_entropy: Number
-    """Entropy that the policy is held at, in nats for a whole action; SAC's rule is minus the number of action
-    dimensions."""
+    """Target entropy of the policy, in nats for a whole action; SAC's rule is minus the number of action dimensions."""
     role: str = "temperature"
     """Role of the entropy coefficient, a model of one positive number whose `parameters()` is its logarithm."""
     needs: tuple[Need, ...] = field(default=(), init=False)

@@ -26,14 +26,14 @@ from shuhari.ports import Ctx
 class Value:
     """The critic loss of PPO: (V - R)² / 2, [B, K], R the column `target`; the mean over an ensemble's members.
 
-    With a `clip` it is the larger of that and the loss of V held within `clip` of its value before the update
-    (Schulman's implementation, Engstrom et al. 2020, equation 3). Info: `value`. ValueError for a clip of a
+    With a `clip` it is the larger of that and the loss of V clipped to within `clip` of its value before the update
+    (Schulman's implementation, Engstrom et al. 2020, equation 3). Info: `value`. Raises ValueError for a clip with a
     cross-entropy.
     """
 
     clip: Coefficient = 0.0
-    """Range around the value before the update beyond which the value earns no further gain (PPO's value clipping), in
-    units of the return; 0 is off."""
+    """Range around the value before the update outside which the loss gives no gain (PPO's value clipping), in units of
+    the return; 0 is off."""
     loss: Literal["squared", "cross_entropy"] = "squared"
     """Loss of the error: half its square (`squared`), or `cross_entropy` for a critic with `bins` (HL-Gauss)."""
     role: str = "critic"
@@ -46,7 +46,7 @@ class Value:
     def __post_init__(self) -> None:
         check(self)
         if self.clip and self.loss == "cross_entropy":
-            raise ValueError(f"value: clip is {self.clip}: expected 0 where the loss is a cross-entropy")
+            raise ValueError(f"value: clip is {self.clip}: expected 0 if the loss is a cross-entropy")
 
     @property
     def reads(self) -> tuple[str, ...]:

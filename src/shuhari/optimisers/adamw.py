@@ -1,6 +1,6 @@
 """Adam and AdamW on fused kernels.
 
-Calls the fused kernel directly: for nets 64 wide a step costs a quarter of one through `torch.optim`.
+Calls the fused kernel directly: for nets of width 64 a step costs a quarter of one through `torch.optim`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _Beta = Annotated[float, Bounds(0, 1, open="high")]
 class AdamW:
     """AdamW (Loshchilov and Hutter 2019), or as `adam` Adam (Kingma and Ba 2015), on fused kernels.
 
-    With `store` = "bfloat16" the optimiser goes on from exact weights while the model has rounded ones, so that steps
-    too small to be seen add up (Micikevicius et al. 2018, section 3.1); weights that anybody else moved are taken as
-    they are.
+    With `store` = "bfloat16" the optimiser keeps exact weights while the model has rounded ones, so that steps too
+    small for bfloat16 add up (Micikevicius et al. 2018, section 3.1); weights changed from outside are used as they
+    are.
     """
 
     lr: Annotated[Number, Bounds(0)] = 1e-3
@@ -39,34 +39,34 @@ class AdamW:
     clip: Annotated[Number, Bounds(0)] = 0.0
     """Largest global gradient norm, to which larger ones are scaled down; 0 is off."""
     reset: When | None = None
-    """Event at which the moments are cleared, such as `{on = "step"}`, or `{on = "plateau"}` beside a `follow` rule
-    that hears the same; schedules go on. None never clears them."""
+    """Event at which the moments are cleared, such as `{on = "step"}`, or `{on = "plateau"}` with a `follow` rule on
+    the same event; schedules continue. None never clears them."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     """Decay rates of the first and the second moment, each in [0, 1)."""
     eps: AtLeast0 = 1e-8
-    """Number added to the root of the second moment; a larger one damps steps on tiny gradients."""
+    """Number added to the root of the second moment; a larger one damps steps with tiny gradients."""
     weight_decay: Annotated[Number, Bounds(0)] = 0.0
     """Weight decay, multiplied by the learning rate; 0 is off."""
     decoupled: bool = True
     """Apply weight decay to the weights themselves (AdamW); false adds it to the gradient as an L2 penalty (Adam)."""
     store: Literal["", "bfloat16"] = ""
-    """Number format that weights are rounded to after each step, as a model served in it has them: `bfloat16`, or ""
-    for none."""
+    """Number format that weights are rounded to after each step, as a model served in that format has them: `bfloat16`,
+    or "" for none."""
 
     def __post_init__(self) -> None:
         check(self)
         self._frame = FirstOrder("mean", "square", *(["weights"] if self.store else []))
 
     def bind(self, params: Sequence[nn.Parameter]) -> None:
-        """Own these parameters; see `FirstOrder.bind`."""
+        """Takes these parameters; see `FirstOrder.bind`."""
         self._frame.bind(params)
 
     def share(self, total: Total) -> None:
-        """Its parameters are shards: `total` adds a number up over the processes that have the others."""
+        """Declares that the parameters are shards: `total` sums a number over the processes that have the others."""
         self._frame.total = total
 
     def step(self, evaluate: Evaluate, at: float) -> Info:
-        """One step; see `FirstOrder.step`."""
+        """Runs one step; see `FirstOrder.step`."""
         return self._frame.step(evaluate, at, self.lr, self.clip, self._move)
 
     def observe(self, event: Event) -> None:
@@ -92,10 +92,11 @@ class AdamW:
 
 
 def _exact(params: list[Tensor], kept: list[Tensor]) -> list[Tensor]:
-    """The weights before they were rounded; where one is not what they round to, somebody set it: that one."""
+    """Returns the weights before rounding; one that no longer equals its rounded copy was set from outside and is used
+    as is."""
     for mine, p in zip(kept, params, strict=True):
         torch.where(mine.bfloat16() == p, mine, p, out=mine)
     return kept
 
 
-Adam = partial(AdamW, decoupled=False)  # as `adam` makes it
+Adam = partial(AdamW, decoupled=False)  # as registered under `adam`

@@ -1,4 +1,4 @@
-"""Shared by first-order optimisers: their parameters, the state kept of each, and the frame of a step.
+"""Shared by first-order optimisers: their parameters, the state of each, and the frame of a step.
 
 A step takes the gradients, refuses those that are not finite, and clips their global norm. Leaves out parameter groups
 and sparse gradients.
@@ -18,22 +18,22 @@ from shuhari.ports import Evaluate
 
 
 class Piece(NamedTuple):
-    """Parameters of one device and type that have a gradient, and their optimiser state, by `kept`."""
+    """Parameters of one device and type that have a gradient, and their optimiser state, in the order of `names`."""
 
     params: list[Tensor]
     grads: list[Tensor]
-    steps: list[Tensor]  # how many each has had, this one included
+    steps: list[Tensor]  # number of steps of each, this one included
     kept: list[list[Tensor]]
 
 
-Total = Callable[[Tensor], Tensor]  # a number -> its sum over the processes that have shards of the parameters
+Total = Callable[[Tensor], Tensor]  # sums a number over the processes that have shards of the parameters
 Move = Callable[[Piece, float, float], None]  # (piece, lr, at): one step of these parameters, in place
 
 
 class FirstOrder:
-    """The frame of a step, held by an optimiser: `names` says what is kept of each parameter. `total`: where parameters
-    are shards, adds up over the processes that have the others, so that the norm is of all. `state`: the count of
-    steps [P] and what is kept of every parameter, in the order of `bind`."""
+    """The frame of a step, used by an optimiser: `names` are the tensors kept for each parameter. `total`: for sharded
+    parameters, sums over the processes that have the other shards, so that the norm is over all. `state`: the count of
+    steps [P] and the kept tensors of every parameter, in the order of `bind`."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -42,9 +42,9 @@ class FirstOrder:
         self.total: Total | None = None
 
     def bind(self, params: Sequence[nn.Parameter]) -> None:
-        """Own these parameters, with a memory of zeros, or that of a `state` set before; one that was owned already
-        keeps its own. Raises ValueError for a parameter that does not lie contiguously in memory: a fused kernel would
-        read it wrongly."""
+        """Takes these parameters, with a state of zeros, or of a `state` set before; parameters taken earlier keep
+        theirs. Raises ValueError for a parameter that is not contiguous in memory: a fused kernel would read it
+        wrongly."""
         old, self._memory = self._memory, _Memory(params, self._names)
         if old is not None:
             self._memory.keep(old)
@@ -52,10 +52,11 @@ class FirstOrder:
             self.state = self._saved
 
     def step(self, evaluate: Evaluate, at: float, lr: Number, clip: Number, move: Move) -> Info:
-        """One step at count `at` of the schedules, `clip` the largest global gradient norm (0 is off): the infos of the
-        loss, `grad_norm` before the clip, `lr`.
+        """Runs one step at count `at` of the schedules, with `clip` the largest global gradient norm (0 is off).
+        Returns the infos of the loss, `grad_norm` before the clip, and `lr`.
 
-        Raises FloatingPointError, with all parameters as they were, where the gradient is not finite."""
+        Raises FloatingPointError, without changing any parameter, if the gradient is not finite.
+        """
         info = dict(evaluate.backward())
         rate = resolve(lr, at)
         with torch.no_grad():
@@ -65,7 +66,7 @@ class FirstOrder:
         return {**info, "grad_norm": norm, "lr": rate}
 
     def observe(self, reset: When | None, event: Event) -> None:
-        """Reset the state, if it is due."""
+        """Resets the state, if it is due."""
         if reset is not None and reset.due(event) and self._memory is not None:
             self._memory.clear()
 
@@ -83,12 +84,12 @@ class FirstOrder:
 
 
 def resolve(number: Number, at: float) -> float:
-    """A number, or a schedule's value at this count."""
+    """Returns a number, or a schedule's value at this count."""
     return float(number(at)) if isinstance(number, Ramp) else number
 
 
 class _Memory:
-    """The parameters of one optimiser and the state kept of them."""
+    """The parameters of one optimiser and their state."""
 
     def __init__(self, params: Sequence[nn.Parameter], names: Sequence[str]) -> None:
         for i, given in enumerate(params):
@@ -105,9 +106,9 @@ class _Memory:
         kinds: dict[Any, list[int]] = {}
         for i, p in enumerate(self.params):
             kinds.setdefault((p.device, p.dtype), []).append(i)
-        # norms of half-precision gradients are taken in single
+        # norms of half-precision gradients are computed in single precision
         self.precision = torch.float64 if any(t is torch.float64 for _, t in kinds) else torch.float32
-        self.groups = []  # what one call of a kernel takes: one device, one type; its counts are views of one tensor
+        self.groups = []  # one kernel call each: one device, one type; counts are views of one tensor
         for (device, _), own in kinds.items():
             counts = torch.zeros(len(own), device=device)
             self.groups.append((own, counts))
@@ -115,13 +116,14 @@ class _Memory:
                 self.steps[i] = count
 
     def gradients(self, clip: float, total: Total | None = None) -> tuple[list[int], list[Tensor], float]:
-        """(which parameters have a gradient, these gradients taken off them and clipped, their global norm before)."""
+        """Returns (the parameters that have a gradient, these gradients, removed and clipped, their global norm
+        before)."""
         live: list[int] = []
         grads: list[Tensor] = []
         for i, p in enumerate(self.params):
             g = p.grad
             if g is not None:
-                p.grad = None  # the next step brings its own
+                p.grad = None  # the next step computes its own
                 live.append(i)
                 # a gradient may be a view (transposed, expanded), and a kernel reads memory in order
                 grads.append(g if g.is_contiguous() else g.contiguous())
@@ -139,7 +141,7 @@ class _Memory:
         return live, grads, norm
 
     def pieces(self, live: list[int], grads: list[Tensor]) -> Iterator[Piece]:
-        """The parameters `live` in pieces that one call of a kernel takes, their counts one up."""
+        """Yields the parameters `live` in pieces for one kernel call each, with their counts raised by one."""
         if len(self.groups) == 1 and len(live) == len(self.params):
             self.groups[0][1].add_(1)
             yield Piece(self.params, grads, self.steps, list(self.kept.values()))
@@ -157,7 +159,7 @@ class _Memory:
 
     @torch.no_grad()
     def keep(self, old: _Memory) -> None:
-        """Copy the state of another for the parameters that both own."""
+        """Copies the state of another for the parameters that both have."""
         place = {id(p): j for j, p in enumerate(old.params)}
         for i, p in enumerate(self.params):
             j = place.get(id(p))
@@ -168,7 +170,7 @@ class _Memory:
 
     @torch.no_grad()
     def clear(self) -> None:
-        """Reset to the initial state."""
+        """Resets to the initial state."""
         for x in (
             *self.steps,
             *(

@@ -31,9 +31,9 @@ class RMSprop:
     alpha: Annotated[float, Bounds(0, 1, open="high")] = 0.99
     """Decay rate of the average of squared gradients, in [0, 1)."""
     eps: AtLeast0 = 1e-5
-    """Number that keeps the divisor from 0."""
+    """Number that keeps the denominator above 0."""
     eps_inside: bool = False
-    """Put `eps` inside the root, as A3C's paper (Mnih et al. 2016) and TensorFlow do, and not beside it."""
+    """Put `eps` inside the root, as A3C's paper (Mnih et al. 2016) and TensorFlow do, instead of outside."""
     weight_decay: Annotated[Number, Bounds(0)] = 0.0
     """Weight decay, as an L2 penalty in the gradient; 0 is off."""
 
@@ -42,15 +42,15 @@ class RMSprop:
         self._frame = FirstOrder("square")
 
     def bind(self, params: Sequence[nn.Parameter]) -> None:
-        """Own these parameters; see `FirstOrder.bind`."""
+        """Takes these parameters; see `FirstOrder.bind`."""
         self._frame.bind(params)
 
     def share(self, total: Total) -> None:
-        """Its parameters are shards: `total` adds a number up over the processes that have the others."""
+        """Declares that the parameters are shards: `total` sums a number over the processes that have the others."""
         self._frame.total = total
 
     def step(self, evaluate: Evaluate, at: float) -> Info:
-        """One step; see `FirstOrder.step`."""
+        """Runs one step; see `FirstOrder.step`."""
         return self._frame.step(evaluate, at, self.lr, self.clip, self._move)
 
     def observe(self, event: Event) -> None:

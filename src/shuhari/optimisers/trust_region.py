@@ -1,4 +1,4 @@
-"""Steps within a trust region, under a constraint: TRPO, CPO and PCPO, by the terms of a part.
+"""Steps within a trust region, under a constraint: TRPO, CPO and PCPO, on the terms of a part.
 
 Leaves out several constraints. Axes: `P` parameters, flat.
 """
@@ -18,7 +18,7 @@ from shuhari.data import Info
 from shuhari.kernel.registry import register
 from shuhari.ports import Evaluate
 
-TINY = 1e-3  # the least multiplier of the trust region, in shares of TRPO's: below it, all is rounding
+TINY = 1e-3  # smallest multiplier of the trust region, as a share of TRPO's: below it, all is rounding
 Product = Callable[[Tensor], Tensor]
 
 
@@ -27,30 +27,30 @@ Product = Callable[[Tensor], Tensor]
 class TrustRegion:
     """TRPO, CPO and PCPO: natural gradient steps within a KL trust region, under a cost constraint.
 
-    theta + x, x the best step of the linearised loss with x'Hx / 2 <= `bound` under c + b'x <= 0. Of the part's terms
-    `kl` is the divergence from the policy that sampled, and H its Hessian, `cost` what exceeds a limit, c with the
-    gradient b; the loss is the sum of all others. `trpo` is Schulman et al. 2015, "Trust Region Policy Optimization";
-    `cpo` Achiam et al. 2017, "Constrained Policy Optimization", equations 11 to 14; `pcpo` TRPO's step, then projected
-    onto the constraint in the metric H (Yang et al. 2020, "Projection-Based Constrained Policy Optimization"). A line
-    search shortens x until the KL is within the bound, the cost at most 0, or no higher than it was, and, where it was
-    not above 0, the loss no higher; else nothing moves.
+    theta + x, x the best step of the linearised loss with x'Hx / 2 <= `bound` under c + b'x <= 0. The part's term `kl`
+    is the divergence from the sampling policy, with Hessian H; `cost` is the excess over a limit, c with gradient b;
+    the loss is the sum of all others. `trpo` is Schulman et al. 2015, "Trust Region Policy Optimization"; `cpo` Achiam
+    et al. 2017, "Constrained Policy Optimization", equations 11 to 14; `pcpo` TRPO's step, then projected onto the
+    constraint in the metric H (Yang et al. 2020, "Projection-Based Constrained Policy Optimization"). A line search
+    shortens x until the KL is within the bound, the cost at most 0 or its previous value, and, if the cost was not
+    above 0, the loss no higher; otherwise nothing changes.
 
-    It reports `kl` after the step, `search` (how often it was shortened; `tries` where nothing would do) and `gain`, by
-    which the loss fell.
+    Reports `kl` after the step, `search` (how often it was shortened; `tries` if every length failed) and `gain`, the
+    decrease of the loss.
     """
 
     method: Literal["trpo", "cpo", "pcpo"] = "cpo"
     """Kind of step: `trpo` (no constraint), `cpo`, or `pcpo` (TRPO's step projected onto the constraint)."""
     bound: Positive = 0.01
-    """Largest KL from the old policy in one step, in nats; the size of the step in the place of a learning rate."""
+    """Largest KL from the old policy in one step, in nats; it sets the step size in place of a learning rate."""
     damping: AtLeast0 = 0.1
-    """Number added to the diagonal of the Hessian of the KL; larger steadies the solution and shortens steps."""
+    """Number added to the diagonal of the Hessian of the KL; larger stabilises the solution and shortens steps."""
     iterations: Length = 10
     """Iterations of conjugate gradients that solve for the step."""
     shrink: Annotated[float, Bounds(0, 1, open="both")] = 0.8
-    """Factor in (0, 1) that the line search shortens a step by."""
+    """Factor in (0, 1) by which the line search shortens a step."""
     tries: Length = 15
-    """Number of lengths that the line search tries before it leaves the policy as it is."""
+    """Number of lengths that the line search tries before it leaves the policy unchanged."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -58,14 +58,15 @@ class TrustRegion:
 
     @property
     def terms(self) -> dict[str, bool]:
-        """The terms that it knows by their names, and whether the part must have them; all others are the loss."""
+        """The terms that it treats by name, and whether the part must have them; all others are the loss."""
         return {"kl": True, "cost": self.method != "trpo"}
 
     def bind(self, params: Sequence[nn.Parameter]) -> None:
         self._params = list(params)
 
     def step(self, evaluate: Evaluate, at: float) -> Info:
-        """One step; see the class. FloatingPointError, with all parameters as they were, for what is not finite."""
+        """Runs one step; see the class. Raises FloatingPointError, without changing any parameter, for values that are
+        not finite."""
         info, before = dict(evaluate.backward()), evaluate.values()
         for p in self._params:
             p.grad = None
@@ -80,14 +81,14 @@ class TrustRegion:
         if self.method != "trpo":
             b, step = gradients["cost"], step_cpo if self.method == "cpo" else step_pcpo
             w = solve(curvature, b, self.iterations)
-            if float(b @ w) > 0:  # else no step changes the cost
+            if float(b @ w) > 0:  # otherwise no step changes the cost
                 x = step(g, b, before["cost"], v, w, self.bound)
         if not bool(x.isfinite().all()):
             raise FloatingPointError("the step is not finite: no parameter was changed")
         return {**info, **self._search(evaluate, before, x)}
 
     def _search(self, evaluate: Evaluate, before: dict[str, float], x: Tensor) -> Info:
-        """Move by the first of x, shrink x, ... that keeps to everything."""
+        """Moves by the first of x, shrink x, ... that satisfies all conditions."""
         start = nn.utils.parameters_to_vector(self._params).detach()
         cost = before.get("cost", 0.0)
         for i in range(self.tries):
@@ -107,7 +108,7 @@ class TrustRegion:
 
 
 def solve(product: Product, b: Tensor, iterations: int) -> Tensor:
-    """[P] x with product(x) = b, by conjugate gradients (Hestenes and Stiefel 1952)."""
+    """Returns [P] x with product(x) = b, by conjugate gradients (Hestenes and Stiefel 1952)."""
     x, r = torch.zeros_like(b), b.clone()
     p, rr = r.clone(), r @ r
     solved = float(rr) * (10 * torch.finfo(b.dtype).eps) ** 2
@@ -123,24 +124,25 @@ def solve(product: Product, b: Tensor, iterations: int) -> Tensor:
 
 
 def step_trpo(g: Tensor, v: Tensor, bound: float) -> Tensor:
-    """[P] to the edge of the trust region; v = H^-1 g."""
+    """Returns [P] the step to the edge of the trust region; v = H^-1 g."""
     q = float(g @ v)
     return torch.zeros_like(v) if q <= 0 else math.sqrt(2 * bound / q) * v
 
 
 def step_pcpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float) -> Tensor:
-    """TRPO's step, then the nearest one on the right side of c + b'x = 0; w = H^-1 b."""
+    """Returns TRPO's step, projected to the feasible side of c + b'x = 0; w = H^-1 b."""
     x = step_trpo(g, v, bound)
     return x - max(0.0, (float(b @ x) + c) / float(b @ w)) * w
 
 
 def step_cpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float) -> Tensor:
-    """The best step in the trust region with c + b'x <= 0; where none is there, the one that most lowers the cost."""
+    """Returns the best step in the trust region with c + b'x <= 0; if there is none, the one that lowers the cost
+    most."""
     q, r, s = max(float(g @ v), 0.0), float(g @ w), float(b @ w)
     A, B = max(q - r**2 / s, 0.0), 2 * bound - c**2 / s
-    if B < 0:  # the constraint's plane misses the trust region: all of it keeps to the limit, or nothing does
+    if B < 0:  # the constraint's plane misses the trust region: all of it satisfies the limit, or none
         return step_trpo(g, v, bound) if c < 0 else -math.sqrt(2 * bound / s) * w
-    # the dual in lambda: where lambda c + r > 0 the constraint binds, elsewhere it is TRPO's (their equation 12)
+    # the dual in lambda: if lambda c + r > 0 the constraint binds, elsewhere it is TRPO's (their equation 12)
     edge = max(-r / c, 0.0) if c else math.inf if r > 0 else 0.0
     bound_at = (0.0, edge) if c <= 0 else (edge, math.inf)
     free_at = (edge, math.inf) if c <= 0 else (0.0, edge)

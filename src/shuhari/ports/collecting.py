@@ -136,11 +136,14 @@ class RolloutAttributes(Protocol):
 
 
 class RewardAttributes(Protocol):
-    """Optional values of a reward: `counts`, whether its weight is 1 if a recipe gives no weights; `name`, of its
-    grades, if it differs from the reward's name in the recipe."""
+    """Optional values of a reward: `counts`, whether its weight is 1 if a recipe gives no weights; `wants_answer`,
+    whether problems without an `answer` are ungraded; `name`, of its grades, if it differs from the reward's name in
+    the recipe."""
 
     @property
     def counts(self) -> bool: ...
+    @property
+    def wants_answer(self) -> bool: ...
     @property
     def name(self) -> str: ...
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Sampling
@@ -24,7 +24,7 @@ class Model(Protocol):
 
     A model made of others names them as `roles`, a tuple, and gets them by `bind(models)`, role -> model, whenever
     roles are cast; it holds them so that neither a copy of itself nor its `module` contains them. Optional: `Decides`,
-    `Decision`, `Renames`, `LiesOnDisk`, `Saves`, `SavesScorer`, `Exports`, `Decodes`, and the members of
+    `Decision`, `Renames`, `LiesOnDisk`, `Initial`, `Saves`, `SavesScorer`, `Exports`, `Decodes`, and the members of
     `ModelAttributes`; a language model has the members of `TextModel`."""
 
     @property
@@ -62,6 +62,13 @@ class Decision(Protocol):
     the environment got, into the columns of its decisions."""
 
     def decision(self, taken: Tensor) -> Mapping[str, Tensor]: ...  # `taken` [B, ...]
+
+
+class Rewarded(Protocol):
+    """A policy with a memory that depends on rewards: returns the memory [..., S] after the `reward` [...] for its last
+    decision, weighted as in the run."""
+
+    def rewarded(self, memory: Any, reward: Any) -> Any: ...
 
 
 class Decides(Protocol):
@@ -125,6 +132,13 @@ class LiesOnDisk(Protocol):
     def on_disk(self) -> tuple[str, tuple[str, ...]]: ...
 
 
+class Initial(Protocol):
+    """A pretrained model that can still be evaluated as it was when it was loaded: returns a function from a batch to a
+    Dist, without gradients; None if the initial weights are not known."""
+
+    def initial(self) -> Callable[[Batch], Any] | None: ...
+
+
 class ModelAttributes(Protocol):
     """Optional values of a model; `shuhari.kernel.abilities` has the meaning and the default of each."""
 
@@ -139,6 +153,10 @@ class ModelAttributes(Protocol):
     @property
     def limit(self) -> int | None: ...
     @property
+    def memory(self) -> int | None: ...
+    @property
+    def chains(self) -> bool: ...
+    @property
     def text(self) -> Any: ...  # a `models.text.tokenizers.Tokenizer`, or None
     @property
     def longest(self) -> int | None: ...
@@ -148,6 +166,10 @@ class ModelAttributes(Protocol):
     def bins(self) -> Any: ...  # a `models.readout.Bins`, or None
     @property
     def quantiles(self) -> Any: ...  # a `models.quantiles.Quantiles`, or None
+    @property
+    def with_noise(self) -> Callable[[Generator], Callable[[Batch], Any]] | None: ...
+    @property
+    def by_batch(self) -> Callable[..., Sequence[Any]] | None: ...  # (*batches) -> a Dist each
     @property
     def return_statistic(self) -> Any: ...  # a `Moments`, or None
     @property

@@ -25,7 +25,7 @@ class Runs(Protocol):
     keys), continues it to its end, yields its reports and returns its summary; several may take turns. `evaluate` gives
     the held-out scores of its weights under further settings. Both are charged to the study. `reports` is what a run
     has reported so far, a row a step, including those before it was resumed. `folder` is for files that runs exchange;
-    it need not exist, and whoever writes there makes it."""
+    it may not exist yet: create it before writing."""
 
     seed: int
     folder: Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shuhari.data import Array, Payload, Problem, Step
@@ -25,7 +25,7 @@ class Task(Protocol):
     """A source of problems and their grades. `grade` names its rewards; `score` in [0, 1] is the task's own measure.
     `spaces` gives models of fixed size their observations and actions (Gymnasium spaces; None for text).
 
-    Optional: `Makes`, `Listing`, `Fits`, `Marks`, `Previews`, `Filmable`, `Expert`, and the members of
+    Optional: `Makes`, `Listing`, `Compares`, `Fits`, `Marks`, `Previews`, `Filmable`, `Expert`, and the members of
     `TaskAttributes`."""
 
     def problems(self, split: str) -> Source: ...
@@ -39,6 +39,12 @@ class Listing(Protocol):
     agree. None: they cannot be listed."""
 
     def answers(self, problem: Problem) -> Answers | None: ...
+
+
+class Compares(Protocol):
+    """A task that may tell the probability that one of two answers is preferred to the other, both texts."""
+
+    def compare(self, problem: Problem, first: str, second: str) -> float: ...
 
 
 class Environment(Protocol):
@@ -111,7 +117,11 @@ class TaskAttributes(Protocol):
     @property
     def read_from(self) -> Mapping[str, str]: ...
     @property
+    def grades(self) -> str: ...
+    @property
     def ungraded(self) -> bool: ...
+    @property
+    def unanswered(self) -> str: ...
     @property
     def copies(self) -> bool | None: ...
     @property
@@ -124,6 +134,10 @@ class TaskAttributes(Protocol):
     def cells(self) -> tuple[str, ...]: ...
     @property
     def scene(self) -> Any: ...  # a `tasks.scene.Scene`, or None
+    @property
+    def compute_reward(self) -> Callable[[Array, Array, Any], Any] | None: ...  # of goals, see `buffers.hindsight`
+    @property
+    def compute_terminated(self) -> Callable[[Array, Array, Any], Any] | None: ...
 
 
 class Snapshots(Protocol):

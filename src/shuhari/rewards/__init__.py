@@ -1,1 +1,1 @@
-"""Rewards: graders beside the task's own."""
+"""Rewards: graders in addition to the task's own."""

@@ -1,8 +1,8 @@
-"""The final answer in a text of mathematics, as one formula; and what makes one no answer: a hedge, another relation.
+"""Finds the final answer in a mathematical text as one formula, and rejects hedges and other relations.
 
-Text from a model is hostile and lenient grading is learnt: `$13=12$`, `$\\le 12$`, `12%`, `12 or 13` and `$12 \\pm 1$`
-are not 12. Everything here is a search by plain expressions, linear in the text. Left out: what formulas mean, which
-`maths_child.py` asks math-verify, and units.
+Model output is hostile, and RL learns to exploit lenient grading: `$13=12$`, `$\\le 12$`, `12%`, `12 or 13` and `$12
+\\pm 1$` are not 12. All searches are simple regular expressions, linear in the text. Left out: the meaning of formulas,
+which `maths_child.py` checks with math-verify, and units.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from shuhari.tasks.separators import CHOICE, stands_alone
 
-# what an answer may not say unless the truth does: name -> how it is written
+# marks that an answer may contain only if the truth does: name -> pattern
 MARKS = {
     "relation": re.compile(
         r"[<>≤≥≠≈≡∼]|\\(?:le|ge|lt|gt|ne|leq|geq|neq|leqslant|geqslant|approx|sim|simeq|equiv|cong|not)(?![a-zA-Z])"
@@ -22,15 +22,15 @@ MARKS = {
     "choice": CHOICE,
     "angle": re.compile(r"°|\\(?:circ|degree|textdegree)(?![a-zA-Z])"),
     "dots": re.compile(r"\.\.|…|\\[lcd]?dots(?![a-zA-Z])"),
-    "index": re.compile(r"[0-9]\}?\s?_"),  # of a number
+    "index": re.compile(r"[0-9]\}?\s?_"),  # on a number
 }  # fmt: skip
 NAME = re.compile(r"\s*\\?[a-zA-Z]+(?:_\{?\w+\}?)?(?:\s*\([\w,\s]*\))?\s*")  # x, a_1, f(x), \theta
-_MATHS = re.compile(  # of a bounded length: one that is opened and never closed is not looked for to the end
+_MATHS = re.compile(  # of bounded length, so that an unclosed formula is not searched to the end
     r"\$\$(.{1,2000}?)\$\$|(?<!\\)\$(.{1,2000}?)(?<!\\)\$|\\\(((?:(?!\\\().){1,2000}?)\\\)|"
     r"\\\[((?:(?!\\\[).){1,2000}?)\\\]", re.DOTALL
 )
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*\\?%?|[-+]?\.\d+")
-_PLAIN = re.compile(  # what math-verify reads; it skips all else, so that 12#13 and 12–13 would be 12
+_PLAIN = re.compile(  # characters that math-verify reads; it skips all others, so that 12#13 and 12–13 would be 12
     r"[a-zA-Z0-9\s+\-*/^_=.,:!()\[\]{}\\$%<>≤≥≠≈≡∼±∓∪∩∈∅°…|'\u0391-\u03c9]"
 )
 _WRITTEN = str.maketrans({"·": " \\cdot ", "⋅": " \\cdot ", "∗": " \\cdot ", "×": " \\times ", "÷": " \\div ", "−": "-",
@@ -47,20 +47,20 @@ _COMMANDS = frozenset(
     "approx sim simeq equiv cong not pm mp percent prime mid lor vee newline cr".split()
 ) | frozenset("{},;:! %$\\")
 _TEXT = re.compile(r"\\(?:text\w*|mathrm|mbox|operatorname)\s?\{([^{}]*)\}")
-_OPEN, _CLOSED = re.compile(r"[*/^_:+\-=\\]$"), re.compile(r"^[*/^_:,;=]")  # a formula that is not whole
-_UNIT = "€£¥¢$"  # around a number it is no other answer
-_WORD = re.compile(  # of a language, and no function or constant
+_OPEN, _CLOSED = re.compile(r"[*/^_:+\-=\\]$"), re.compile(r"^[*/^_:,;=]")  # an incomplete formula
+_UNIT = "€£¥¢$"  # around a number it does not change the answer
+_WORD = re.compile(  # a word of a language, not a function or constant
     r"(?<!\\)\b(?!(?:sqrt|cbrt|abs|exp|log|ln|inf|infinity|pi|theta|alpha|beta|a?(?:sin|cos|tan|cot|sec|csc)h?)\b)"
     r"(?:[a-zA-Z]{3,}|is|it|or|so|to|of|in|by)\b|\\text|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
     r"|[\u00c0-\u024f\u0400-\u05ff\u0620-\u064a\u0900-\u0fff]{3,}"
 )
 _END = re.compile(r"[.!?;]\s|\n")
-LONGEST, DEPTH = 500, 32  # characters of a text that may be one formula; brackets in each other
+LONGEST, DEPTH = 500, 32  # characters of a text that may be one formula; depth of nested brackets
 
 
 def find_final(text: str, truth: str) -> list[str]:
-    """The formulas that must each equal `truth`: the sides of the last equation, or the last formula. Empty where the
-    answer says something that the truth does not (`MARKS`), or where there is none."""
+    """Returns the formulas that must each equal `truth`: the sides of the last equation, or the last formula. Empty if
+    there is none, or if the answer contains a mark that the truth does not (`MARKS`)."""
     formula, around = _locate(text.strip())
     formula = _trim(formula)
     if not formula or _measure_depth(formula) > DEPTH or not _is_whole(formula, truth):
@@ -77,7 +77,7 @@ def find_final(text: str, truth: str) -> list[str]:
 
 
 def write_formula(truth: str) -> str:
-    """A truth that is one bare formula in dollar signs, so that all of it is read; any other as it is."""
+    """Returns a truth that is one bare formula in dollar signs, so that all of it is read; any other as it is."""
     bare = truth.strip()
     if not bare or len(bare) > LONGEST or _WORD.search(bare) or _MATHS.search(bare) or "\\boxed" in bare:
         return truth
@@ -85,19 +85,19 @@ def write_formula(truth: str) -> str:
 
 
 def write_latex(formula: str) -> str:
-    """Powers, products and percent signs as code and text write them, in LaTeX; dollar signs left out."""
+    """Rewrites powers, products and percent signs of code and text as LaTeX, and drops dollar signs."""
     plain = re.sub(r"(?<!\\)\$", "", " ".join(formula.split())).replace("**", "^").replace("*", " \\cdot ")
     return re.sub(r"(?<!\\)%", r"\\%", re.sub(r"(?<![\\a-zA-Z])pi\b", r"\\pi", plain))
 
 
 def _trim(formula: str) -> str:
-    """Without the full stop that ends a sentence, and signs of currencies around it."""
+    """Strips the full stop that ends a sentence, and currency signs."""
     plain = formula.translate(_WRITTEN).strip().strip(_UNIT).strip()
     return plain[:-1].rstrip() if plain.endswith(".") and not plain.endswith("..") else plain
 
 
 def _is_whole(formula: str, truth: str) -> bool:
-    """Whether a formula is one, of signs and commands that are known or that the truth has too."""
+    """Whether a formula is complete and has only known signs and commands, or ones that the truth has too."""
     if set(_PLAIN.sub("", formula)) - set(truth) or not stands_alone(formula, truth):
         return False
     if (
@@ -121,7 +121,7 @@ def _is_whole(formula: str, truth: str) -> bool:
 
 
 def _is_closed(formula: str) -> bool:
-    """Whether as many brackets close as open, whatever their kind: an interval may be half open."""
+    """Whether brackets balance, of whatever kind: an interval may be half open."""
     depth = 0
     for char in formula:
         depth += (char in "([{") - (char in ")]}")
@@ -131,8 +131,8 @@ def _is_closed(formula: str) -> bool:
 
 
 def _locate(text: str) -> tuple[str, str]:
-    """(the last formula, the rest of its sentence): what is boxed, else in dollar signs, else the text, else its last
-    number. A choice that stands beside what is boxed is no hedge: the box is the answer."""
+    """Returns (the last formula, the rest of its sentence): the boxed one, else in dollar signs, else the text, else
+    its last number. A choice beside a box is no hedge: the box is the answer."""
     if (boxed := _find_boxed(text)) is not None:
         return boxed, ""
     spans = [
@@ -160,7 +160,7 @@ def _measure_depth(formula: str) -> int:
 
 
 def _find_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{..}`, braces and all that is in them; None where there is none that closes."""
+    """Returns the content of the last `\\boxed{..}`, with nested braces; None if there is none that closes."""
     at = text.rfind("\\boxed{")
     if at < 0:
         return None

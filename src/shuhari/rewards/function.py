@@ -1,7 +1,7 @@
 """A plain function as a reward: `[reward.<name>] use = "package.module.function"`, or `"rewards.py:function"`.
 
-Its form is that of TRL's reward functions, so that one serves here too; what it gives each sample is one number under
-the reward's name. Left out: completions as messages (they are text), and token ids.
+It has the form of TRL's reward functions, so that one works in both; its result for each sample is one number under the
+reward's name. Left out: completions as messages (they are text), and token ids.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ TEXTS = ("prompts", "completions")
 class Function:
     """A plain function as a reward, in the form of TRL's: `f(prompts, completions, **columns) -> list[float | None]`.
 
-    It is called once a group; None is ungraded; it may be async. Each argument is a list over the samples: `prompts`
-    (text, or messages as the problem has them), `completions` (text), `answer`, `solution` (also as `completion`), and
-    every name in the `info` of the problem, None where a problem has none such. It gets, by keyword, those that it
-    names; all, where it takes `**columns`. A sample that nothing decided (a rollout that broke) is not shown and is
+    It is called once per group, may be async, and returns None for an ungraded sample. Each argument is a list over the
+    samples: `prompts` (text, or messages as the problem has them), `completions` (text), `answer`, `solution` (also as
+    `completion`), and every name in the problems' `info`, None for a problem without it. It gets those it names, by
+    keyword, or all if it takes `**columns`. A sample without a decision (a rollout that failed) is not passed and is
     ungraded.
 
-    Where the function raises or takes longer than `timeout`, its samples are ungraded, counted and shown. Raises
-    ContractError, which ends the run, where it names an argument that is not there, or returns anything but one number
-    or None a sample.
+    If the function raises or takes longer than `timeout`, its samples are ungraded, counted and shown. Raises
+    ContractError, which ends the run, if it names an unknown argument or returns anything but a list of one number or
+    None per sample.
     """
 
     function: str
@@ -57,7 +57,7 @@ class Function:
 
     @classmethod
     def of(cls, call: Callable[..., Any], name: str) -> Function:
-        """Wrap a function object, without a dotted path."""
+        """Wraps a function object, without a dotted path."""
         made = cls.__new__(cls)
         made.function, made.name = getattr(call, "__qualname__", repr(call)), name
         made._bind(call)
@@ -80,7 +80,7 @@ class Function:
         return f"reward {self.name!r} ({self.function})"
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
-        """One grade a leaf: {name: number}, or None."""
+        """Returns one grade per leaf: {name: number}, or None."""
         leaves = [
             (t, path)
             for t in group
@@ -144,7 +144,7 @@ class Function:
 
 
 def _collect_columns(trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
-    """name -> value of each trajectory's problem."""
+    """Returns name -> the value for each trajectory's problem."""
     problems = [t.request.problem for t in trajectories]
     names = dict.fromkeys(
         n

@@ -19,19 +19,19 @@ class Length:
     """Kimi k1.5's length reward: within a group, short right answers gain and long answers lose (arXiv 2501.12599,
     section 2.3.3).
 
-    It gives weight x r, r = 1/2 - (length - min) / (max - min) of a right answer, of a wrong one min(0, r); 0 where all
-    of the group are as long. A length counts positions, a forced beginning included; min and max are over the graded
-    answers of the group. What `of` leaves ungraded is ungraded here. Where `[reward.weights]` names rewards, name this
-    one too.
+    The grade is weight x r, with r = 1/2 - (length - min) / (max - min) for a right answer and min(0, r) for a wrong
+    one; 0 if all lengths in the group are equal. A length counts positions, including a forced prefix; min and max are
+    over the graded answers of the group. Answers that `of` leaves ungraded are ungraded here. If `[reward.weights]` is
+    given, it must name this reward too.
     """
 
-    counts: ClassVar[bool] = False  # beside another measure
+    counts: ClassVar[bool] = False  # used in addition to another reward
     name: str = "length"
     """Name of the grade, so that its column is `reward/<name>`."""
     of: str = "score"
     """Name of the reward that decides whether an answer is right, such as the task's `score`."""
     solved: float = 1.0
-    """Grade from which an answer counts as right."""
+    """Smallest grade of a right answer."""
     weight: Number = 1.0
     """Coefficient of the length reward; the paper turns it on after a warm-up, `{from = 0, to = 1, over = 1, after =
     100}`."""
@@ -48,7 +48,7 @@ class Length:
         return (f"reward/{self.of}",)
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
-        """One grade a leaf, of the whole group at once."""
+        """Returns one grade per leaf, computed from the whole group."""
         answers = [
             self._answer(t, path)
             for t in group

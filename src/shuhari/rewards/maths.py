@@ -1,8 +1,8 @@
-"""Answers in mathematics, judged by math-verify in child processes with limits from outside.
+"""Mathematical answers, judged by math-verify in child processes with limits enforced from outside.
 
-math-verify parses LaTeX and expressions with sympy, which evaluates them, and text from a model is hostile. So it runs
-in processes of its own (`maths_child.py`): without this package, with limits on memory, processor time and files, and
-killed where an answer takes too long. What of an answer is judged is found here (`final.py`). Left out: proofs, units.
+math-verify parses LaTeX and expressions with sympy, which evaluates them, and model output is hostile. So it runs in
+processes of its own (`maths_child.py`): without this package, with limits on memory, processor time and files, and
+killed if an answer takes too long. `final.py` finds the part of an answer that is judged. Left out: proofs, units.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from shuhari.ports import Ctx
 from shuhari.rewards.final import find_final, write_formula
 from shuhari.tasks.source import answer_text
 
-READ = 4096  # characters at the end of an answer that are read: what it comes to stands there
-QUICK = 0.1  # seconds of processor time that every answer has, whatever others took
-KEPT = 1 << 14  # verdicts kept: samples of a problem often end alike
+READ = 4096  # number of characters read at the end of an answer, which holds the result
+QUICK = 0.1  # seconds of processor time guaranteed to every answer, whatever others used
+KEPT = 1 << 14  # number of cached verdicts: samples of a problem often end alike
 CHILD = Path(__file__).with_name("maths_child.py")
 
 
 class JudgeError(RuntimeError):
-    """An answer that could not be judged: too slow, a judge that died, a truth that cannot be read."""
+    """An answer that could not be judged: too slow, a judge that died, an unreadable truth."""
 
 
 class Exceeded(JudgeError):
-    """An answer that asked for more processor time or memory than there is: it is wrong."""
+    """An answer that needed more processor time or memory than allowed: it is wrong."""
 
 
 @register("reward", "maths")
@@ -44,31 +44,33 @@ class Maths:
     """Grades mathematics by math-verify: 1.0 if the final formula or number of an answer equals `problem.answer`, else
     0.0.
 
-    Answer and truth may be plain numbers, expressions, or text with LaTeX in `$...$` or `\\boxed{...}`; of an answer
-    the last 4096 characters are read. The final formula is what is boxed last, else the last in dollar signs, else the
-    text where it has no words, else its last number. An equation counts where every side of it equals the truth, but
-    for one name before it (`x = 12`). Another relation, a percent sign, plus or minus, or a choice (`12 or 13`) is
-    wrong, unless the truth has one too. An answer in which nothing can be read is wrong (0).
+    Answer and truth may be plain numbers, expressions, or text with LaTeX in `$...$` or `\\boxed{...}`; only the last
+    4096 characters of an answer are read. The final formula is the last box, else the last formula in dollar signs,
+    else the text if it has no words, else its last number. An equation counts if each side equals the truth, except one
+    name before it (`x = 12`). Another relation, a percent sign, plus or minus, or a choice (`12 or 13`) is wrong,
+    unless the truth has one too. An answer in which nothing can be read is wrong (0).
 
-    So is one that needs more processor time or memory than it may have: counted as `exceeded_graders`, and shown. One
+    An answer that exceeds its processor time or memory is also wrong: counted as `exceeded_graders`, and shown. One
     that could not be judged is ungraded, counted as `failed_graders` and shown: no reply within `timeout`, a judge that
-    died, a problem's answer that cannot be read. Problems without an answer are ungraded. The judges start with the
-    first answer and end with the run or with this process, however that ends. Needs the extra `lm`.
+    died, an unreadable `problem.answer`. Problems without an answer are ungraded. The judges start with the first
+    answer and end with the run or with this process, however it ends. Needs the extra `lm`.
     """
+
+    wants_answer = True
 
     name: str = "maths"
     """Name of the grade, so that its column is `reward/<name>`."""
     timeout: Seconds = 30.0
-    """Seconds of the clock after which an answer without a verdict is ungraded."""
+    """Seconds (wall clock) after which an answer without a verdict is ungraded."""
     memory: Annotated[int, Bounds(256, most=2**24)] = 2048
     """Memory of each judge process in MiB, 256 or more; an answer that needs more is wrong."""
     cpu: Positive = 1.0
     """Seconds of processor time that one answer may take; an answer that needs more is wrong."""
     total: Positive = 20.0
-    """Seconds of processor time that slow answers of a step, those above 0.1 s, may take together; after that each has
-    0.1 s."""
+    """Seconds of processor time that slow answers of a step (above 0.1 s) may take together; after that each has 0.1
+    s."""
     judges: SomeProcesses = 2
-    """Number of judge processes that work side by side."""
+    """Number of judge processes that run in parallel."""
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -82,12 +84,12 @@ class Maths:
         self._spent, self._lock = 0.0, threading.Lock()
 
     def observe(self, event: Event) -> None:
-        """With each step what its answers may take begins anew."""
+        """Resets the processor time used, at each step."""
         if isinstance(event, Committed):
             self._spent = 0.0
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
-        """One grade a leaf. Raises ModuleNotFoundError without math-verify."""
+        """Returns one grade per leaf. Raises ModuleNotFoundError without math-verify."""
         asked: list[tuple[str, str] | None] = []
         for trajectory in group:
             truth = trajectory.request.problem.answer
@@ -103,7 +105,7 @@ class Maths:
         return [None if a is None else self._record(verdicts[a], ctx) for a in asked]
 
     def judge(self, answer: str, truth: str) -> float:
-        """1.0 or 0.0. Raises JudgeError; the child is then gone, where it was at fault, and the next answer starts
+        """Returns 1.0 or 0.0. Raises JudgeError; if the child was at fault it is gone, and the next answer starts
         another."""
         if len(truth) > READ:
             raise JudgeError(f"the truth has {len(truth)} characters: expected at most {READ}; it is {truth[:60]!r}...")
@@ -117,7 +119,7 @@ class Maths:
         return float(reply["grade"])
 
     def close(self) -> None:
-        """End the children, if there are any."""
+        """Ends the children, if there are any."""
         self._pool.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -139,7 +141,8 @@ class Maths:
         return {self.name: 0.0} if exceeded else None
 
     def _ask(self, key: tuple[tuple[str, ...], str], answer: str) -> Mapping[str, Any]:
-        """The reply of a child: at first with little time, then with what there is, where the step has it."""
+        """Returns the reply of a child: first with a short time limit, then with the full one if the step has time
+        left."""
         quick = min(QUICK, self.cpu)
         reply = self._exchange(key, quick, answer)
         if reply.get("exceeded") and quick < self.cpu:
@@ -147,9 +150,9 @@ class Maths:
                 over = self._spent >= self.total
                 self._spent += 0.0 if over else self.cpu
             if over:
-                return {**reply, "limit": quick}  # and not kept: another step has time for it
+                return {**reply, "limit": quick}  # and not cached: another step has time for it
             reply = self._exchange(key, self.cpu, answer)
-            with self._lock:  # what it did not take is for others
+            with self._lock:  # gives unused time back
                 self._spent = max(0.0, self._spent - max(0.0, self.cpu - float(reply.get("seconds", self.cpu))))
         if len(self._known) >= KEPT:
             self._known.clear()

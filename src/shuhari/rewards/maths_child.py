@@ -1,13 +1,13 @@
 """The judge of `rewards/maths.py`: math-verify, alone in a process of its own. Run as a file, without the package.
 
-One JSON object a line comes on standard input, {"id", "answers", "truth", "cpu"}; one goes back, {"id", "grade",
-"seconds"}: 1 where each of the answers equals the truth, or 0, or null with "error" where the truth cannot be read. The
-first line that goes out is {"ready": true}, or {"error"}. The limits stand before any text is read, and there is no way
-to raise them again. Answers are judged in a fork of this process, which dies where one asks for more than `cpu` seconds
-of processor time, whatever it is doing; another fork is there in milliseconds, with everything imported. The reply is
-then {"id", "exceeded": true}, as it is where the memory does not hold an answer. Whoever started this process kills it,
-and the fork, when the clock says so; where that one has died, this process sees it within a second and ends both.
-Anything that prints to standard output prints to nowhere.
+Reads one JSON object per line from standard input, {"id", "answers", "truth", "cpu"}, and writes one back, {"id",
+"grade", "seconds"}: 1 if every answer equals the truth, else 0, or null with "error" if the truth cannot be read. The
+first line written is {"ready": true}, or {"error"}. The limits are set before any text is read and cannot be raised
+again. Answers are judged in a fork of this process, which is killed if one needs more than `cpu` seconds of processor
+time, whatever it is doing; a new fork starts in milliseconds, with everything imported. The reply is then {"id",
+"exceeded": true}, also if an answer exceeds the memory. The parent kills this process, and the fork, on a wall-clock
+timeout; if the parent has died, this process notices within a second and ends both. Anything printed to standard output
+is discarded.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import sys
 import time
 from typing import Any
 
-TIRED = 240.0  # seconds of processor time after which a fork makes room for another
-FULL = 3  # the exit code of a fork whose memory did not hold an answer
+TIRED = 240.0  # seconds of processor time after which a fork is replaced
+FULL = 3  # the exit code of a fork that ran out of memory
 
 
 def limit(megabytes: int) -> None:
-    """Limit the process: no files, no core dumps, so much memory, and ten minutes of processor time."""
+    """Limits the process: no files, no core dumps, `megabytes` of memory, and ten minutes of processor time."""
     try:
         import resource
-    except ImportError:  # not on this system: the wall clock of the parent is what is left
+    except ImportError:  # not on this system: only the wall clock of the parent is left
         return
     sizes = {"RLIMIT_AS": megabytes << 20, "RLIMIT_CPU": 600, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0}
     for name, size in sizes.items():
@@ -41,7 +41,7 @@ def limit(megabytes: int) -> None:
 
 
 def parse_text(text: str, parse: Any) -> list[Any]:
-    """What math-verify finds in a text; a bare formula counts as one in dollar signs."""
+    """Returns what math-verify finds in a text; a bare formula is read as if in dollar signs."""
     found = parse(text, parsing_timeout=None)
     if not any(not isinstance(x, str) for x in found) and len(text) <= 500 and "$" not in text:
         found = parse(f"${text}$", parsing_timeout=None) or found
@@ -49,7 +49,7 @@ def parse_text(text: str, parse: Any) -> list[Any]:
 
 
 def parse_formula(text: str, parse: Any) -> list[Any]:
-    """What math-verify finds in a formula of LaTeX, without dollar signs around it."""
+    """Returns what math-verify finds in a LaTeX formula without dollar signs."""
     return list(parse(f"${text}$", parsing_timeout=None) or parse(text, parsing_timeout=None))
 
 
@@ -70,7 +70,7 @@ def grade(answers: list[str], truth: str, parse: Any, verify: Any) -> dict[str, 
 
 
 def serve(requests: Any, replies: Any, parse: Any, verify: Any) -> None:
-    """Judge answers from the input, each within its seconds of processor time, or die of SIGPROF."""
+    """Judges answers from the input, each within its seconds of processor time, or dies of SIGPROF."""
     for line in requests:
         request, began = json.loads(line), time.process_time()
         if hasattr(signal, "setitimer"):
@@ -90,13 +90,13 @@ def serve(requests: Any, replies: Any, parse: Any, verify: Any) -> None:
 
 
 class Fork:
-    """A fork of this process that judges. `ask` gives its reply, or its exit status."""
+    """A fork of this process that judges. `ask` returns its reply, or its exit status."""
 
     def __init__(self, ours: tuple[int, ...], parse: Any, verify: Any) -> None:
         there, back = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            for fd in (there[1], back[0], *ours):  # the pipes to whoever started this process end with it alone
+            for fd in (there[1], back[0], *ours):  # only the original process keeps the pipes to its parent
                 os.close(fd)
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
             try:
@@ -109,7 +109,7 @@ class Fork:
         self.requests, self.replies = os.fdopen(there[1], "w", encoding="ascii"), os.fdopen(back[0], encoding="ascii")
 
     def ask(self, line: str) -> tuple[dict[str, Any], bool]:
-        """(the reply, whether the fork is still there)."""
+        """Returns (the reply, whether the fork still runs)."""
         try:
             self.requests.write(line)
             self.requests.flush()
@@ -129,18 +129,18 @@ class Fork:
         return {"grade": None, "error": "the judge died", "again": os.WIFEXITED(status)}, False
 
     def wait(self) -> None:
-        """Wait for a reply, or the end of the fork. Where whoever started this process has died, end both."""
+        """Waits for a reply or the end of the fork. If the parent has died, ends both processes."""
         parent = os.getppid()
         while True:
             ready, _, _ = select.select([self.replies.fileno(), 0], [], [], 0.5)
             if self.replies.fileno() in ready:
                 return
-            if 0 in ready or os.getppid() != parent:  # nothing is asked meanwhile: that is the end of the pipe
+            if 0 in ready or os.getppid() != parent:  # nothing is sent meanwhile, so this is the end of the pipe
                 os.kill(self.pid, signal.SIGKILL)
                 os._exit(1)
 
     def end(self) -> int:
-        """Its exit status, once it is gone."""
+        """Ends the fork and returns its exit status."""
         for pipe in (self.requests, self.replies):
             try:
                 pipe.close()
@@ -165,7 +165,7 @@ def main() -> None:
         from math_verify import parse, verify
 
         logging.disable(logging.CRITICAL)
-        grade(["\\frac{1}{2} + x^2"], "$0.5 + x^{2}$", parse, verify)  # its tables are made at the first formula
+        grade(["\\frac{1}{2} + x^2"], "$0.5 + x^{2}$", parse, verify)  # builds its tables, as the first formula does
     except Exception as error:
         say({"error": f"{type(error).__name__}: {error}"})
         return
@@ -176,7 +176,7 @@ def main() -> None:
     fork: Fork | None = None
     reply: dict[str, Any] = {}
     for line in sys.stdin:
-        for _ in range(2):  # one that was tired left between two answers
+        for _ in range(2):  # a worn-out fork may have ended between two answers
             fork = Fork((0, out), parse, verify) if fork is None else fork
             reply, alive = fork.ask(line)
             fork = fork if alive else None

@@ -1,6 +1,6 @@
-"""A trained model of rewards as a grader: a directory that `AutoModelForSequenceClassification` reads, with one output.
+"""A trained reward model as a grader: a directory that `AutoModelForSequenceClassification` reads, with one output.
 
-Left out: several labels; adapters; models that score single steps (a value head of one's own does: `causal_value`).
+Left out: several labels; adapters; models that score single steps (use a value head such as `causal_value`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from shuhari.tasks.source import answer_text
 
 
 class TooLong(ValueError):
-    """A text that has more tokens than the model reads."""
+    """A text with more tokens than the model reads."""
 
 
 class NoScore(ValueError):
-    """A score that is no finite number."""
+    """A score that is not a finite number."""
 
 
 @register("reward", "reward_model")
@@ -32,14 +32,14 @@ class NoScore(ValueError):
 class RewardModel:
     """A trained reward model as a grader: the score of a Hugging Face classifier with one output.
 
-    Its own tokenizer reads the text: a conversation by its chat template, a prompt of text with the completion and the
-    end token behind it. Samples without a decision are ungraded, and so are texts that are longer than the model reads,
-    or whose score is no finite number, counted as `failed_graders` and shown. Raises ValueError for a directory that is
-    no such model, before a run begins.
+    Its own tokenizer encodes the text: a conversation by its chat template, a text prompt with the completion and the
+    end token after it. Samples without a decision are ungraded; so are texts longer than the model reads and scores
+    that are not finite, which are counted as `failed_graders` and shown. Raises ValueError before a run begins if the
+    directory is no such model.
     """
 
     path: str = field(default="")
-    """Directory of the model (safetensors alone), as `shuhari export RUN DIR --reward-model` writes, or a hub id;
+    """Directory of the model (safetensors only), as `shuhari export RUN DIR --reward-model` writes, or a hub id;
     required."""
     rows: Length = 8
     """Number of texts in one forward pass; more are faster and take more memory."""
@@ -60,13 +60,13 @@ class RewardModel:
 
     @cached_property
     def model(self) -> classifier.Classifier:
-        """Loaded with the first text."""
+        """The model, loaded with the first text."""
         found = classifier.load(self.path)
         found.hf.to(find_device(self.device))
         return found
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
-        """One grade a leaf."""
+        """Returns one grade per leaf."""
         leaves = [
             (t.request.problem.prompt, [t.steps[i] for i in path])
             for t in group

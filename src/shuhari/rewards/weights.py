@@ -1,4 +1,4 @@
-"""What rewards weigh if a recipe does not say: `[reward.weights]` by default."""
+"""Default weights of rewards, if a recipe has no `[reward.weights]`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from shuhari.ports.hooks import ability
 
 
 def grades_nothing(task: Task, rewards: Mapping[str, Reward]) -> bool:
-    """Whether nothing grades: neither a reward, nor a task that says so of itself."""
+    """Whether nothing grades: there is no reward, and the task declares that it does not grade."""
     return ability(task, "ungraded") and not rewards
 
 
 def default_weights(task: Task, rewards: Mapping[str, Reward]) -> dict[str, float]:
-    """Reward name -> weight where none are given: 1 for each reward that counts by itself (`Reward.counts`), else for
-    the task's own measure, if it has one."""
+    """Returns reward name -> default weight: 1 for each reward that counts by itself (`Reward.counts`), or if there is
+    none, for the task's own measure."""
     if grades_nothing(task, rewards):
         return {}
     named = [ability(reward, "name") or key for key, reward in rewards.items() if ability(reward, "counts")]

@@ -1,9 +1,10 @@
-"""Groups that begin elsewhere than at the prompt: inside of an own answer, or where a guide has come to.
+"""Groups whose samples do not start at the prompt, but inside one of the policy's own answers or after a guide's first
+tokens.
 
-What goes before is a forced beginning, without loss and without decisions; what the policy says goes on from there, and
-all of a group are compared with each other, as in both papers. Text of one policy call; left out: environments, turns.
-A schedule of temperatures over decisions begins anew behind a forced beginning. Evaluation is to be without either:
-`evaluate.rollout = "single"`.
+The tokens before that point are a forced prefix, without loss and without decisions. The policy continues from there,
+and all samples of a group are compared with each other, as in both papers. Text of one policy call; left out:
+environments, several turns. A schedule of temperatures over decisions restarts after a forced prefix. Evaluate without
+these rollouts: `evaluate.rollout = "single"`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class Branch:
     """CURE's branching: some answers of a group are cut at an uncertain token and continued anew (arXiv 2508.11016,
     2025).
 
-    Of the n samples of a request n // (1 + m) answers are regrown m = `regrow` times each; the others are plain. An
-    answer is cut before one of its `top` decisions of highest entropy, any of them alike; its first decision, where
-    nothing would be cut, is none of them, and an answer of one decision is regrown from the prompt. The decision at the
-    cut is drawn anew. Info of each sample, so a column: `cut`, the tokens that it begins with. ContractError for
-    answers that are not one step of text.
+    Of the n samples of a request, n // (1 + m) answers are each continued m = `regrow` times; the others are plain. The
+    cut is drawn uniformly before one of the answer's `top` decisions of highest entropy, never before the first one; an
+    answer of one decision is regrown from the prompt. The decision at the cut is drawn anew. Adds to the info of each
+    sample, and so as a column: `cut`, the number of tokens kept before the cut. Raises ContractError for answers that
+    are not one step of text.
     """
 
     regrow: Coefficient = 3
@@ -70,12 +71,13 @@ class Branch:
 @register("rollout", "guide_prefix")
 @dataclass
 class Guided:
-    """Roll-ins from a guide: some answers start with the first tokens of another model's answer, and the policy goes
-    on.
+    """Roll-ins from a guide: some answers start with the first tokens of another model's answer, and the policy
+    continues.
 
-    The guide's part has t tokens, t drawn alike from 0 to max_new - 1. The end of a guide that ends before is left out.
-    Info of each sample, so a column: `cut`, the tokens that it begins with. Roll-ins of PPO++ (Chang et al. 2023,
-    "Learning to Generate Better Than Your LLM", arXiv 2306.11816). ContractError for a guide that writes no text.
+    The guide's part has t tokens, with t uniform from 0 to max_new - 1. If the guide ends earlier, its end token is
+    dropped. Adds to the info of each sample, and so as a column: `cut`, the number of the guide's tokens. Roll-ins of
+    PPO++ (Chang et al. 2023, "Learning to Generate Better Than Your LLM", arXiv 2306.11816). Raises ContractError if
+    the guide writes no text.
     """
 
     share: Fraction = 0.2
@@ -120,7 +122,8 @@ class Guided:
 
 
 async def go_on(request: Request, ids: Array, i: int, n: int, of: Rollout, ctx: Ctx) -> list[Trajectory]:
-    """n samples of a request that begin with these tokens, which count in their length; `i` tells beginnings apart."""
+    """Returns n samples of a request that begin with the tokens `ids`, which count towards `max_new`. `i` keeps the
+    random keys of different beginnings apart."""
     role = ability(of, "role")
     sampling = replace(request.sampling, max_new=max(1, request.sampling.max_new - len(ids)))
     begin = (Step.of("", ids, role=role, info={"text": ctx.text(ids, role)}),) if len(ids) else ()
@@ -129,7 +132,8 @@ async def go_on(request: Request, ids: Array, i: int, n: int, of: Rollout, ctx: 
 
 
 def find_answer(t: Trajectory) -> tuple[Array, Array]:
-    """(what an answer went on from, its token ids). ContractError where it is more than one step that decides."""
+    """Returns (context, token ids) of an answer. Raises ContractError unless it has exactly one deciding step, of
+    text."""
     steps = [s for s in t.steps if s.mask.any()]
     if len(steps) != 1 or not (is_tokens(steps[0].context) and is_tokens(steps[0].action)):
         raise ContractError(f"branch: an answer of {len(steps)} steps, or not of text: expected one step of token ids")
@@ -139,7 +143,7 @@ def find_answer(t: Trajectory) -> tuple[Array, Array]:
 
 
 def choose_cut(entropy: Sequence[float] | Array, top: int, rng: torch.Generator) -> int:
-    """One of the `top` positions of highest entropy [K] behind the first; 0 where there is none."""
+    """Draws one of the `top` positions of highest entropy [K], except the first; returns 0 if there is no other."""
     found = 1 + np.argsort(-np.asarray(entropy)[1:], kind="stable")[:top]
     return int(found[int(torch.randint(len(found), (), generator=rng))]) if len(found) else 0
 

@@ -1,6 +1,6 @@
-"""Rollouts with demonstrations of the same prompt beside them, in one group.
+"""Rollouts that put a demonstration of the same prompt into each group.
 
-Left out: environments (their demonstrations are played, see the buffer `demos`), several solutions of one problem.
+Left out: environments (the buffer `demos` plays their demonstrations), several solutions of one problem.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from shuhari.rollouts.single import Single
 class Demonstrated:
     """Puts the problem's solution into each group as its last sample, beside the policy's own (LUFFY, RL-PLUS).
 
-    The solution has its end token; `of` gives the other n - 1 samples. The column `demo` is 1 there and 0 elsewhere.
-    Its log-probability is unknown (NaN): objectives read the policy's own. ContractError for a problem without a
-    solution or with an environment, and where n is 1.
+    The solution has its end token; `of` samples the other n - 1. The column `demo` is 1 for the solution and 0 for the
+    others. The solution's log-probability is unknown (NaN); objectives use the policy's own. Raises ContractError if
+    the problem has no solution or has an environment, or if n is 1.
     """
 
     measure: str = "score"
-    """Name of the reward that the solution must earn above 0; otherwise its group goes without."""
+    """Name of the reward that the solution must earn above 0; otherwise it is left out of its group."""
     of: Rollout = field(default_factory=Single)
     """Rollout that samples the other answers."""
     least_n = 2
@@ -49,7 +49,7 @@ class Demonstrated:
         problem = request.problem
         whose = f"demonstrated: problem {problem.id!r} of {problem.task}"
         if problem.solution is None or ctx.task.environment(problem) is not None:
-            raise ContractError(f"{whose}: expected a solution, as text or token ids, and no environment")
+            raise ContractError(f"{whose}: expected a solution, as text or token ids, not an environment")
         if request.n < 2:
             raise ContractError(f"{whose}: no sample is left beside the demonstration: set rollout.n to 2 or more")
         role = ability(self.of, "role")

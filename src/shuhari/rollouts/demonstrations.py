@@ -1,6 +1,6 @@
-"""Demonstrations: iterate over a task's problems, and turn given answers into trajectories.
+"""Demonstrations: iterates over a task's problems and turns recorded solutions into trajectories.
 
-Buffers of recorded answers and rollouts with demonstrations beside use it. Text only; recorded episodes of controllers
+Used by buffers of recorded answers and by rollouts that add demonstrations. Text only; recorded episodes of controllers
 are not read here.
 """
 
@@ -30,13 +30,13 @@ from shuhari.ports import Ctx, Source, Task, Window, ability
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 from shuhari.tasks.source import has_values
 
-LARGEST = 3e38  # a column has numbers below it
+LARGEST = 3e38  # largest number that is stored in a float32 column
 
 
 class Walk(Protocol):
-    """Settings of an iteration: `draws` draws of `size` problems of `split`, from index `offset` on, in the order that
-    `shuffle` says, of those alone whose `info` says `where`; for `role`, to be learnt on `stream`. `state`: {"at":
-    problems so far}; `chosen`: what was found of each split."""
+    """Settings of an iteration: `draws` draws of `size` problems of `split`, from index `offset` on, shuffled with
+    `shuffle`, restricted to problems whose `info` matches `where`; trained for `role` on `stream`. `state`: {"at":
+    number of problems so far}; `chosen`: the matching problems of each split, cached."""
 
     size: int
     draws: int
@@ -51,8 +51,8 @@ class Walk(Protocol):
 
 
 class Chosen:
-    """The problems of a source whose `info` has every value of `where` (of a list, any of them), from index `first` on,
-    under indices of their own that begin there too. ValueError where `PATIENCE` in a row have not."""
+    """The problems of a source whose `info` matches every value of `where` (any value of a list), from index `first` on
+    and renumbered from there. Raises ValueError if `PATIENCE` problems in a row do not match."""
 
     def __init__(self, source: Source, where: Mapping[str, Any], first: int = 0) -> None:
         self._source, self._where, self._first, self._next = source, where, first, first
@@ -60,7 +60,7 @@ class Chosen:
         self._seen: dict[str, set[Any]] = {}
 
     def size(self) -> int | None:
-        """The number of selected problems; None where the source is endless."""
+        """Returns the number of matching problems; None if the source is endless."""
         n = self._source.size()
         while n is not None and self._next < n:
             self._look()
@@ -93,7 +93,7 @@ class Chosen:
 
 
 def select_problems(walk: Walk, split: str, task: Task) -> Source:
-    """Select the problems of a split whose `info` matches `walk.where`."""
+    """Returns the problems of a split whose `info` matches the setting `where`."""
     source = task.problems(split)
     if not walk.where:
         return source
@@ -103,21 +103,21 @@ def select_problems(walk: Walk, split: str, task: Task) -> Source:
 
 
 B = TypeVar("B", bound=Walk)
-PATIENCE = 10_000  # problems in a row that are not wanted, before there are taken to be none
+PATIENCE = 10_000  # number of non-matching problems in a row after which the search gives up
 
 
 def restrict_to_split(buffer: B, split: str, n: int, ctx: Ctx) -> B:
-    """The same buffer over (up to n) problems of another split, from the first: one batch of them. Where
-    the buffer stands in its own walk does not move."""
+    """Returns a copy of the buffer over the first (up to) n problems of another split, as one batch. The buffer's own
+    position does not move."""
     size = select_problems(buffer, split, ctx.task).size()
     one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
     return replace(buffer, **one)  # type: ignore[type-var]
 
 
 def draw_problems(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Problem], int, int]]:
-    """(problems, place of the first of them in the walk, a number from which on row ids are this walk's own) of each
-    draw. An endless source gives what lies behind `offset`, so other problems than a curriculum, which counts from 0; a
-    finite one is walked round and round. ValueError for a split without problems."""
+    """Yields (problems, position of the first one in the walk, a number from which this walk's row ids count) for each
+    draw. An endless source is read from `offset` on, so that these are not the problems of a curriculum, which counts
+    from 0; a finite one is repeated. Raises ValueError for a split without problems."""
     source, base = (
         select_problems(walk, walk.split, ctx.task),
         code(kind, walk.role, walk.split, walk.offset, walk.stream) >> 8,
@@ -129,8 +129,8 @@ def draw_problems(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Proble
 
 
 def walk_problems(source: Source, split: str, at: int, count: int, offset: int, shuffle: bool) -> list[Problem]:
-    """The `count` problems from place `at` of a walk that begins at index `offset`; a finite source is walked round and
-    round, each pass in an order of its own (`shuffle`). ValueError where there are none."""
+    """Returns `count` problems from position `at` of a walk that starts at index `offset`. A finite source is repeated,
+    each pass in its own order if `shuffle`. Raises ValueError if it has no problems."""
     n = source.size()
     if n is None:
         return [source[offset + i] for i in range(at, at + count)]
@@ -141,8 +141,8 @@ def walk_problems(source: Source, split: str, at: int, count: int, offset: int, 
 
 
 def find_solution(problem: Problem, imitate: str = "solution") -> Any:
-    """The solution; where there is none and `imitate` is "answer" that, which is text where it is a number. ValueError
-    for a problem that has neither, or an answer alone that nobody said should be imitated."""
+    """Returns the solution; if there is none and `imitate` is "answer", the answer (a number as text). Raises
+    ValueError if the problem has neither, or only an answer that the settings do not allow to be imitated."""
     if problem.solution is not None:
         return problem.solution
     if problem.answer is not None and imitate != "answer":
@@ -156,9 +156,9 @@ def find_solution(problem: Problem, imitate: str = "solution") -> Any:
 
 
 def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
-    """What is imitated of the problems of a walk, in words, with the columns of a file. A task that is read from
-    columns is asked for all of its problems, another one for the first that is walked. UnshownError for a problem that
-    lacks it."""
+    """Returns in words what is imitated, such as "column `completion`". Checks all problems if the task is a file, and
+    only the first one otherwise. Raises UnshownError for a problem that has neither a solution nor, with `imitate` set
+    to "answer", an answer."""
     source, columns = select_problems(walk, walk.split, task), ability(task, "read_from")
     n = source.size()
     fields: dict[str, None] = {}
@@ -175,9 +175,9 @@ def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
 
 
 def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: Window | None = None) -> Trajectory:
-    """The prompt, then `solution` and the end token: one row, without log-probabilities. In an environment the
-    turns of the solution are played, seen through `window`. Numbers of the problem's `info` are told as `info/<name>`.
-    ValueError where it is None, TypeError where it is not text."""
+    """Returns a trajectory of the prompt, then `solution` and the end token: one row, without log-probabilities. In an
+    environment the turns of the solution are played, seen through `window`. Numbers of the problem's `info` become
+    `info/<name>`. Raises ValueError if the solution is None, TypeError if it is not text."""
     whose = f"problem {problem.id!r} of {problem.task}"
     if solution is None:
         raise ValueError(f"{whose} has no solution and no answer: nothing to show")
@@ -197,16 +197,16 @@ def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: 
 
 
 def read_numbers(problem: Problem) -> dict[str, float]:
-    """`info/<name>` -> each number of the problem's `info`, true and false as 1 and 0; without those that a column
-    (float32) cannot hold."""
+    """Returns `info/<name>` -> each number of the problem's `info`, booleans as 1 and 0, except numbers that a float32
+    column cannot hold."""
     numbers: dict[str, Any] = {n: x for n, x in problem.info.items() if isinstance(x, bool | int | float | np.number)}
     return {f"info/{n}": float(x) for n, x in numbers.items() if abs(x) < LARGEST}
 
 
 async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
-    """A text episode of turns that are given, as token ids: all decided, with unknown log-probability, by version -1.
-    It has no closing step: a demonstration is one row, unless its context is rebuilt on the way. Raises ValueError
-    where the environment ends before the last turn or raises, TypeError for one whose observations are not text."""
+    """Plays given turns (token ids) in a text environment: all are decided, with unknown log-probability, by version
+    -1. There is no closing step: a demonstration is one row, unless its context is rebuilt on the way. Raises
+    ValueError if the environment raises or ends before the last turn, TypeError if its observations are not text."""
     problem = play.request.problem
     whose = f"problem {problem.id!r} of {problem.task}"
     try:
@@ -226,7 +226,7 @@ async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
 
 
 def _encode_turn(turn: Payload, whose: str, ctx: Ctx, role: str) -> Array:
-    """Encode one turn of several (or take token ids), with the token that ends it."""
+    """Encodes one turn (or takes token ids) with its end token."""
     ids: Any = ctx.encode_answer(None, turn, role)
     if not is_tokens(ids):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
@@ -235,5 +235,6 @@ def _encode_turn(turn: Payload, whose: str, ctx: Ctx, role: str) -> Array:
 
 @lru_cache(maxsize=2)
 def _shuffle(turn: int, n: int) -> Array:
-    """[n] the shuffled order of pass `turn`, a function of its number, so that there is no state to save."""
+    """Returns the shuffled order [n] of pass `turn`, a function of the pass number, so that there is no state to
+    save."""
     return np.random.default_rng(code("demos", turn, n)).permutation(n)

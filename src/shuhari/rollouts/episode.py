@@ -1,7 +1,7 @@
-"""Whole episodes in an environment, one coroutine a sample: for evaluation, small worlds, and text in several turns.
+"""Whole episodes in an environment, one coroutine per sample: for evaluation, small environments and multi-turn text.
 
-The engine serves all samples that wait at the same time with one forward. Left out: tools (an environment's own
-business), lanes that live on (`vector`).
+The engine answers all samples that wait at the same time with one forward. Left out: tools (the environment handles
+them), lanes that persist across updates (`vector`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from shuhari.rollouts.single import Single
 class Episode:
     """Plays whole episodes of an environment, such as several turns of text, each sample on its own.
 
-    It plays n episodes of a problem, each until its environment ends it or `max_steps` decisions are made. Each call of
-    a model is a step that continues the one before; a closing step holds the last context, with `cont` 0 after FINISHED
-    and 1 after TRUNCATED or CUT (by `max_steps`). A text that has outgrown the model after some decisions is TRUNCATED;
-    one that leaves no room for the first raises. The environment gets what the policy's trace has as `taken`, else its
-    decoded `text`, else the action; its `step` may be a coroutine. One that raises, or takes longer than `timeout`,
-    makes an ERROR trajectory of the steps so far, counted and shown as `errors`, with the message in `info["error"]`.
-    Where anything else raises in one sample, the others are given up. The request's `prefix` is played first, decided
-    by nobody, as far as the environment goes on. How observations become contexts is described at `Playing`.
+    Plays n episodes of a problem, each until its environment ends it or `max_steps` decisions are made. Each model call
+    is a step that continues the previous one; a closing step holds the last context, with `cont` 0 after FINISHED and 1
+    after TRUNCATED or CUT (by `max_steps`). A text that outgrows the model after some decisions is TRUNCATED; one
+    without room for the first decision raises. The environment gets the policy trace's `taken`, else its decoded
+    `text`, else the action; its `step` may be a coroutine. An environment that raises, or takes longer than `timeout`,
+    gives an ERROR trajectory of the steps so far, counted and shown as `errors`, with the message in `info["error"]`.
+    Any other exception in one sample cancels the rest. The request's `prefix` is played first, as steps without
+    decisions, until the environment ends. `Playing` describes how observations become contexts.
     """
 
     role: str = "policy"
@@ -43,7 +43,7 @@ class Episode:
     timeout: AtLeast0 = 600.0
     """Seconds that one step of the environment may take; 0 sets no limit."""
     acts: tuple[str, ...] = ()
-    """Roles that act in turn, over and over, in a game of several; empty if `role` acts alone."""
+    """Roles that act in turn, repeatedly, in a game of several; empty if `role` acts alone."""
     environments: Environments | None = None
     """Source of the environments, such as `tools`; None takes the task's."""
     context: Window | None = None
@@ -58,7 +58,7 @@ class Episode:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that act, in turn."""
+        """Returns the roles that act, in turn."""
         return self.acts or (self.role,)
 
     @property
@@ -66,7 +66,7 @@ class Episode:
         return {"max_steps": self.max_steps}
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        """A problem without an environment is one call of the first role, as by `single`."""
+        """Plays one group; a problem without an environment is one call of the first role, as by `single`."""
         limit = int(request.settings.get("max_steps", self.max_steps))
         envs = [self._environment(request, ctx) for _ in range(request.n)]
         if envs and envs[0] is None:

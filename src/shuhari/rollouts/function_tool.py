@@ -1,8 +1,8 @@
 """A plain function as a tool: its schema from annotations and docstring, and its calls from JSON.
 
-The schema is that of OpenAI's function calls, as `transformers.utils.get_json_schema` writes it. What a model says is
-hostile: a function gets only values of JSON that are of the types that it names. Left out: types that JSON does not
-have, functions with `*args` or `**kwargs`.
+The schema has OpenAI's function-calling form, as `transformers.utils.get_json_schema` writes it. Model output is
+untrusted: a function gets only JSON values of its annotated types. Left out: types that JSON does not have, functions
+with `*args` or `**kwargs`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ REST = re.compile(r"^:(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?(?P<name>\w
 
 
 class ToolError(ValueError):
-    """A call that a tool does not take, or that failed: what the model is told."""
+    """A call with wrong arguments, or one that failed; the model reads the message."""
 
 
 @dataclass(frozen=True)
 class FunctionTool:
-    """A function by its name, with the schema of its arguments and a model of pydantic that reads them."""
+    """A function by its name, with the schema of its arguments and the pydantic model that validates them."""
 
     name: str
     schema: Mapping[str, Any]
@@ -41,9 +41,10 @@ class FunctionTool:
 
     @classmethod
     def of(cls, function: Any) -> FunctionTool:
-        """Raises ValueError for what is no function, or one without annotations, a docstring, or named arguments."""
+        """Wraps a function. Raises ValueError for anything else, and for one without annotations, a docstring or named
+        arguments."""
         if not callable(function) or isinstance(function, type):
-            raise ValueError(f"{function!r:.60} is no tool: expected a function with annotations and a docstring")
+            raise ValueError(f"{function!r:.60} is not a tool: expected a function with annotations and a docstring")
         name = getattr(function, "__name__", type(function).__name__)
         about, described = read_docstring(inspect.getdoc(function) or "")
         if not about:
@@ -58,7 +59,7 @@ class FunctionTool:
             if key not in hints:
                 raise ValueError(f"the argument {key!r} of the tool {name!r} has no annotation: expected {key}: int")
             default: Any = ... if p.default is p.empty else p.default
-            # named by number, as pydantic reserves names
+            # named by number, since pydantic reserves some names
             fields[f"a{i}"] = (hints[key], Field(default, alias=key, description=described.get(key)))
         strict = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
         try:
@@ -72,7 +73,7 @@ class FunctionTool:
         return cls(name, schema, function, model, tuple(parameters))
 
     def read(self, arguments: Any) -> dict[str, Any]:
-        """The arguments by name, of an object as JSON has it. Raises ToolError with what is wrong, in words."""
+        """Validates a JSON object and returns the arguments by name. Raises ToolError that explains what is wrong."""
         try:
             found = self.model.model_validate_json(json.dumps(arguments))
         except ValidationError as error:
@@ -87,8 +88,9 @@ class FunctionTool:
         return {key: getattr(found, f"a{i}") for i, key in enumerate(self.names) if f"a{i}" in given}
 
     async def answer(self, arguments: Any, seconds: float | None = None) -> str:
-        """What the function returns, as text: JSON, where it is no text already. Raises ToolError where it takes no
-        such arguments, raises, takes more than so many seconds, or returns what is neither text nor JSON."""
+        """Calls the function and returns its result as text: a string as it is, anything else as JSON. Raises ToolError
+        if the arguments are invalid, the function raises or takes more than `seconds`, or its result is neither text
+        nor JSON."""
         values = self.read(arguments)
         try:
             given = await call_within(seconds, lambda: self.call(**values))
@@ -103,12 +105,12 @@ class FunctionTool:
 def _say(error: BaseException) -> str:
     try:
         return str(error)
-    except (Exception, SystemExit):  # of its own __str__
+    except (Exception, SystemExit):  # raised by its own __str__
         return "(it cannot be shown)"
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """(what the function does, argument -> what it is), of a docstring in Google's form or in that of Sphinx (reST)."""
+    """Returns (what the function does, argument -> description) of a docstring in Google or Sphinx (reST) form."""
     about: list[str] = []
     found: dict[str, str] = {}
     section, name, depth = "", "", -1
@@ -136,7 +138,7 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _drop_titles(node: Any, named: bool = False) -> Any:
-    """Without the titles that pydantic adds; `named`: the keys of a mapping are names of arguments."""
+    """Returns the schema without the titles that pydantic adds; `named`: the keys of a mapping are argument names."""
     if isinstance(node, list):
         return [_drop_titles(x) for x in node]
     if not isinstance(node, Mapping):

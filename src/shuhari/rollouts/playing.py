@@ -1,13 +1,14 @@
 """One episode in progress: its decisions and observations so far, the next context, and the resulting steps.
 
-The rollout `episode` plays it to its end; a rollout of one's own may decide in between, and demonstrations are played
-through it too. Left out: when to stop (the rollout's business).
+The rollout `episode` plays it to the end; a custom rollout may decide in between, and demonstrations are played through
+it too. Left out: when to stop, which the rollout decides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ from shuhari.data import (
 from shuhari.engines.time_limit import contained, guard
 from shuhari.kernel.abilities import find_missing
 from shuhari.kernel.profile import waited
+from shuhari.kernel.recall import MEMORY, with_memory
 from shuhari.needs import Trace, decisions, role_model
 from shuhari.ports import Ctx, Window, ability, is_text
 from shuhari.tasks.contract import explain_facts, explain_first, explain_step
@@ -38,21 +40,21 @@ from shuhari.tasks.tells import EXECUTED
 
 
 class EnvironmentFailed(Exception):
-    """An environment raised in the middle of an episode, or took too long."""
+    """The environment raised in the middle of an episode, or took too long."""
 
 
 @dataclass
 class Playing:
-    """Sample `number` of a request's group in the environment `env`. `acts`: whose turn it is, over and over, unless
-    the environment says who is at turn.
+    """Sample `number` of a request's group in the environment `env`. `acts`: the roles in turn, repeatedly, unless the
+    environment names who acts next.
 
-    Where contexts are text, an observation is encoded and appended to context and action; else it is the next context.
-    An observation that is a `Whole` takes the context's place. `window`, where there is one, says what each decision
-    sees instead. Of text, a step's `info["observation"]` is what the environment answered to it.
+    If contexts are text, an observation is encoded and appended to context and action; otherwise it is the next
+    context. An observation of type `Whole` replaces the context. `window`, if given, builds what each decision sees
+    instead. For text, a step's `info["observation"]` is the environment's reply to it.
 
-    start: what the context began with: the first observation, or the last `Whole`. turns: (action, observation) of each
-    step since then, as token ids, where contexts are text. context: what comes next, if no window changes it. decided:
-    calls of models so far; moves: actions that the environment got.
+    start: the beginning of the context: the first observation, or the last `Whole`. turns: (action, observation) of
+    each step since then, as token ids, if contexts are text. context: the next context, unless a window changes it.
+    decided: number of model calls so far; moves: number of actions that the environment got.
     """
 
     env: Any
@@ -60,9 +62,9 @@ class Playing:
     ctx: Ctx
     acts: tuple[str, ...] = ("policy",)
     window: Window | None = None
-    timeout: float = 0.0  # seconds of a step; 0: no bound
+    timeout: float = 0.0  # seconds of a step; 0: no limit
     number: int = 0
-    prompt: Payload = None  # what the context began with, as the environment said it
+    prompt: Payload = None  # the beginning of the context, as the environment returned it
     start: Payload = None
     context: Payload = None
     turns: list[tuple[Array, Array]] = field(default_factory=list)
@@ -71,17 +73,19 @@ class Playing:
     decided: int = 0
     moves: int = 0
     named: str | None = None  # by the environment: whose turn it is
+    memories: dict[str, Array] = field(default_factory=dict)  # what each role that remembers carries on
+    recalled: Array | None = None  # what whom was asked last had carried so far
 
     @property
     def role(self) -> str:
-        """The role whose turn it is."""
+        """Returns the role that acts next."""
         return self.named or self.acts[self.moves % len(self.acts)]
 
     async def begin(self) -> None:
-        """Reset the environment, which may ask models (`bind`) if it wants to."""
+        """Resets the environment, which first gets the context to call models (`bind`) if it wants it."""
         ability(self.env, "bind")(self.ctx, (self.request.key, "environment", self.number))
         if lack := find_missing(self.env, "reset", "step"):
-            raise ContractError(f"{type(self.env).__name__} is no environment: it has no {' and no '.join(lack)}")
+            raise ContractError(f"{type(self.env).__name__} is not an environment: it has no {' and no '.join(lack)}")
         try:
             with guard(lambda: self._name("reset"), self.timeout):
                 first = self.env.reset(self.request.problem)
@@ -95,34 +99,36 @@ class Playing:
         self._restart(first)
 
     async def look(self) -> Payload:
-        """What the next decision sees."""
+        """Returns the context of the next decision."""
         if self.window is not None:
             self.context = await self.window(self)
         return self.context
 
     async def decide(self) -> None:
-        """One turn: the role whose turn it is decides, and the environment answers."""
+        """Plays one turn: the acting role decides, and the environment replies."""
         await self.act(await self._sampled(await self.look()))
 
     async def give(self, action: Payload, *, decided: bool = False) -> None:
-        """One turn whose action is given, by nobody we know: a forced one, or with `decided` one to learn from."""
+        """Plays one turn with a given action of unknown origin: a forced one, or with `decided` one to learn from."""
         await self.look()
+        if self._memory_now() is not None:  # who remembers has to have seen this too
+            await self._sampled(self.context)
         ids = self.ctx.encode_text(action, self.role)
         info = {"text": self.ctx.text(ids, self.role)} if is_tokens(ids) else {}
         await self.act(Trace(ids, None, -1, info), decided=decided)
 
     async def ask(self, context: Payload) -> Trace:
-        """A decision that goes to no environment, of whose turn it is (a summary, a plan): a step of the episode like
-        any other. What the next decision sees is for the caller to say."""
+        """Makes a decision of the acting role that no environment gets (a summary, a plan): a step of the episode like
+        any other. The caller sets the next context."""
         trace = await self._sampled(context)
         self._keep(context, trace)
         return trace
 
     async def act(self, trace: Trace, *, decided: bool = True, role: str = "") -> None:
-        """Hand an action to the environment; keep the step with its rewards and what else the environment tells of it
-        (`facts`: a number is a column [B], an array one [B, K, ...]), and move on to the next context. `role`:
-        whose it is, where that is not who is at turn. Raises EnvironmentFailed; ContractError where the environment
-        gives what none may (`tasks.contract`)."""
+        """Passes an action to the environment, keeps the step with its rewards and the environment's `facts` (a number
+        is a column [B], an array one [B, K, ...]), and moves to the next context. `role`: the role that acted, if not
+        the one in turn. Raises EnvironmentFailed; ContractError if the environment breaks its contract
+        (`tasks.contract`)."""
         self._keep(self.context, trace, decided=decided, role=role)
         self.moves += 1
         try:
@@ -135,6 +141,7 @@ class Playing:
             self._require(explain_step(answer, text=is_tokens(self.context)), "step")
             observation, reward, self.status = answer
             self._ask_turn("step")
+            self._pay(self.steps[-1].role, reward)
             reply = self._see(trace.action, observation)
         except ContractError:
             raise
@@ -150,7 +157,7 @@ class Playing:
         self.steps[-1] = self._add_reported(copy_with(step, reward=dict(reward), info=info))
 
     def _ask_turn(self, after: str) -> None:
-        """Let the environment name the role that decides next, if it can and the episode goes on."""
+        """Lets the environment name the next role, if it can and the episode goes on."""
         turn = ability(self.env, "turn")
         if turn is None or self.status is not None:
             return
@@ -163,27 +170,46 @@ class Playing:
         return f"the {call} of {type(self.env).__name__} ([rollout] timeout)"
 
     def _note_place(self, error: Exception, place: str) -> None:
-        """Note on an error of the environment's own where it was raised, unless it says so."""
+        """Adds to an environment's error a note where it was raised, unless it has one."""
         if not vars(error).get("__notes__"):
             error.add_note(f"raised by {place} of {type(self.env).__name__}")
 
     def trajectory(self) -> Trajectory:
-        """The episode, closed by a step that holds the last context: `cont` 0 after FINISHED, else 1. CUT if it has not
-        ended."""
+        """Returns the episode, closed by a step that holds the last context: `cont` 0 after FINISHED, else 1. CUT if
+        the episode has not ended."""
         status = self.status or Status.CUT
         last = len(self.steps) - 1 if self.steps else None
         role = self.steps[-1].role if self.steps else self.role
         closing = Step.closing(self.context, last, 0.0 if status is Status.FINISHED else 1.0, role=role)
+        if role in self.memories:
+            closing = copy_with(closing, info={**closing.info, MEMORY: self.memories[role][None]})
         return Trajectory(self.request, (*self.steps, closing), status, graded_by={PAID: ()})
 
     async def _sampled(self, context: Payload) -> Trace:
         key = (self.request.key, self.role, self.number, self.decided)
-        (trace,) = await self.ctx.engine.sample(self.role, context, self.request.sampling, 1, key=key)
+        self.recalled = self._memory_now()
+        shown = with_memory(context, self.recalled)
+        (trace,) = await self.ctx.engine.sample(self.role, shown, self.request.sampling, 1, key=key)
+        if self.recalled is not None:
+            self.memories[self.role] = trace.memory
         return trace
 
+    def _memory_now(self) -> Array | None:
+        """[S] what the role at turn carries on, zeros before its first decision; None if it keeps no memory."""
+        size = ability(self.ctx.models.get(self.role), "memory")
+        return None if size is None else self.memories.get(self.role, np.zeros(size, np.float32))
+
+    def _pay(self, role: str, reward: Mapping[str, Any]) -> None:
+        """Tell who remembers, and wants to know, what was paid for its decision, by the weights of the run."""
+        rewarded = ability(self.ctx.models.get(role), "rewarded")
+        if rewarded is not None and role in self.memories:
+            weights = {name: self.ctx.at(weight) for name, weight in self.ctx.weights.items()}
+            paid = sum(weight * float(np.sum(reward.get(name, 0.0))) for name, weight in weights.items())
+            self.memories[role] = rewarded(self.memories[role], paid)
+
     def _add_reported(self, step: Step) -> Step:
-        """The step with what the environment told of it, one value a position; where another action was executed, with
-        that one in place of the decision, of unknown log-probability (NaN), and without what its trace knew."""
+        """Returns the step with the environment's facts, one value per position. If another action was executed, it
+        replaces the decision, with unknown log-probability (NaN) and without the trace's own columns."""
         self._require(explain_facts(facts := ability(self.env, "facts")), "facts")
         found = dict(facts)
         if not found:
@@ -197,22 +223,24 @@ class Playing:
         columns = decisions(role_model(self.ctx.models, step.role), taken)
         decided = {n: x[0].numpy() for n, x in columns.items()}
         unknown = np.full(k, np.nan, np.float32)
-        return copy_with(step, action=decided.pop("action"), logp=unknown, info={**decided, **told})
+        kept = {MEMORY: step.info[MEMORY]} if MEMORY in step.info else {}
+        return copy_with(step, action=decided.pop("action"), logp=unknown, info={**decided, **told, **kept})
 
     def _keep(self, context: Payload, trace: Trace, *, decided: bool = True, role: str = "") -> None:
         fields: dict[str, Any] = {"parent": len(self.steps) - 1 if self.steps else None, "role": role or self.role}
-        step = Step.of(context, trace.action, trace.logp, trace.version, info=trace.info, **fields)
+        info = trace.info if self.recalled is None else {**trace.info, MEMORY: self.recalled[None]}
+        step = Step.of(context, trace.action, trace.logp, trace.version, info=info, **fields)
         self.steps.append(step if decided else copy_with(step, mask=np.zeros_like(step.mask)))
         self.decided += decided
 
     def _to_environment(self, trace: Trace) -> Any:
-        """The part of a decision that is passed to the environment."""
+        """Returns the part of a decision that is passed to the environment."""
         if (takes := ability(self.env, "takes")) is not None:
             return takes(trace)
         return trace.info.get("text", trace.action) if trace.taken is None else trace.taken
 
     def _see(self, action: Payload, observation: Any) -> str:
-        """Move the context past an action and the answer to it; the answer as text, empty where it is none."""
+        """Moves the context past an action and the reply to it; returns the reply as text, empty if there is none."""
         if isinstance(observation, Whole) or not is_tokens(self.context):
             self._restart(observation)
             return self._words(observation.context, self.context) if isinstance(observation, Whole) else ""
@@ -233,7 +261,7 @@ class Playing:
         self.turns = []
 
     def _reads_text(self) -> bool:
-        """Whether who is at turn reads text; of an unknown one what the task says."""
+        """Whether the acting role reads text; for an unknown role, whether the task is text."""
         model = self.ctx.models.get(self.role)
         return is_text(model) if model is not None else self.ctx.task.spaces() is None
 

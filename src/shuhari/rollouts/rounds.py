@@ -1,8 +1,8 @@
 """Groups sampled in rounds, where the results so far set the length of the next hint.
 
-A hint is the beginning of the problem's solution, as forced tokens after the prompt: what the policy says goes on from
-there and is scored in that context; the hint's own tokens carry no loss. What every round draws is charged, also where
-it is thrown away. Evaluation is to be without hints: `evaluate.rollout = "single"`.
+A hint is the beginning of the problem's solution, as forced tokens after the prompt. The policy continues from there
+and is scored in that context; the hint's tokens carry no loss. The tokens of every round are charged, also of discarded
+ones. Evaluate without hints: `evaluate.rollout = "single"`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
 from shuhari.rollouts.single import Single
 
-WEAK = 0.01  # the weight of each prior of a curve, in samples
-SLOPE = 10.0  # where the prior of `a` has its middle
+WEAK = 0.01  # weight of each prior of a curve, in samples
+SLOPE = 10.0  # centre of the prior of `a`
 
 
 @register("rollout", "hint_ladder")
 @dataclass
 class HintLadder:
-    """Hints for hard problems: a group whose samples are all wrong is sampled anew after more of the solution.
+    """Hints for hard problems: a group whose samples are all wrong is sampled again with more of the solution shown.
 
-    The last group sampled is the one that counts (GHPO, Liu et al. 2025, arXiv 2507.10628). A single level is a fixed
-    hint. Wrong is a `measure` of 0 or less; samples that nothing graded do not count, and a group without any graded is
-    not sampled again. Info of each sample, so a column: `hint`, the share it was shown. Charged: `rounds`. Raises
-    ValueError for levels that do not rise within [0, 1].
+    Only the last sampled group counts (GHPO, Liu et al. 2025, arXiv 2507.10628). A single level is a fixed hint. Wrong
+    is a `measure` of 0 or less; ungraded samples do not count, and a group without graded samples is not sampled again.
+    Adds to the info of each sample, and so as a column: `hint`, the share of the solution shown. Charges `rounds`.
+    Raises ValueError for levels that do not rise within [0, 1].
     """
 
     levels: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75)
@@ -76,18 +76,18 @@ class HintLadder:
 @register("rollout", "hint_curve")
 @dataclass
 class HintCurve:
-    """Hints of a length that aims at a given accuracy: samples come in rounds, and a fitted curve sets the next hint.
+    """Hints with a length chosen for a target accuracy: samples come in rounds, and a fitted curve sets the next hint.
 
-    After each round a curve of accuracy over the share of the solution shown is fitted to all so far; all rounds are
-    one group (SEELE, Li et al. 2025, arXiv 2509.06923). The request's setting `hint` goes before `first`. Ungraded
-    samples, the column `hint` and charges are as for `hint_ladder`. Raises ValueError for shares out of range,
+    After each round, a curve of accuracy over the share of the solution shown is fitted to all samples so far; all
+    rounds form one group (SEELE, Li et al. 2025, arXiv 2509.06923). The request's setting `hint` overrides `first`.
+    Ungraded samples, the column `hint` and charges are as for `hint_ladder`. Raises ValueError for shares out of range,
     ContractError for fewer samples than rounds.
     """
 
     rounds: Length = 4
-    """Number of rounds that a group is sampled in, at most its samples."""
+    """Number of rounds in which a group is sampled, at most its number of samples."""
     target: ProperShare = 0.5
-    """Accuracy that the hints aim at, in (0, 1)."""
+    """Accuracy that the hints should lead to, in (0, 1)."""
     first: Share = 0.5
     """Share of the solution shown in the first round, in [0, 1]."""
     measure: str = "score"
@@ -133,8 +133,8 @@ class HintCurve:
 async def sample_round(
     request: Request, j: int, share: float, by: HintLadder | HintCurve, ctx: Ctx
 ) -> tuple[list[Trajectory], list[float], float]:
-    """(samples, graded by as many as the measure needs; the grades that there are; share shown) of round `j`, after a
-    hint of about `share`. Round 0 without a hint draws what the request alone would have drawn."""
+    """Returns (samples, graded until the measure is known; the known grades; the share shown) of round `j`, sampled
+    after a hint of about `share`. Round 0 without a hint draws the same samples as the plain request."""
     steps, shown = make_hint(request.problem, share, ctx, ability(by.of, "role"))
     settings = {k: v for k, v in request.settings.items() if k != "hint"}
     ctx.charge("rounds", 1)
@@ -147,8 +147,8 @@ async def sample_round(
 
 
 def make_hint(problem: Problem, share: float, ctx: Ctx, role: str = "policy") -> tuple[tuple[Step, ...], float]:
-    """The first round(share x length) tokens of the solution as a forced step (none where that is 0), and the share of
-    it that they are. ContractError where there is no solution to hint with."""
+    """Returns the first round(share x length) tokens of the solution as a forced step (empty if 0 tokens), and the
+    share that they make up. Raises ContractError if there is no solution in text."""
     if not share:
         return (), 0.0
     said: Any = "".join(problem.solution) if isinstance(problem.solution, tuple) else problem.solution  # type: ignore[arg-type]
@@ -161,20 +161,20 @@ def make_hint(problem: Problem, share: float, ctx: Ctx, role: str = "policy") ->
 
 
 def predict_accuracy(h: Any, a: float, b: float, c: float) -> Any:
-    """Accuracy c + (1 - c) / (1 + exp(-a (h - b))) at the share h of a hint: the three-parameter logistic model."""
+    """Returns the accuracy c + (1 - c) / (1 + exp(-a (h - b))) at hint share h: the three-parameter logistic model."""
     return c + (1 - c) * expit(a * (np.asarray(h) - b))
 
 
 def invert_curve(target: float, a: float, b: float, c: float) -> float:
-    """The share of the hint in [0, 1] at which the predicted accuracy is `target`; 0 where it is higher without a
+    """Returns the hint share in [0, 1] at which the predicted accuracy is `target`; 0 if it is higher without a
     hint."""
     return min(max(b + log((target - c) / (1 - target)) / a, 0.0), 1.0) if target > c else 0.0
 
 
-@lru_cache(1 << 14)  # few samples a round give few outcomes, so the same curves are asked for again and again
+@lru_cache(1 << 14)  # few samples a round give few outcomes, so the same curves are fitted again and again
 def fit_curve(points: Sequence[tuple[float, float, int]]) -> tuple[float, float, float]:
-    """(a, b, c) of least squares over (share, accuracy, samples) of each round, samples as weights. Weak priors hold
-    what a round or two leave open: a about 10, b about the first share, c about 0."""
+    """Returns (a, b, c), fitted by least squares to (share, accuracy, samples) of each round, weighted by samples. Weak
+    priors settle what one or two rounds leave open: a about 10, b about the first share, c about 0."""
     h, accuracy, n = np.array(points, np.float64).T
 
     def parameters(x: Any) -> tuple[float, float, float]:

@@ -1,6 +1,6 @@
 """Episodes of one policy call: answers to prompts, and bandits.
 
-Left out: environments, turns, tools; what follows the one action is the grader's.
+Left out: environments, turns, tools; what follows the one action is left to the graders.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from shuhari.ports import Ctx
 @register("rollout", "single")
 @dataclass
 class Single:
-    """Samples n answers to a prompt, one call of the policy each. A text cut at its length limit is TRUNCATED.
+    """Samples n answers to a prompt, each by one call of the policy. A text cut at its length limit is TRUNCATED.
 
-    The request's `prefix` comes first in each trajectory, as steps without a decision; the policy goes on from there.
+    The request's `prefix` comes first in each trajectory, as steps without a decision; the policy continues from there.
     """
 
     role: str = "policy"
@@ -35,8 +35,8 @@ class Single:
         return (self.role,)
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        """Raises TypeError for a prefix where the prompt is no text; ContractError for a problem that has an
-        environment, which would never be stepped."""
+        """Samples one group. Raises TypeError for a prefix before a prompt that is not text, and ContractError for a
+        problem with an environment, which would never be stepped."""
         if ctx.task.environment(request.problem) is not None:
             whose = f"problem {request.problem.id!r} of {request.problem.task}"
             raise ContractError(f"the rollout 'single' asks once, and {whose} is played: set rollout.use = 'episode'")
@@ -53,12 +53,12 @@ class Single:
 
 
 def find_status(trace: Trace) -> Status:
-    """The status of an episode by its last trace: TRUNCATED where that was cut by a limit, else FINISHED."""
+    """Returns the status of an episode from its last trace: TRUNCATED if a limit cut it, else FINISHED."""
     return Status.TRUNCATED if trace.info.get("ended") is False else Status.FINISHED
 
 
 def force_steps(prefix: tuple[Step, ...], context: Payload, role: str, ctx: Ctx) -> tuple[Step, ...]:
-    """The steps of a prefix in a chain, not sampled: mask False, no log-probability. Texts are encoded."""
+    """Returns the steps of a prefix as a chain of forced steps: mask False, no log-probability. Texts are encoded."""
     steps: list[Step] = []
     for step in prefix:
         action, own = ctx.encode_text(step.action, role), step.context if is_tokens(step.context) else context

@@ -1,12 +1,12 @@
-"""Problems with tools: a policy writes calls of functions, reads what they answer, and ends with a turn without one.
+"""Problems with tools: a policy writes function calls, reads the results, and ends with a turn without a call.
 
-A call stands as Hermes and Qwen write it, and so does the answer:
+Calls and results have the form of Hermes and Qwen:
 
     <tool_call>{"name": "price", "arguments": {"item": "pen"}}</tool_call>
     <tool_response>17</tool_response>
 
-Left out: other forms of calls; demonstrations of several turns (`[rollout]` says which environments are played, and a
-demonstration is shown in those of the task).
+Left out: other forms of calls; multi-turn demonstrations (`[rollout]` sets which environments are played, but a
+demonstration is played in the task's).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from shuhari.tasks.reading import read_strictly
 from shuhari.tasks.source import CALLS
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-LONGEST = 1 << 16  # characters of a call that is read: what is wrong with a huge one takes seconds to tell
-# as the chat templates of Qwen 2.5 and Hermes tell a model of its tools
+LONGEST = 1 << 16  # most characters of a call that is parsed: the error message of a huge one takes seconds
+# as the chat templates of Qwen 2.5 and Hermes present tools to a model
 INSTRUCTIONS = """# Tools
 
 You may call one or more functions to assist with the user query.
@@ -50,21 +50,21 @@ For each function call, return a json object with function name and arguments wi
 class Tools:
     """Tool use: the policy calls Python functions while it answers a problem.
 
-    Set `[rollout] use = "episode"` and `environments.use = "tools"`. Arguments are validated against the annotations,
-    strictly, and what a function raises is an answer too: it begins with `error: `. A turn without a call ends the
-    episode; it is the answer that is graded. Rewards of each turn, which weigh nothing unless `[reward.weights]` says
-    so: `tool_calls`, `tool_errors`. Raises ValueError for what is no tool.
+    Set `[rollout] use = "episode"` and `environments.use = "tools"`. Arguments are strictly validated against the
+    annotations. An exception of a function is also a result: it begins with `error: `. A turn without a call ends the
+    episode; that turn is graded. Rewards of each turn, with weight 0 unless `[reward.weights]` sets one: `tool_calls`,
+    `tool_errors`. Raises ValueError for anything that is not a tool.
     """
 
     tools: tuple[str, ...]
     """Functions that the model may call by name, as dotted paths or `file.py:function`, with annotations and a
-    docstring of Google's or Sphinx's form; they may be async."""
+    docstring in Google or Sphinx form; they may be async."""
     describe: bool = True
-    """List the tools in the prompt: in the system message of a conversation, else before the text."""
+    """Whether the prompt lists the tools: in the system message of a conversation, else before the text."""
     timeout: Seconds | None = 60.0
     """Seconds that one call may take; None sets no limit."""
     longest: Length = 4096
-    """Number of characters of a tool's answer that the model reads."""
+    """Largest number of characters of a tool's result that the model reads."""
     calls: Length = 8
     """Largest number of calls in one turn that are answered."""
     stamps = ("reward/tool_calls", "reward/tool_errors")
@@ -80,7 +80,7 @@ class Tools:
 
     @cached_property
     def known(self) -> Mapping[str, FunctionTool]:
-        """name -> tool."""
+        """The tools, name -> tool."""
         found = [FunctionTool.of(registry.locate("tool", name)) for name in self.tools]
         if again := [
             t.name
@@ -94,7 +94,7 @@ class Tools:
         return Calling(self)
 
     def tell(self, prompt: Any) -> Payload:
-        """A prompt with what the model is told of its tools."""
+        """Returns the prompt with the description of the tools."""
         if not self.describe:
             return prompt
         told = INSTRUCTIONS.format(tools="\n".join(json.dumps(t.schema) for t in self.known.values()))
@@ -109,14 +109,14 @@ class Tools:
 
 
 class Calling:
-    """One episode with the tools `of`."""
+    """One episode with the tools of `of`."""
 
     def __init__(self, of: Tools) -> None:
         self.of, self.role = of, "policy"
         self.ctx: Any = None
         self.prompt: Payload = None
         self.facts: dict[str, float] = {}
-        self.last = -1  # the token that the turn at hand ends with
+        self.last = -1  # the last token of the current turn
 
     def bind(self, ctx: Ctx, key: tuple[Any, ...]) -> None:
         self.ctx = ctx
@@ -126,14 +126,14 @@ class Calling:
         return self.of.tell(problem.prompt)
 
     def takes(self, trace: Trace) -> str:
-        """The text of a decision; its last token, which that lacks, is remembered."""
+        """Returns the text of a decision, and remembers its last token, which the text lacks."""
         if not is_tokens(trace.action) or "text" not in trace.info:
             raise ContractError("environments 'tools': the policy writes no text, and what it decides is no call")
         self.last = int(trace.action[-1]) if len(trace.action) else -1
         return str(trace.info["text"])
 
     async def step(self, text: str) -> tuple[Payload, dict[str, float], Status | None]:
-        """(the answers to the calls of a turn, their numbers, FINISHED where it has none)."""
+        """Returns (the results of a turn's calls, the turn's rewards, FINISHED if it has no calls)."""
         told = [await self._answer(said) for said in find_calls(text, self.of.calls)]
         if OPEN in text.rpartition(CLOSE)[2]:
             told.append((False, f"{OPEN} is not closed by {CLOSE}"))
@@ -142,21 +142,21 @@ class Calling:
         return (self._show(told), numbers, None) if told else ("", numbers, Status.FINISHED)
 
     def _show(self, told: list[tuple[bool, str]]) -> Payload:
-        """The answers as the policy reads them next; without the end of a turn, where the policy has written it."""
+        """Returns the results as the policy reads them; without an end-of-turn token if the policy has written one."""
         shown = [text if good else f"error: {text}" for good, text in told]
         cut = [t if len(t) <= self.of.longest else f"{t[: self.of.longest]}..." for t in shown]
         answers = "\n".join(f"<tool_response>\n{t}\n</tool_response>" for t in cut)
-        said = answers.encode("utf-8", "replace").decode()  # no half of a pair of surrogates
+        said = answers.encode("utf-8", "replace").decode()  # no half of a surrogate pair
         tokens = ability(role_model(self.ctx.models, self.role), "text")
         chats = not isinstance(self.prompt, str) or (tokens is not None and tokens.chat)
         if not chats:
-            line: Any = self.ctx.encode_text("\n", self.role)  # that the policy may have written
+            line: Any = self.ctx.encode_text("\n", self.role)  # which the policy may have written
             said = f"{said}\n" if len(line) == 1 and int(line[0]) == self.last else f"\n{said}\n"
         ids: Payload = self.ctx.encode_turn(said, self.prompt, self.role, self.last)
         return ids
 
     async def _answer(self, said: str) -> tuple[bool, str]:
-        """(whether it went well, the answer to one call)."""
+        """Answers one call; returns (whether it succeeded, the result)."""
         try:
             name, arguments = read_call(said)
             tool = self.of.known.get(name)
@@ -168,7 +168,7 @@ class Calling:
 
 
 def find_calls(text: str, most: int) -> list[str]:
-    """What stands between the marks of the first `most` calls, in a time linear in the text."""
+    """Returns the text between the marks of the first `most` calls, in time linear in the text."""
     found: list[str] = []
     at = 0
     while len(found) < most and (start := text.find(OPEN, at)) >= 0:
@@ -181,7 +181,7 @@ def find_calls(text: str, most: int) -> list[str]:
 
 
 def read_call(said: str) -> tuple[str, Any]:
-    """(name, arguments) of a call. Raises ToolError for what is no JSON object with a `name`, or too long."""
+    """Returns (name, arguments) of a call. Raises ToolError if it is too long or not a JSON object with a `name`."""
     if len(said) > LONGEST:
         raise ToolError(f"a call of {len(said)} characters: expected at most {LONGEST}")
     form = '{"name": ..., "arguments": {...}}'

@@ -4,7 +4,7 @@ Three settings make a search: how a node is expanded (`width`, `depth`), how ans
 node is next (`select`). A finished tree is one trajectory and a node is one step of it, so a chunk that several answers
 share is one row, trained once. Left out: games (an environment's state would have to be copied), learned values.
 
-Axes: `K` decisions of a step. Values lie in [-1, 1] where nothing adds them up: a right answer +1, a wrong one -1.
+Axes: `K` decisions of a step. Values lie in [-1, 1] unless backups add them up: a right answer +1, a wrong one -1.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from shuhari.rollouts.single import Single, force_steps
 
 @dataclass(eq=False)
 class Node:
-    """`value`: what backups have added up or set, in `visits` of them; `worth`: of an answer, once it is graded;
-    `graded_by`: who was asked for the grade of the path to it (as of a `Trajectory`); `logp`: the log-probability of
-    the `decided` decisions from the root. `depth` of the root is 0."""
+    """A node of the search tree. `value`: the sum (or last value) of its `visits` backups; `worth`: the value of a
+    graded answer; `graded_by`: the graders of the path to it (as of a `Trajectory`); `logp`: log-probability of the
+    `decided` decisions from the root. The root has `depth` 0."""
 
-    context: Any  # what a continuation sees
+    context: Any  # the context of a continuation
     parent: Node | None = None
     step: Step | None = None  # None: the root
     depth: int = 0
@@ -49,33 +49,34 @@ class Node:
 
     @property
     def path(self) -> list[Node]:
-        """The nodes from the root to this one."""
+        """Returns the nodes from the root to this one."""
         return [*(self.parent.path if self.parent else ()), self]
 
     @property
     def q(self) -> float:
-        """The mean of what was backed up; 0 where nothing was."""
+        """Returns the mean backed-up value; 0 before the first backup."""
         return self.value / self.visits if self.visits else 0.0
 
     @property
     def open(self) -> bool:
-        """Whether it can be expanded: it is no complete answer, and has no children."""
+        """Whether it can be expanded: it has no children and is not a complete answer."""
         return not (self.ended or self.kids)
 
     @property
     def confidence(self) -> float:
-        """Mean log-probability of the decisions from the root."""
+        """Returns the mean log-probability of the decisions from the root."""
         return self.logp / max(1, self.decided)
 
     @property
     def uncertainty(self) -> float:
-        """Mean -log-probability of this node's own decisions: what stands for their entropy."""
+        """Returns the mean -log-probability of this node's own decisions, an estimate of their entropy."""
         logp, decided = (self.parent.logp, self.parent.decided) if self.parent else (0.0, 0)
         return (logp - self.logp) / max(1, self.decided - decided)
 
 
 class Tree:
-    """`nodes` in the order of expansion, the root first; `prefix`: steps before the root, not sampled."""
+    """A tree under construction. `nodes` in the order of expansion, the root first; `prefix`: forced steps before the
+    root."""
 
     def __init__(self, request: Request, context: Any, prefix: Sequence[Step] = ()) -> None:
         self.request, self.prefix = request, tuple(prefix)
@@ -95,13 +96,13 @@ class Tree:
         return kids
 
     def steps(self, node: Node) -> list[Step]:
-        """The steps from the beginning to `node`, as a chain."""
+        """Returns the steps from the beginning to `node`, as a chain."""
         said = [*self.prefix, *(n.step for n in node.path if n.step is not None)]
         return [replace(s, parent=i - 1 if i else None) for i, s in enumerate(said)]
 
     async def grade(self, nodes: Sequence[Node], ctx: Ctx, reward: str = "score") -> list[float]:
-        """The reward of the paths that end in `nodes`, NaN where nothing grades one; their steps keep what they were
-        given, so that the run does not ask for it again. ContractError for a name that nobody grades."""
+        """Returns the reward of the paths that end in `nodes`, NaN if ungraded; their steps keep the grades, so that
+        the run does not grade them again. Raises ContractError for a reward name that no grader gives."""
         asked = await ctx.grade([Trajectory(self.request, tuple(self.steps(n))) for n in nodes], until=reward)
         for node, t in zip(nodes, asked, strict=True):
             assert node.step is not None
@@ -112,8 +113,9 @@ class Tree:
         return [sum_reward(t.steps, reward) for t in asked]
 
     def trajectory(self, leaves: Iterable[Node] | None = None, **columns: Callable[[Node], float | None]) -> Trajectory:
-        """The tree as one trajectory: the paths to `leaves`, or all of it. `columns`: name -> node -> number, stamped
-        at every decision of the node's step (NaN for None), so that nodes stay apart where they are joined to a row."""
+        """Returns the tree as one trajectory: the paths to `leaves`, or all of it. `columns`: name -> node -> number,
+        written at every decision of the node's step (NaN for None), so that nodes stay distinct after they are joined
+        into a row."""
         kept = (
             None
             if leaves is None
@@ -148,7 +150,7 @@ class Tree:
 
 
 def _join_names(each: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    """The names that a grader gave of any path; None if it said nothing of all."""
+    """Returns all names that a grader gave on any path; None if it gave none for any."""
     given = [names for names in each if names is not None]
     return tuple(sorted(set(chain(*given)))) if given else None
 
@@ -157,8 +159,8 @@ def _join_names(each: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | Non
 
 
 def back_up_signed(leaf: Node, v: float, floor: float = 0.1) -> None:
-    """Add v, discounted towards the root by max((d + 1) / (l + 1), `floor`) at depth d of a leaf at depth l; a failure
-    takes nothing from a node that has succeeded, and a success makes good all failures (DeepSearch, section 3.3)."""
+    """Adds v, discounted towards the root by max((d + 1) / (l + 1), `floor`) at depth d of a leaf at depth l. A failure
+    does not lower a node that has succeeded, and a success replaces all failures (DeepSearch, section 3.3)."""
     for d, node in enumerate(leaf.path):
         g = max((d + 1) / (leaf.depth + 1), floor) * v
         node.value = node.value + g if node.value * v >= 0 else g if v > 0 else node.value
@@ -166,14 +168,14 @@ def back_up_signed(leaf: Node, v: float, floor: float = 0.1) -> None:
 
 
 def back_up_mean(leaf: Node, v: float) -> None:
-    """Add v all along the path, so that q is a mean over answers."""
+    """Adds v along the whole path, so that q is a mean over answers."""
     for node in leaf.path:
         node.value, node.visits = node.value + v, node.visits + 1
 
 
 class Backup(NamedTuple):
-    """`born`: the visits that a new node begins with, `back`: what an answer does to its path, `q`: what a node is then
-    said to be worth, in [-1, 1]."""
+    """A backup rule. `born`: visits of a new node; `back`: updates the path of an answer; `q`: a node's value, in [-1,
+    1]."""
 
     born: int
     back: Callable[[Node, float], None]
@@ -181,7 +183,7 @@ class Backup(NamedTuple):
 
 
 BACKUPS = {
-    # the release squashes inner sums
+    # the released code squashes inner sums
     "signed": Backup(1, back_up_signed, lambda n: n.value if n.ended else tanh(n.value)),
     "mean": Backup(0, back_up_mean, lambda n: n.q),
 }
@@ -190,8 +192,8 @@ BACKUPS = {
 
 
 def uct(node: Node, explore: float) -> float:
-    """Q + explore sqrt(ln N_parent / N) (UCT; Kocsis and Szepesvari 2006); no bonus where the parent has no visits,
-    infinite where the node has none."""
+    """Returns Q + explore sqrt(ln N_parent / N) (UCT; Kocsis and Szepesvari 2006): without the bonus if the parent has
+    no visits, infinite if the node has none."""
     above = node.parent.visits if node.parent else 0
     if not node.visits:
         return inf
@@ -199,14 +201,14 @@ def uct(node: Node, explore: float) -> float:
 
 
 def score(node: Node, weights: Sequence[float], depth: int) -> float:
-    """The priority of a frontier node: w1 tanh(Q of its parent) + w2 (mean -log p of its decisions) + w3 sqrt(d /
-    depth)."""
+    """Returns the priority of a frontier node: w1 tanh(Q of its parent) + w2 (mean -log p of its decisions) + w3 sqrt(d
+    / depth)."""
     q = node.parent.q if node.parent else 0.0
     return weights[0] * tanh(q) + weights[1] * node.uncertainty + weights[2] * sqrt(node.depth / depth)
 
 
 def _pick_frontier(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
-    """Expand the best of the newest nodes while none of them is an answer; then the best anywhere."""
+    """Picks the best of the newest nodes if none of them is an answer, otherwise the best open node anywhere."""
     if fresh and not any(n.ended for n in fresh):
         return max(fresh, key=lambda n: uct(n, search.explore))
     free = [n for n in tree.nodes[1:] if n.open]
@@ -214,7 +216,7 @@ def _pick_frontier(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Nod
 
 
 def _pick_uct(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
-    """Descend from the root to the best child, skipping subtrees that cannot be expanded."""
+    """Descends from the root to the best child, skipping subtrees that cannot be expanded."""
     live: set[int] = set()
     for n in reversed(tree.nodes):
         if n.open or any(id(k) in live for k in n.kids):
@@ -226,7 +228,7 @@ def _pick_uct(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | N
 
 
 def _pick_breadth(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
-    """The oldest node that can be expanded: breadth first."""
+    """Picks the oldest node that can be expanded (breadth first)."""
     return next((n for n in tree.nodes if n.open), None)
 
 
@@ -240,35 +242,34 @@ SELECTS: dict[str, Callable[[TreeSearch, Tree, Sequence[Node]], Node | None]] = 
 @register("rollout", "tree")
 @dataclass
 class TreeSearch:
-    """Tree search over partial answers, one tree a problem; steps that answers share are trained once (DeepSearch,
+    """Tree search over partial answers, one tree per problem; steps that answers share are trained once (DeepSearch,
     2025, arXiv 2509.25454, section 3).
 
     Nodes are continued by `width` chunks of max_new / `depth` tokens until n answers are backed up, or after `budget`
-    expansions. With depth = 1 and width = n that is n plain samples. With a `chunk` the last chunk of an answer is what
-    is left, and `depth` follows from it.
+    expansions. With depth = 1 and width = n these are n plain samples. With a `chunk`, the last chunk of an answer has
+    the remaining tokens, and `depth` follows from it.
 
-    Of the answers that an expansion brings only the best is backed up, by reward and then by mean log-probability
-    (section 3.2), with `every` all of them; where nothing can be grown, the others follow one by one. An answer's value
-    is 2 r - 1 of `reward` r in [0, 1], which the run's own graders give on the way; an ungraded one is not backed up.
-    The tree that is learnt from is the paths to the answers that were, or with `whole` all of it; its steps carry `q`
-    [K], what the node is worth. Among new nodes, which are all alike to UCT (no value yet, as many visits), `frontier`
-    takes the first, so that `explore` decides nothing there.
+    Only the best answer of an expansion is backed up, by reward and then by mean log-probability (section 3.2), or all
+    of them with `every`; once no node can be expanded, the remaining answers follow one by one. An answer's value is 2
+    r - 1 of its `reward` r in [0, 1], graded during the search by the run's graders; ungraded answers are not backed
+    up. The trained tree is the paths to the backed-up answers, or all of it with `whole`; its steps carry `q` [K], the
+    node's value. New nodes are equal under UCT (no value yet, as many visits), so `frontier` takes the first of them,
+    and `explore` has no effect there.
 
-    The setting `known` of a request is a right answer of before, {"action", "logp", "version", "mask"} [K]: then
-    nothing is searched, and n - 1 plain samples have it beside them. Chunks are decoded one by one for graders, and a
-    temperature ramp begins anew at each.
+    The request setting `known` is a right answer found earlier, {"action", "logp", "version", "mask"} [K]: then there
+    is no search, and the group is n - 1 plain samples and this answer. Chunks are decoded one by one for graders, and a
+    temperature ramp restarts at each.
     """
 
     select: Literal["frontier", "uct", "breadth"] = "frontier"
     """Rule that picks the next node: `frontier` (DeepSearch's score of open nodes), `uct` from the root, or `breadth`,
     level by level."""
     backup: Literal["signed", "mean"] = "signed"
-    """Rule by which an answer's value reaches its path: `signed` and discounted (DeepSearch), or added up for a
-    `mean`."""
+    """Rule by which an answer's value reaches its path: `signed` and discounted (DeepSearch), or summed to a `mean`."""
     width: Length = 8
     """Number of continuations sampled at each expansion."""
     depth: Length = 64
-    """Number of chunks in the longest answer, which must divide `max_new`; not read with a `chunk`."""
+    """Number of chunks in the longest answer, which must divide `max_new`; ignored with a `chunk`."""
     budget: Count = 512
     """Largest number of expansions in one tree; 0 sets no limit."""
     explore: AtLeast0 = 2.0
@@ -276,15 +277,15 @@ class TreeSearch:
     weights: tuple[float, float, float] = (0.4, 0.4, 0.01)
     """Weights of the frontier score: parent's value, uncertainty (mean negative log-probability) and depth."""
     every: bool = False
-    """Back up all answers that an expansion brings, and not only the best."""
+    """Back up all answers of an expansion, not only the best."""
     whole: bool = False
-    """Learn from the whole tree, and not only from the paths to answers that were backed up."""
+    """Train on the whole tree, not only on the paths to backed-up answers."""
     reward: str = "score"
-    """Name of the reward, in [0, 1], that values an answer."""
+    """Name of the reward, in [0, 1], that gives an answer's value."""
     role: str = "policy"
     """Role of the policy that writes, a name under `[models]`."""
     chunk: Count = 0
-    """Tokens of a chunk, whatever `max_new` is; 0 divides `max_new` by `depth`."""
+    """Tokens per chunk; 0 takes `max_new` / `depth`."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"known": None})
     stamps = ("q",)
     least_n = 0
@@ -301,7 +302,8 @@ class TreeSearch:
         check(self)
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        """Raises ContractError for a problem that is played, and ValueError where max_new is no multiple of depth."""
+        """Searches one tree. Raises ContractError for a problem with an environment or a max_new that `depth` does not
+        divide."""
         if request.settings.get("known") is not None or ctx.task.environment(request.problem) is not None:
             return await self._plain(request, ctx)
         longest = request.sampling.max_new
@@ -336,7 +338,8 @@ class TreeSearch:
         return [tree.trajectory(None if self.whole else leaves, q=lambda n: q(n) if n.visits else None)]
 
     async def _expand(self, tree: Tree, node: Node, i: int, ctx: Ctx) -> list[Node]:
-        """The children of a node, those that are answers graded; the node itself where the model has no room left."""
+        """Expands a node and grades the new answers; returns its children, or the node itself if the model has no room
+        left."""
         longest = tree.request.sampling.max_new
         size = min(self.chunk, longest - node.depth * self.chunk) if self.chunk else longest // self.depth
         sampling = replace(tree.request.sampling, max_new=size)
@@ -357,11 +360,11 @@ class TreeSearch:
         return kids
 
     async def _plain(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        """n - 1 samples, and the answer that is known."""
+        """Samples n - 1 plain answers and adds the known one."""
         known = request.settings.get("known")
         rest, single = replace(request, settings=EMPTY), Single(self.role)
         if known is None:
-            return await single.group(rest, ctx)  # which says what is wrong
+            return await single.group(rest, ctx)  # which raises the error
         plain = await single.group(replace(rest, n=request.n - 1), ctx) if request.n > 1 else []
         context = ctx.encode(request.problem.prompt, self.role)
         step = Step.of(context, known["action"], known["logp"], known["version"], role=self.role)

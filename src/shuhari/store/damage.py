@@ -80,12 +80,12 @@ def inspect_run(run: Path) -> Report:
 
     Then files come and go: what has vanished, or is not there yet, is checked again, and only a fault that persists
     counts. StoreError if `run` is none, or of a newer version."""
-    report, others = _look(run)
+    report, others = _examine(run)
     for _ in range(_LOOKS):
         if not (others and report.running):
             break
         before = others
-        report, now = _look(run)
+        report, now = _examine(run)
         others = [fault for fault in now if fault in before]
     report.faults += others
     if report.running:
@@ -95,7 +95,7 @@ def inspect_run(run: Path) -> Report:
     return report
 
 
-def _look(run: Path) -> tuple[Report, list[str]]:
+def _examine(run: Path) -> tuple[Report, list[str]]:
     """Return (the report, with the faults of the database; the faults of other files, which may pass while a run is
     written)."""
     report, others = Report(run, running=is_locked(run)), list[str]()
@@ -123,7 +123,7 @@ def _look(run: Path) -> tuple[Report, list[str]]:
     except StoreError as error:
         report.faults += [error.what] if error.what not in report.faults else []
     bases = set[str]()
-    report.checkpoints = [_look_at(run, name, step, name in named, bases) for name, step in list_folders(run)]
+    report.checkpoints = [_read_found(run, name, step, name in named, bases) for name, step in list_folders(run)]
     report.notes += [f"weights stand in it by reference to {b}, which is not there: put it back" for b in sorted(bases)]
     others += [f"a checkpoint of step {c.step} is damaged: {c.fault}"
                for c in report.checkpoints if c.fault and c.named]  # fmt: skip
@@ -250,7 +250,7 @@ def _refuse_gone(run: Path) -> None:
         raise DamageError(f"{file} {what}, {rest}", f"{hint}folder with --run)")
 
 
-def _look_at(run: Path, name: str, step: int, named: bool, bases: set[str]) -> Found:
+def _read_found(run: Path, name: str, step: int, named: bool, bases: set[str]) -> Found:
     """Read a checkpoint whole and return what was found. `bases`: gets the paths of models whose weights it has by
     reference, and that do not exist (a copy of small ones is in `needs/`)."""
     from shuhari.store import checkpoint

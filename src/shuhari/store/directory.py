@@ -298,7 +298,7 @@ class Run:
             except CheckpointError:
                 if step is not None or attempt == 4 or self.cursor == before:  # else the run went on and pruned it
                     raise
-        raise AssertionError
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def _is_any(values: Iterable[Any]) -> bool:

@@ -181,8 +181,9 @@ def make_run_folder(path: Path) -> None:
 
 
 class Trail:
-    """A record of what exists at `path` before a run is made there, to undo it: the missing folders on the way, and the
-    present entries, which stay with all that is in or behind them."""
+    """What exists at `path` before a run is made there, noted so that the making can be undone without touching it:
+    which of the parent folders are missing, and the entries of `path`, which are kept with all that is in them (or that
+    they link to)."""
 
     def __init__(self, path: Path) -> None:
         self.missing = [p for p in (path, *path.parents) if not p.exists()]

@@ -43,7 +43,7 @@ class Kept:
         self.all: list[Checkpoint] = []
 
     def write(self, step: int, tree: Any, metrics: Mapping[str, Any], pin: bool) -> Checkpoint:
-        """Write a checkpoint, which counts once the database names it."""
+        """Write a checkpoint's files. It becomes one that a run resumes from when the database names it."""
         name, again = f"step-{step:08d}", 0
         while (self.folder / name).exists():  # the same step once more: never write over what is named
             again += 1
@@ -85,7 +85,7 @@ class Kept:
             )
 
     def read(self, db: sqlite3.Connection) -> None:
-        """Take the checkpoints that the database names, and remove any others in their folder."""
+        """Read which checkpoints the database names, and delete any others in their folder."""
         known = {k.name: k.blocks for k in self.all}
         self.all, damaged = [], False
         for step, name, pinned, score in sorted(read_rows(db, "checkpoints"), key=lambda row: read_name(row[1])):

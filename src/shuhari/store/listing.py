@@ -127,7 +127,7 @@ def tag_run(run: str | Path, add: Iterable[str] = (), remove: Iterable[str] = ()
     _check_run(path)
     for tag in (new := [*add]):
         if not 0 < len(tag) <= LONGEST or not tag.isprintable() or " " in tag or tag.startswith("tag:"):
-            raise StoreError(f"{tag!r:.80} is no tag: expected one word of at most {LONGEST} characters")
+            raise StoreError(f"{tag!r:.80} is not a tag: expected one word of at most {LONGEST} characters")
     with translate_errors(f"tag the run {path}"):
         lock = Lock(path, PATIENCE, TAGS_LOCK)
         try:

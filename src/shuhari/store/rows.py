@@ -97,7 +97,8 @@ def _check_row(db: sqlite3.Connection, table: str, row: Sequence[Any], crc: int 
 
 
 def _check_name(step: Any, name: Any) -> str:
-    """Return what is wrong with the name of a checkpoint in a row, which becomes a path."""
+    """Return what is wrong with a checkpoint's name as stored in a row; "" if nothing is. Checked because the name
+    becomes part of a path."""
     try:
         return "" if read_name(name)[0] == step else f"it names {name!r}"
     except DamageError as error:

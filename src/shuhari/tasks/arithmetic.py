@@ -1,11 +1,11 @@
 """Sums and products of integers, as text: `47+85=` -> `132`. Graded by the exact text of the answer.
 
-Kinds: `carry` (zero-padded addition of two numbers, the answer one digit longer), `add`, `sub`, `mul` (of two
-numbers, plain), `chain` (a chain of `terms` numbers joined by + and -). Demonstrations may teach a mistake: a share
-`forget` of them adds column by column and forgets every carry. RL never sees them, only right or wrong.
+Kinds: `carry` (zero-padded addition of two numbers, the answer one digit longer), `add`, `sub`, `mul` (of two numbers,
+plain), `chain` (a chain of `terms` numbers joined by + and -). Demonstrations may teach a mistake: a share `forget` of
+them adds column by column and forgets every carry. RL never sees demonstrations, only right or wrong.
 
-Held-out problems are disjoint from training problems by content: the multiset of signed terms (of factors for
-`mul`), so `85+47` is held out wherever `47+85` is, in every kind and under every seed.
+Held-out problems are disjoint from training problems by content: the multiset of signed terms (of factors for `mul`),
+so `85+47` is held out whenever `47+85` is, in every kind and under every seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {
     "sub": "0123456789-=",
     "mul": "0123456789*=",
     "chain": "0123456789+-=",
-}  # kind -> the characters that it is written in
+}  # kind -> its characters
 
 
 @register("task", "arithmetic")
@@ -37,7 +37,8 @@ class Arithmetic:
     """Integer arithmetic as short text, `47+85=` -> `132`, graded by the exact answer; `carry` comes with
     demonstrations that may forget the carry.
 
-    A problem is held out by its numbers, whatever their order. ValueError for `forget` with a kind that has no carry.
+    A problem is held out by its numbers, whatever their order. Raises ValueError for `forget` with a kind without
+    carry.
     """
 
     kind: Literal["carry", "add", "sub", "mul", "chain"] = "carry"
@@ -55,8 +56,8 @@ class Arithmetic:
     test_size: Length = 256
     """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
-    it is the run's seed unless it is set."""
+    """Seed of the drawn problems and demonstrations; which problems are held out does not depend on it. In a recipe it
+    is the run's seed unless set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
@@ -74,11 +75,11 @@ class Arithmetic:
         return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} for exactly the answer's text (one closing line end is allowed), else 0.0."""
+        """Returns {"score": 1.0} for exactly the answer's text (a closing newline is allowed), else 0.0."""
         return {"score": float(answer_text(steps) == problem.answer)}
 
     def answers(self, problem: Problem) -> Answers:
-        """The only right text; the alphabet has no line end, with which it would be right too."""
+        """Returns the only right text in the alphabet, which has no newline."""
         return Answers((problem.answer,), (1.0,))
 
     def environment(self, problem: Problem) -> None:
@@ -93,7 +94,7 @@ class Arithmetic:
         return content, self._problem(terms, forgets=stream.uniform() < self.forget)
 
     def _draw(self, stream: Stream) -> tuple[str, list[int]]:
-        """Content, and signed terms (factors for `mul`)."""
+        """Returns the content, and signed terms (factors for `mul`)."""
         top, kind = 10**self.digits, self.kind
         terms = [stream.below(top) for _ in range(self.terms if kind == "chain" else 2)]
         if kind == "sub":
@@ -108,7 +109,7 @@ class Arithmetic:
         if self.kind == "mul":
             prompt, value = "*".join(map(str, terms)), prod(terms)
         else:
-            # a term of 0 takes the sign of its kind: `7-0` is a subtraction too
+            # a term of 0 has the sign of its kind, so that `7-0` is a subtraction
             zero = "-" if self.kind == "sub" else "+"
             signs = ["-" if t < 0 else "+" if t else zero for t in terms[1:]]
             rest = "".join(f"{s}{abs(t):0{width}d}" for s, t in zip(signs, terms[1:], strict=True))
@@ -120,7 +121,7 @@ class Arithmetic:
 
 
 def add_without_carries(a: int, b: int) -> int:
-    """Add two numbers >= 0 column by column, modulo 10: 47 + 85 -> 22."""
+    """Adds two numbers >= 0 column by column, modulo 10: 47 + 85 -> 22."""
     total, unit = 0, 1
     while a or b:
         total += (a % 10 + b % 10) % 10 * unit

@@ -1,7 +1,7 @@
-"""A k-armed bandit: one state, one decision, and an expected reward that is known exactly.
+"""A k-armed bandit: one state, one decision, and exactly known expected rewards.
 
-Left out: contexts, and means that move. A reward is a function of (seed, problem, arm): each problem is a draw of its
-own, so rewards need no generator, and samples of one problem that pull the same arm get the same reward.
+Left out: contexts, and means that move. A reward is a function of (seed, problem, arm): each problem is one draw, so
+rewards need no generator, and samples of one problem that pull the same arm get the same reward.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from shuhari.tasks.source import Generated, Stream, check_split, last_decision
 @register("task", "bandit")
 @dataclass
 class Bandit:
-    """A k-armed bandit: one state, one decision, and expected rewards that are known exactly.
+    """A k-armed bandit: one state, one decision, and exactly known expected rewards.
 
-    The reward is `task`; `score` is the arm's mean, scaled to 0 for the worst arm and 1 for the best. ValueError for
-    means that do not fit."""
+    The reward is `task`; `score` is the arm's mean, scaled to 0 for the worst arm and 1 for the best. Raises ValueError
+    for means that do not fit.
+    """
 
     arms: Annotated[int, Bounds(2, 1_000_000)] = 10
     """Number of arms, k."""
@@ -41,7 +42,7 @@ class Bandit:
     test_size: Length = 256
     """Number of problems in the test split, each a pull of the same bandit."""
     seed: Seed = 0
-    """Seed of the means, if none are given, and of the rewards. In a recipe it is the run's seed unless it is set."""
+    """Seed of the means, if none are given, and of the rewards. In a recipe it is the run's seed unless set."""
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:
@@ -53,13 +54,13 @@ class Bandit:
             raise ValueError(f"bandit: means are {self.means}: expected probabilities in [0, 1] (law bernoulli)")
 
     def problems(self, split: str) -> Generated:
-        """Draws of the same bandit: without end for `train`, `test_size` of them for `test`."""
+        """Returns draws of the same bandit: endless for `train`, `test_size` of them for `test`."""
         count = self.test_size if check_split(split) == "test" else None
         return Generated(lambda i: Problem("bandit", f"{split}/{i}", 0), count)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """`task`: the reward drawn for this problem and arm. `score`: where the arm's mean lies between the worst
-        (0) and the best (1), without noise."""
+        """Returns `task`: the reward drawn for this problem and arm; `score`: the arm's mean scaled to 0 (worst) to 1
+        (best), without noise."""
         arm = int(np.asarray(last_decision(steps).action).item())
         if not 0 <= arm < self.arms:
             raise ValueError(f"bandit: the action is {arm}: expected an arm in 0..{self.arms - 1}")
@@ -68,11 +69,11 @@ class Bandit:
         return {"task": reward, "score": float(self._scores[arm])}
 
     def answers(self, problem: Problem) -> Answers:
-        """All arms, with their `score`."""
+        """Returns all arms, with their `score`."""
         return Answers(tuple(range(self.arms)), tuple(map(float, self._scores)), complete=True)
 
     def expected(self, probabilities: Sequence[float] | Array) -> float:
-        """The exact expected reward of a policy: probabilities [k]."""
+        """Returns the exact expected reward of a policy with probabilities [k]."""
         return float(np.dot(np.asarray(probabilities, np.float64), self.means))
 
     def environment(self, problem: Problem) -> None:

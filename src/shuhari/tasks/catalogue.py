@@ -1,7 +1,7 @@
-"""List the registered tasks and examples of their problems.
+"""Lists the registered tasks and examples of their problems.
 
-Nothing heavy is made here: a task that needs a path, a package or a simulator says what its problems look like by a
-classmethod `preview`; any other is made with its defaults. A task that cannot be made is listed with the reason.
+Nothing heavy is made here: a task that needs a path, a package or a simulator gives an example by a classmethod
+`preview`; any other is made with its defaults. A task that cannot be made is listed with the reason.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from shuhari.ports import ability
 
 
 def list_tasks() -> list[dict[str, Any]]:
-    """One entry a task: `use` (its registered name), `name` (as a recipe writes it, with its path), `summary`, `spaces`
-    ("text", or observation -> action), `example` {"prompt", "answer"} or None, `fields` (name -> default), `problem`
-    (why a task could not be made, or None)."""
+    """Returns one entry per task: `use` (its registered name), `name` (as a recipe writes it, with its path),
+    `summary`, `spaces` ("text", or observation -> action), `example` {"prompt", "answer"} or None, `fields` (name ->
+    default), `problem` (why a task could not be made, or None)."""
     return [_describe(name) for name in registry.names("task")]
 
 
 def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]:
-    """The first n problems of a task: `id`, `prompt`, `answer`, `solution`, `info`."""
+    """Returns the first n problems of a task: `id`, `prompt`, `answer`, `solution`, `info`."""
     names = ("id", "prompt", "answer", "solution", "info")
     return [
         {name: getattr(p, name) for name in names}
@@ -46,7 +46,7 @@ def _describe(name: str) -> dict[str, Any]:
             task = cls()
             entry["spaces"] = _describe_spaces(task.spaces())
             entry["example"] = _find_example(task)
-    except Exception as error:  # a listing shows what there is, whatever state a task's own needs are in
+    except Exception as error:  # one broken task must not break the listing
         entry["problem"] = f"{type(error).__name__}: {error}"
     return entry
 

@@ -1,8 +1,7 @@
 """Chains of small sums worked out step by step: `7-5+6=` -> `-5=2+6=8`. The text after the last `=` is graded.
 
-A step of the work is one small sum, so that an error has a place, a hint is a beginning of the work, and how hard a
-problem is depends on its number of terms. An answer without work, `8`, is right too: thinking costs tokens and is worth
-them only where it helps.
+Each step is one small sum, so that an error has a place, a hint is a beginning of the work, and difficulty depends on
+the number of terms. An answer without work, `8`, is right too: thinking costs tokens and pays only if it helps.
 """
 
 from __future__ import annotations
@@ -24,25 +23,27 @@ from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 class Chain:
     """Sums and differences of one-digit numbers, worked out step by step: `7-5+6=` -> `-5=2+6=8`.
 
-    Every running sum is one digit, and the text after the last `=` is graded. `info`: `terms`, their number. ValueError
-    for `least` above `terms`."""
+    Every running sum is one digit, and the text after the last `=` is graded. `info`: `terms`, their number. Raises
+    ValueError for `least` above `terms`.
+    """
 
     terms: Annotated[int, Bounds(2, 64)] = 4
     """Largest number of terms; more make longer answers and harder problems."""
     least: Annotated[int, Bounds(2, 64, off=0)] = 0  # 0: all problems have `terms`
     """Smallest number of terms, drawn uniformly from here to `terms`; 0 gives every problem `terms`."""
     slip: Share = 0.0
-    """Share of the subtractions in demonstrations that take one too little; the work goes on from what was written."""
+    """Share of the subtractions in demonstrations that subtract one too little; the work continues from the written
+    sum."""
     bare: Share = 0.0
-    """Share of the demonstrations that are the last digit alone, without work."""
+    """Share of the demonstrations that have only the last digit, without work."""
     test_fraction: ProperShare = 1 / 16
     """Share of all possible problems that is held out for testing, by a hash of their content; training never draws
     them."""
     test_size: Length = 256
     """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
-    it is the run's seed unless it is set."""
+    """Seed of the drawn problems and demonstrations; which problems are held out does not depend on it. In a recipe it
+    is the run's seed unless set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
@@ -60,7 +61,7 @@ class Chain:
         return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} where the text after the last `=` is the answer, else 0.0."""
+        """Returns {"score": 1.0} if the text after the last `=` is the answer, else 0.0."""
         return {"score": float(answer_text(steps).rpartition("=")[2] == problem.answer)}
 
     def environment(self, problem: Problem) -> None:
@@ -78,7 +79,7 @@ class Chain:
         return content, Problem("chain", content, f"{content}=", str(sum(terms)), solution, {"terms": len(terms)})
 
     def _draw(self, stream: Stream) -> tuple[str, list[int]]:
-        """The chain as text, and its signed terms: the differences of running sums that are uniform."""
+        """Returns the chain as text, and its signed terms: the differences of uniform running sums."""
         least = self.least or self.terms
         totals = [0, *(stream.below(10) for _ in range(least + stream.below(self.terms - least + 1)))]
         terms = [b - a for a, b in pairwise(totals)]
@@ -86,8 +87,8 @@ class Chain:
 
 
 def running_sums(terms: Sequence[int], slips: Sequence[bool] = ()) -> list[int]:
-    """Compute the running sums after each term but the first. Where `slips`, a subtraction takes one too
-    little; what leaves 0..9 after such an error stays at its end."""
+    """Returns the running sums after each term but the first. With `slips`, a subtraction subtracts one too little;
+    sums that leave 0..9 after such an error are clamped."""
     total, out = terms[0], []
     for i, term in enumerate(terms[1:], 1):
         total = min(max(total + term + (bool(slips) and slips[i] and term < 0), 0), 9)

@@ -1,5 +1,5 @@
-"""What a Gymnasium environment returns, checked at every step, so that a broken one is named where it breaks: left
-alone, a reward that is no number makes whole episodes vanish from what is learnt and reported."""
+"""Checks what a Gymnasium environment returns at every step, so that a broken one is named at its error: otherwise a
+reward that is no number would silently drop whole episodes from training and reports."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from shuhari.tasks.lanes import Stepped
 Env = gymnasium.Env[Any, Any]
 FIVE = "gymnasium's five values, (observation, reward, terminated, truncated, info)"
 TWO = "gymnasium's two values, (observation, info)"
-MOST = float(np.finfo(np.float32).max)  # of an observation, in size: models see float32
-LOOKED = 100  # observations of an environment that are held against the bounds of their Box
-_OUTSIDE: set[str] = set()  # environments whose users were warned that theirs leave it
+MOST = float(np.finfo(np.float32).max)  # largest absolute value in an observation: models see float32
+LOOKED = 100  # observations per environment that are checked against the bounds of their Box
+_OUTSIDE: set[str] = set()  # environments with a warning already given
 
 
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Passes everything on. Raises ValueError for a reward that is no finite number of at most LARGEST in size (with
-    `entries`: no row of so many of them), for an observation that is not of its space's shape or holds a NaN or an
-    infinity, for ends that are no truth values, and for a `step` or a `reset` of the
-    old gym. An error of the environment's own is left as it is, with a note that names the environment and the step."""
+    """Passes everything on, and checks it. Raises ValueError for a reward that is not a finite number of at most
+    LARGEST in size (with `entries`: not a row of that many), for an observation that does not match its space's shape
+    or holds a NaN or an infinity, for ends that are not booleans, and for a `step` or a `reset` of the old gym. An
+    environment's own error is unchanged, with a note that names the environment and the step."""
 
     moves: ClassVar = "at", "seen"
 
@@ -36,7 +36,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.called, self.entries = called, entries
         self.at = 0  # steps of this episode
-        self.seen = 0  # observations held against the bounds of a Box
+        self.seen = 0  # observations checked against the bounds of a Box
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.at = 0
@@ -107,8 +107,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._see(seen, self.env.observation_space)
 
     def _ask_bare(self, action: Any) -> Any:
-        """What the environment itself returns for a step, without its wrappers, of which one could not take it apart;
-        five where it raises, as then the error is its own. The episode is over for good: it may be stepped again."""
+        """Returns what the unwrapped environment returns for a step, since a wrapper may fail to unpack it; five values
+        if it raises, as then the error is its own. The episode is lost anyway, so it may be stepped again."""
         try:
             return self.env.unwrapped.step(action)
         except Exception:
@@ -148,7 +148,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         raise ValueError(f"{self.called}: its observation{key} at {self._when()} {problem}")
 
     def _warn_outside(self, x: Any, space: spaces.Box, key: str) -> None:
-        """Say once that observations leave their Box; the first ones alone are looked at."""
+        """Warns once if observations leave their Box; only the first ones are checked."""
         self.seen += 1
         slack = 1e-4 * (1 + np.abs(x))
         if self.called not in _OUTSIDE and bool(((x < space.low - slack) | (x > space.high + slack)).any()):
@@ -162,7 +162,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def check_has_spaces(env: Env, called: str) -> None:
-    """ValueError where an environment does not say what it shows and takes."""
+    """Raises ValueError if an environment has no observation or action space."""
     for name in ("observation_space", "action_space"):
         try:
             found = getattr(env, name)
@@ -190,12 +190,12 @@ def _are_rewards(reward: Any, n: int) -> bool:
 
 
 def _are_within(x: Array, most: float) -> bool:
-    """Whether all are finite, and of at most this size. Of a few, to count them takes half of what `all` does."""
+    """Whether all are finite, and of at most this size. For few numbers, counting takes half the time of `all`."""
     return bool(np.count_nonzero(np.abs(x) <= most) == x.size)
 
 
 def _is_truth(over: Any) -> bool:
-    """Whether it says that an episode is over, or that it is not: a truth value, of numpy or torch too, or 0 or 1."""
+    """Whether a value is a boolean (also of numpy or torch), or 0 or 1."""
     x = np.asarray(over)
     return x.ndim == 0 and x.dtype.kind in "biuf" and x.item() in (0, 1)
 

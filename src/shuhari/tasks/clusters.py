@@ -1,9 +1,9 @@
-"""Points in the plane, drawn about a prompt's clusters and paid for being near its goal: a world for policies that
-denoise, of which everything is known.
+"""Points in the plane around a prompt's clusters, rewarded for being near its goal: a fully known task for denoising
+policies.
 
-The law of the data is a mixture of Gaussians and the reward is quadratic, so the policy that maximises reward less a
-divergence from that law, its tilt by e^(strength x reward), is a mixture of Gaussians too: what regularised training
-should end at, in closed form. Left out: turns, and clusters that differ in size or shape.
+The data distribution is a mixture of Gaussians and the reward is quadratic. So the policy that maximises reward less a
+divergence from the data, its tilt by e^(strength x reward), is also a mixture of Gaussians: the exact optimum of
+regularised training, in closed form. Left out: turns, and clusters that differ in size or shape.
 
 Axes: `m` clusters.
 """
@@ -23,11 +23,11 @@ from shuhari.kernel.registry import register
 from shuhari.tasks.scene import Scene
 from shuhari.tasks.source import Generated, Stream, check_split, last_decision
 
-SEEN = 7  # numbers of a prompt
+SEEN = 7  # numbers in a prompt
 
 
 class Law(NamedTuple):
-    """A mixture of Gaussians of one deviation: weights [m], means [m, 2]."""
+    """A mixture of Gaussians with one deviation: weights [m], means [m, 2]."""
 
     weights: Array
     means: Array
@@ -37,29 +37,30 @@ class Law(NamedTuple):
 @register("task", "clusters")
 @dataclass
 class Clusters:
-    """Points in the plane, drawn about the prompt's clusters and paid for being near its goal: a one-step task for
-    denoising policies, with the best policy in closed form.
+    """Points in the plane around the prompt's clusters, rewarded for being near its goal: a one-step task for denoising
+    policies, with the best policy in closed form.
 
-    `task` is the reward, -|point - goal|²/(2 `reach`²) + `offset` x difficulty; `score` in (0, 1] is e to that without
-    the difficulty, `usual` the log-density of the point [2] under the data, in nats.
+    `task` is the reward, -|point - goal|²/(2 `reach`²) + `offset` x difficulty; `score` in (0, 1] is its exponential
+    without the difficulty, `usual` the log-density of the point [2] under the data, in nats.
 
-    A prompt [7] has the cosine and sine of the angle of its first cluster, the same for its goal, the middle (two
+    A prompt [7] has the cosine and sine of the angle of its first cluster, the same for its goal, the centre (two
     numbers uniform in [-0.5, 0.5]), and its difficulty, uniform in [-1, 1], which no policy can change. The clusters
-    and the goal lie on the unit circle about the middle. Training prompts are endless, and none comes twice."""
+    and the goal lie on the unit circle around the centre. Training prompts are endless, without repetition.
+    """
 
     clusters: Length = 4
-    """Number of Gaussian clusters in the data, evenly spread on the unit circle about the prompt's middle."""
+    """Number of Gaussian clusters in the data, evenly spread on the unit circle around the prompt's centre."""
     std: Positive = 0.25
     """Standard deviation of each cluster; the unit circle has radius 1."""
     reach: Positive = 0.7
     """Length scale of the reward: a point this far from the goal scores e^-0.5."""
     offset: AtLeast0 = 0.0
     """Weight of the prompt's difficulty in the reward, which no action changes; 0 leaves it out, more makes a baseline
-    pay."""
+    useful."""
     test_size: Length = 128
     """Number of prompts in the test split."""
     seed: Seed = 0
-    """Seed of the prompts. In a recipe it is the run's seed unless it is set."""
+    """Seed of the prompts. In a recipe it is the run's seed unless set."""
     stamps = ("reward/task", "reward/score", "reward/usual")
 
     def __post_init__(self) -> None:
@@ -86,7 +87,7 @@ class Clusters:
         return Box(-1.0, 1.0, (SEEN,), np.float32), Box(-np.inf, np.inf, (2,), np.float32)
 
     def expert(self, observation: Any, rng: np.random.Generator) -> Array:
-        """A point [2] of the data."""
+        """Returns a point [2] drawn from the data."""
         law = self.tilted(np.asarray(observation, np.float64), 0.0)
         return law.means[rng.choice(self.clusters, p=law.weights)] + law.std * rng.normal(size=2)
 
@@ -98,12 +99,12 @@ class Clusters:
     # ---------------------------------------------------------------- in closed form
 
     def goal(self, prompt: Array) -> Array:
-        """[2]"""
+        """Returns [2] the goal of a prompt."""
         return np.asarray(prompt[4:6] + prompt[2:4], np.float64)
 
     def tilted(self, prompt: Array, strength: float) -> Law:
-        """The data's law times e^(strength x reward), normalised: the policy that is best by reward less the KL from
-        the data over `strength`. 0: the data."""
+        """Returns the data distribution times e^(strength x reward), normalised: the policy with the best reward less
+        the KL from the data over `strength`. 0: the data."""
         angle = math.atan2(prompt[1], prompt[0]) + 2 * math.pi * np.arange(self.clusters) / self.clusters
         means = prompt[4:6] + np.stack([np.cos(angle), np.sin(angle)], 1)
         pull = strength / self.reach**2  # the precision that the reward adds
@@ -115,7 +116,7 @@ class Clusters:
         return Law(weights / weights.sum(), moved, (own + pull) ** -0.5)
 
     def expected(self, prompt: Array, strength: float) -> float:
-        """The mean score of points of `tilted`."""
+        """Returns the mean score of points of `tilted`."""
         law, square = self.tilted(prompt, strength), self.reach**2
         wide = square + law.std**2
         return float(

@@ -1,7 +1,7 @@
-"""What a task's problems, its grade, and an environment of its episodes, may give. Anything else ends the run: it
-would be learnt from as it is not meant, or vanish.
+"""Checks what a task's problems, its grade, and its environments return. Any other value ends the run: it would be
+silently dropped or misread in training.
 
-Each `explain_...` says what is wrong with a value, after the name of what gave it; "" where nothing is.
+Each `explain_...` returns what is wrong with a value, to follow the name of its source; "" if nothing is.
 
 Axes: `K` decisions.
 """
@@ -18,13 +18,13 @@ from shuhari.data import Problem, Status, Whole, is_tokens, with_article
 from shuhari.store.codec import dumps
 
 TEXT = "expected text, messages, token ids, or a Whole of one of these"
-LARGEST = 1e18  # of a reward, in size: the squares of larger ones are infinite in float32, and nothing is learnt
-SLACK = 1e-6  # of the range of a score: a mean of ones may round to more than 1
+LARGEST = 1e18  # of a reward, in size: squares of larger ones are infinite in float32, and nothing is learnt
+SLACK = 1e-6  # of the range of a score: a mean of ones may round to above 1
 
 
 def explain_grade(grade: Any, *, own: bool = False) -> str:
-    """A grade is None, or name -> a number that is not infinite, or [K] of them (NaN and None: ungraded). own: of a
-    task, whose `score` lies in [0, 1]."""
+    """Explains an invalid grade. A grade is None, or name -> a number that is not infinite, or [K] numbers (NaN and
+    None: ungraded). own: of a task, whose `score` lies in [0, 1]."""
     if grade is None:
         return ""
     example = "{'score': 1.0}" if own else "{'style': 1.0}"
@@ -35,7 +35,7 @@ def explain_grade(grade: Any, *, own: bool = False) -> str:
 
 
 def find_overflow(grade: Mapping[str, Any] | None) -> str:
-    """What of a grade is too large in size to be learnt from; "" where nothing is."""
+    """Explains which part of a grade is too large to be learnt from; "" if none is."""
     for name, value in (grade or {}).items():
         if value is not None and bool((np.abs(np.asarray(value, float)) > LARGEST).any()):
             return f"gave {name!r} = {_show(value)}: expected a number of at most {LARGEST:g} in size"
@@ -43,14 +43,14 @@ def find_overflow(grade: Mapping[str, Any] | None) -> str:
 
 
 def explain_first(seen: Any, *, text: bool) -> str:
-    """What `reset` gives: an observation. text: whether the policy reads text."""
+    """Explains an invalid result of `reset`, an observation. text: whether the policy reads text."""
     if text and (seen is None or (isinstance(seen, str) and not seen)):
         return f"gave {seen!r}: {TEXT}, as the policy reads something first"
     return _explain_seen(seen, text=text)
 
 
 def explain_step(given: Any, *, text: bool) -> str:
-    """What `step` gives: (observation, rewards by name, Status, or None where the episode goes on)."""
+    """Explains an invalid result of `step`: (observation, rewards by name, Status, or None if the episode goes on)."""
     if not (isinstance(given, tuple) and len(given) == 3):
         shown = f"a tuple of {len(given)}" if isinstance(given, tuple) else _show(given)
         return f"gave {shown}: expected (observation, rewards by name, Status or None)"
@@ -66,7 +66,7 @@ def explain_step(given: Any, *, text: bool) -> str:
 
 
 def explain_facts(facts: Any) -> str:
-    """What `facts` has: column -> a number or an array."""
+    """Explains invalid `facts`: column -> a number or an array."""
     if not isinstance(facts, Mapping):
         return f"has the facts {_show(facts)}: expected numbers or arrays by the name of a column"
     for name, value in facts.items():
@@ -76,8 +76,8 @@ def explain_facts(facts: Any) -> str:
 
 
 def explain_ids(problems: Sequence[Problem], split: str, *, first: int = 0, once: bool = False) -> str:
-    """What is wrong with the ids of problems of a split, from index `first` on: one names one problem of a task, else
-    two would be counted as one. once: and each is there once."""
+    """Explains invalid ids of a split's problems, from index `first` on: an id must name one problem of a task, else
+    two would be counted as one. once: each problem must occur once."""
     known: dict[tuple[str, str], int] = {}
     for i, p in enumerate(problems):
         if (j := known.setdefault((p.task, p.id), i)) != i:
@@ -89,10 +89,10 @@ def explain_ids(problems: Sequence[Problem], split: str, *, first: int = 0, once
 
 
 def _to_bytes(problem: Problem) -> bytes:
-    """What is asked; two problems may show it differently (`solution`)."""
+    """Returns the content of a problem as bytes; problems with equal content may differ in `solution`."""
     try:
         return dumps([problem.prompt, problem.answer, problem.start])
-    except TypeError:  # it cannot be stored: then what is read of it counts
+    except TypeError:  # not storable: use what can be read of it
         return repr(problem.prompt).encode()
 
 
@@ -122,17 +122,17 @@ def _explain_numbers(found: Mapping[Any, Any], what: str, example: str, *, own: 
 
 
 def _show(value: Any) -> str:
-    """A value on one line; of one whose words are many, its kind."""
+    """Returns a value on one line; for a long one, its type."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{with_article(type(value).__name__)} ({text[:40]}...)"
 
 
 def _read(value: Any) -> float | None:
-    """The sum of a value; NaN where it is None, None where it is no number."""
+    """Returns the sum of a value; NaN for None, None if it is no number."""
     if value is None:
         return float("nan")
     try:
         x = np.asarray(value)
         return float(x.sum()) if x.dtype.kind in "biuf" and x.ndim < 2 else None
-    except (TypeError, ValueError, RuntimeError):  # ragged; a tensor that is on a device, or asks for a gradient
+    except (TypeError, ValueError, RuntimeError):  # ragged; a tensor on a device, or with a gradient
         return None

@@ -1,7 +1,7 @@
-"""Countdown: write an expression over given numbers that makes the target: `3,7,25>46=` -> `25+3*7`.
+"""Countdown: write an expression over given numbers that equals the target: `3,7,25>46=` -> `25+3*7`.
 
-Every problem is made from an expression, so it has a solution, and that is its demonstration. Answers go through the
-small parser of `expressions` and are compared exactly. Left out: concatenating digits, powers, partial credit.
+Every problem is made from an expression, which is its demonstration. Answers are parsed by the small parser of
+`expressions` and compared exactly. Left out: concatenating digits, powers, partial credit.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ Term = tuple[int, str, int]  # value, text, precedence
 class Countdown:
     """Write an arithmetic expression over given numbers that equals a target: `3,7,25>46=` -> `25+3*7`.
 
-    A problem's content is the multiset of its numbers and the target. ValueError for settings that do not fit together.
+    A problem's content is the multiset of its numbers and the target. Raises ValueError for settings that do not fit
+    together.
     """
 
     count: Annotated[int, Bounds(2, 8)] = 3
-    """Number of numbers that a problem gives."""
+    """Number of given numbers in a problem."""
     low: Annotated[int, Bounds(1, 999_999_999)] = 1
-    """Smallest number that a problem may give."""
+    """Smallest given number."""
     high: Annotated[int, Bounds(1, 999_999_999)] = 25
-    """Largest number that a problem may give."""
+    """Largest given number."""
     largest: Length = 100
     """Largest target that is drawn; the smallest is 1."""
     operators: str = "+-*/"
@@ -51,8 +52,8 @@ class Countdown:
     test_size: Length = 256
     """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
-    it is the run's seed unless it is set."""
+    """Seed of the drawn problems and demonstrations; which problems are held out does not depend on it. In a recipe it
+    is the run's seed unless set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
@@ -75,7 +76,7 @@ class Countdown:
         return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} for an expression with the target's value and only the given numbers, else 0.0."""
+        """Returns {"score": 1.0} for an expression that equals the target and uses only the given numbers, else 0.0."""
         try:
             answer = parse(answer_text(steps), Limits(length=128, depth=16, digits=12))
         except ExpressionError:
@@ -101,7 +102,7 @@ class Countdown:
         return content, Problem("countdown", f"{listed}>{target}", prompt, solution, solution, info)
 
     def _draw(self, stream: Stream) -> tuple[str, tuple[tuple[int, ...], int, str]]:
-        """Content, (numbers, target, solution): random expressions until one makes an allowed target."""
+        """Returns content and (numbers, target, solution): random expressions until one gives an allowed target."""
         for _ in range(TRIES):
             numbers = tuple(self.low + stream.below(self.high - self.low + 1) for _ in range(self.count))
             used = self.count if self.every else 2 + stream.below(self.count - 1)
@@ -114,7 +115,7 @@ class Countdown:
         )
 
     def _expression(self, stream: Stream, terms: list[Term], used: int) -> Term | None:
-        """Terms joined two at a time until `used` of the numbers are in one; None where a division leaves a rest."""
+        """Joins terms two at a time until `used` of the numbers are in one; None if a division has a remainder."""
         while len(terms) > used:
             terms.pop(stream.below(len(terms)))
         while len(terms) > 1:
@@ -128,7 +129,7 @@ class Countdown:
 
 
 def _join(left: Term, op: str, right: Term) -> Term | None:
-    """`left op right` with the parentheses that it needs, or None where a division is not exact."""
+    """Returns `left op right` with the parentheses that it needs, or None if a division is not exact."""
     (a, x, p), (b, y, q), rank = left, right, _PRECEDENCE[op]
     if op == "/" and (b == 0 or a % b):
         return None

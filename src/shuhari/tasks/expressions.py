@@ -1,8 +1,8 @@
 """Arithmetic as text, evaluated exactly and safely: integers, + - * /, parentheses, unary minus; nothing else.
 
-For graders: the text comes from a model and is hostile. There is no eval, no float and no power; length, nesting,
-digits and the size of every intermediate result are bounded, so an evaluation takes well under a millisecond.
-Left out: decimals, names, functions, unary plus, and any digit but 0-9 (`str.isdigit` takes many more).
+For graders: the text is untrusted model output. There is no eval, no float and no power; length, nesting, digits and
+the size of every intermediate result are bounded, so an evaluation takes well under a millisecond. Left out: decimals,
+names, functions, unary plus, and any digit but 0-9 (`str.isdigit` accepts many more).
 
     sum     = product (("+" | "-") product)*
     product = factor (("*" | "/") factor)*
@@ -18,7 +18,7 @@ _DIGITS = frozenset("0123456789")
 
 
 class ExpressionError(ValueError):
-    """Text that is no expression, or is beyond a limit; `position` is the offset of the offending character."""
+    """Text that is no expression, or exceeds a limit; `position` is the offset of the offending character."""
 
     def __init__(self, problem: str, position: int) -> None:
         super().__init__(f"{problem} at position {position}")
@@ -27,8 +27,8 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """`length` in characters, `depth` of nested parentheses and minus signs, `digits` of one number, `bits` of the
-    numerator and of the denominator of each intermediate result."""
+    """Limits: `length` in characters, `depth` of nested parentheses and minus signs, `digits` of one number, `bits` of
+    the numerator and of the denominator of each intermediate result."""
 
     length: int = 256
     depth: int = 32
@@ -38,14 +38,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Parsed:
-    """`value`, exact; `numbers`, the integers as they stand in the text, left to right, without their signs."""
+    """`value`, exact; `numbers`, the integers in the text, left to right, without signs."""
 
     value: Fraction
     numbers: tuple[int, ...]
 
 
 def parse(text: str, limits: Limits = Limits()) -> Parsed:
-    """The value of an expression and the numbers in it. Raises ExpressionError, a ValueError, with the position."""
+    """Returns the value of an expression and the numbers in it. Raises ExpressionError, a ValueError, with the
+    position."""
     if len(text) > limits.length:
         raise ExpressionError(f"{len(text)} characters (limit {limits.length})", limits.length)
     reader = _Reader(text, limits)
@@ -56,12 +57,12 @@ def parse(text: str, limits: Limits = Limits()) -> Parsed:
 
 
 def evaluate(text: str, limits: Limits = Limits()) -> Fraction:
-    """The exact value of an expression; see `parse`."""
+    """Returns the exact value of an expression; see `parse`."""
     return parse(text, limits).value
 
 
 class _Reader:
-    """Recursive descent; `at` always rests on the next character that is not a space."""
+    """A recursive-descent parser; `at` is always the next character that is not a space."""
 
     def __init__(self, text: str, limits: Limits) -> None:
         self.text, self.limits, self.at = text, limits, 0

@@ -1,4 +1,4 @@
-"""A gridworld whose dynamics are known exactly: an environment to act in, and its tensors for oracles.
+"""A gridworld with exactly known dynamics: an environment, and its tables for exact solutions.
 
 Axes: `S` cells, numbered row by row; `A` the four moves up, right, down, left. A move into a wall or over the edge
 stays in place. With `slip` a move goes to one of its two sides, each with probability slip / 2. Slips come from a
@@ -21,7 +21,7 @@ from shuhari.tasks.source import Generated, Stream, check_split
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
 _SIDE = 24  # pixels of a cell
-_COLOURS: Mapping[str, Any] = {"#": 70, "H": (200, 90, 80), "G": (90, 170, 90)}  # of a picture; other cells are white
+_COLOURS: Mapping[str, Any] = {"#": 70, "H": (200, 90, 80), "G": (90, 170, 90)}  # of an image; other cells are white
 _CELLS = {"S": "start", "G": "goal", "H": "hole", "#": "wall", ".": "free"}
 
 
@@ -32,7 +32,8 @@ class Gridworld:
     left.
 
     Observations are cell numbers, row by row; `P` and `R` are its tables, for exact solutions. The reward is `task`,
-    and `score` is 1 for an episode that ends in a goal. ValueError for a map that cannot be read."""
+    and `score` is 1 for an episode that ends in a goal. Raises ValueError for an invalid map.
+    """
 
     cells: tuple[str, ...] = ("S..#", ".#..", "...H", "#..G")
     """Rows of the map, all of one length: `S` start (one of several is drawn), `G` goal, `H` hole, `#` wall, `.`
@@ -42,7 +43,7 @@ class Gridworld:
     hole: float = 0.0
     """Reward for entering a hole, which ends the episode; set it below 0 as a penalty."""
     living: float = 0.0
-    """Reward that is added to every move; set it below 0 to favour short paths."""
+    """Reward added to every move; set it below 0 to favour short paths."""
     slip: Share = 0.0
     """Probability that a move goes to one of its two sides instead, half to each; 0 is deterministic."""
     limit: Length = 50
@@ -50,7 +51,7 @@ class Gridworld:
     test_size: Length = 256
     """Number of episodes in the test split."""
     seed: Seed = 0
-    """Seed of the starts and slips of episodes. In a recipe it is the run's seed unless it is set."""
+    """Seed of the starts and slips of episodes. In a recipe it is the run's seed unless set."""
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:
@@ -66,17 +67,17 @@ class Gridworld:
                 raise ValueError(f"gridworld: cells {self.cells} have no {need!r} ({_CELLS[need]})")
 
     def problems(self, split: str) -> Generated:
-        """Episodes of the same world: without end for `train`, `test_size` of them for `test`."""
+        """Returns episodes of the same world: endless for `train`, `test_size` of them for `test`."""
         count = self.test_size if check_split(split) == "test" else None
         return Generated(lambda i: Problem("gridworld", f"{split}/{i}", None), count)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} where the episode's last context is a goal, else 0.0."""
+        """Returns {"score": 1.0} if the episode's last context is a goal, else 0.0."""
         last = int(np.asarray(steps[-1].context).item())
         return {"score": float(self.kinds[last] == "G")}
 
     def filmed(self) -> Gridworld:
-        """Itself: a walk draws itself as it is."""
+        """Returns itself: a walk can always draw itself."""
         return self
 
     def environment(self, problem: Problem) -> Walk:
@@ -104,7 +105,7 @@ class Gridworld:
 
     @cached_property
     def P(self) -> Array:
-        """[S, A, S] transition probabilities; terminal cells and walls keep all of it."""
+        """[S, A, S] transition probabilities; terminal cells and walls stay where they are."""
         p = np.zeros((len(self.kinds), len(MOVES), len(self.kinds)))
         for s, a in np.ndindex(p.shape[:2]):
             if self.terminal[s] or self.kinds[s] == "#":
@@ -121,11 +122,11 @@ class Gridworld:
         return np.asarray((self.P @ [self.reward(s) for s in range(len(self.kinds))]) * live[:, None])
 
     def reward(self, to: int) -> float:
-        """The reward of a move that ends in cell `to`."""
+        """Returns the reward of a move that ends in cell `to`."""
         return self.living + {"G": self.goal, "H": self.hole}.get(self.kinds[to], 0.0)
 
     def outcomes(self, state: int, action: int) -> list[tuple[float, int]]:
-        """(probability, cell) of where a move may lead: ahead, or to either side."""
+        """Returns (probability, cell) of the outcomes of a move: ahead, or to either side."""
         sides = ((action, 1 - self.slip), ((action + 1) % 4, self.slip / 2), ((action - 1) % 4, self.slip / 2))
         return [(chance, self._land(state, a)) for a, chance in sides if chance > 0]
 
@@ -144,7 +145,7 @@ class Walk:
         self.ended = True
 
     def reset(self, problem: Problem) -> Payload:
-        """Start the episode in the cell that the problem draws, or from its `start` snapshot."""
+        """Starts the episode in the cell drawn for the problem, or from its `start` snapshot."""
         if problem.start is not None:
             return self.restore(problem.start)
         starts = self.world.starts
@@ -153,7 +154,7 @@ class Walk:
         return self.state
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
-        """(cell, {"task": reward}, how the episode ended if it did). RuntimeError after the end."""
+        """Returns (cell, {"task": reward}, the status if the episode ended). Raises RuntimeError after the end."""
         world, move = self.world, int(np.asarray(action).item())
         if self.ended:
             raise RuntimeError("the episode has ended: reset before the next step")
@@ -167,7 +168,7 @@ class Walk:
         return self.state, {"task": world.reward(self.state)}, status
 
     def draw(self) -> Array:
-        """[H, W, 3] uint8: the cells, with their lines, and a blue square where the walker is."""
+        """Returns [H, W, 3] uint8: the cells, with their lines, and a blue square for the walker."""
         rows, columns = len(self.world.cells), len(self.world.cells[0])
         out = np.full((rows * _SIDE, columns * _SIDE, 3), 255, np.uint8)
         for i, kind in enumerate(self.world.kinds):
@@ -182,14 +183,14 @@ class Walk:
         return {"key": self.key, "state": self.state, "t": self.t, "ended": self.ended}
 
     def restore(self, snapshot: Payload) -> Payload:
-        """Return to a snapshot; returns the observation there."""
+        """Returns to a snapshot; returns the observation there."""
         s: Any = snapshot
         self.key, self.state, self.t, self.ended = str(s["key"]), int(s["state"]), int(s["t"]), bool(s["ended"])
         return self.state
 
 
 def _pick(outcomes: list[tuple[float, int]], u: float) -> int:
-    """Choose an outcome by its probability, with u in (0, 1)."""
+    """Chooses an outcome by its probability, with u in (0, 1)."""
     for chance, to in outcomes:
         u -= chance
         if u < 0:

@@ -1,8 +1,8 @@
 """Any Gymnasium environment as a task: `gym/CartPole-v1`.
 
-An episode's seed is a hash of its problem, so episodes repeat. Which spaces there may be, and what of an environment
-models see, is in `views`. A vectorised rollout takes environments from `make`, and saves them by `snapshot` and
-`restore`. Left out: a score in [0, 1], which Gymnasium does not define; evaluation reads the return, `task`.
+An episode's seed is a hash of its problem, so episodes repeat. `views` defines the supported spaces and the
+observations of models. A vectorised rollout takes environments from `make`, and saves them by `snapshot` and `restore`.
+Left out: a score in [0, 1], which Gymnasium does not define; evaluation reads the return, `task`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import gymnasium
 import numpy as np
@@ -30,6 +31,7 @@ from shuhari.kernel.registry import find, locate, register, searching
 from shuhari.models.spaces import MASK
 from shuhari.ports.hooks import ability
 from shuhari.tasks.checked import Checked, check_has_spaces
+from shuhari.tasks.running import RAW, keep_raw, warn_of_running
 from shuhari.tasks.snapshots import (
     Env,
     Recorder,
@@ -48,21 +50,24 @@ from shuhari.tasks.views import View, check_spaces, to_action, to_context, wrap
 __all__ = ["Episode", "Gym", "restore", "snapshot"]
 T = TypeVar("T")
 
-# where Gymnasium keeps a family of environments, or the package of another one -> what installs it
+# Gymnasium's family of environments, or a missing package -> its install command
 _INSTALL = {
     "mujoco": 'pip install "shuhari[control]"',
     "minigrid": 'pip install "shuhari[control]"',
-    "box2d": 'pip install swig && pip install "gymnasium[box2d]"',
+    "box2d": 'pip install "shuhari[box2d]"',
+    "minatar": 'pip install "shuhari[minatar]"',
     "toy_text": 'pip install "gymnasium[toy-text]"',
     "classic_control": 'pip install "gymnasium[classic-control]"',
     "phys2d": 'pip install "gymnasium[jax]"',
     "tabular": 'pip install "gymnasium[jax]"',
-    "ale_py": 'pip install "gymnasium[atari]"',
+    "ale_py": 'pip install "shuhari[atari]"',
     "cv2": "pip install opencv-python-headless",
     "PIL": "pip install pillow",
 }
-MAKING = 600.0  # seconds that an environment may take to be made
-_NO_NAME = r"[^\w:.-]"  # what the name of an id may not hold: of `file.py:Class` the slashes
+_FAMILIES = {"MinAtar": ("minatar.gym", "register_envs"), "ALE": ("ale_py", "")}  # of ids: module, what registers them
+_ATARI = r"\w+NoFrameskip-v[04]"  # ids of the ALE that are older than its name
+MAKING = 600.0  # seconds in which an environment must be made
+_NO_NAME = r"[^\w:.-]"  # not allowed in an id, such as the slashes of `file.py:Class`
 _NO_SCREEN = "without a screen MuJoCo renders under MUJOCO_GL=egl (a graphics card) or MUJOCO_GL=osmesa (none)"
 
 
@@ -71,12 +76,13 @@ _NO_SCREEN = "without a screen MuJoCo renders under MUJOCO_GL=egl (a graphics ca
 class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
-    Uses for a name in `info` (setting `tells`): `reward`, a reward for [reward.weights] and evaluation; `final`, the
-    same from an episode's last step alone (a success); `column`, a column of the batch; `action`, the action that was
-    executed in place of the decision, as the environment takes it, or None.
+    Uses of a name in `info` (setting `tells`): `reward`, a reward for [reward.weights] and evaluation; `final`, the
+    same from an episode's last step only (a success); `column`, a column of the batch; `action`, the action that was
+    executed instead of the decision, in the environment's format, or None.
 
-    Raises LookupError for an unknown id or wrapper, ModuleNotFoundError with the command that mends it for a missing
-    library, ValueError for spaces that no model here reads."""
+    Raises LookupError for an unknown id or wrapper, ModuleNotFoundError with the install command for a missing library,
+    ValueError for spaces that no model here supports.
+    """
 
     path: str = ""
     """Gymnasium id (`CartPole-v1`, or `module:id` from another package), or `world/` and the name of a world here, a
@@ -84,20 +90,19 @@ class Gym:
     kwargs: Mapping[str, Any] = EMPTY
     """Keyword arguments for `gymnasium.make`, such as `max_episode_steps`."""
     attributes: Mapping[str, Any] = EMPTY
-    """Attributes that are set on the environment once it is made, such as its physics; set those derived from them too
-    (CartPole's `polemass_length` beside `length`)."""
+    """Attributes set on the environment once it is made, such as its physics; set those derived from them too
+    (CartPole's `polemass_length` with `length`)."""
     wrappers: tuple[str | Mapping[str, Any], ...] = ()
     """Wrappers by dotted path or `file.py:Class`, the innermost first; a table `{use = <path>, <setting> = ..}` gives
     one settings."""
     keep: tuple[Count, ...] = ()
-    """Indices of the entries of a flat Box observation that are seen, in this order; empty keeps all."""
+    """Indices of the entries of a flat Box observation that are kept, in this order; empty keeps all."""
     stack: Length = 1
-    """Number of latest observations that are seen at once, the oldest first; more than 1 shows motion (frame
-    stacking)."""
+    """Number of latest observations seen at once, the oldest first; more than 1 shows motion (frame stacking)."""
     masks: bool = True
     """Add an `action_mask` in `info` to the observation, so that forbidden actions are never taken."""
     tells: Mapping[str, str] = EMPTY
-    """Name in `info` -> its use: `reward`, `final` (a reward at an episode's last step alone), `column`, or `action`
+    """Name in `info` -> its use: `reward`, `final` (a reward at an episode's last step only), `column`, or `action`
     (the action executed instead)."""
     rewards: tuple[str, ...] = ()
     """Names of the entries of a vector reward, whose sum is the reward `task`; empty for a scalar reward."""
@@ -105,7 +110,7 @@ class Gym:
     """Number of episodes in the test split."""
     seed: Seed = 0
     """Seed of the training episodes; test episodes are the same under every seed, so that runs compare. In a recipe it
-    is the run's seed unless it is set."""
+    is the run's seed unless set."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -113,16 +118,18 @@ class Gym:
             raise ValueError("task gym: an id is missing: expected gym/<id>, for example gym/CartPole-v1")
         self.extras: dict[str, Array] = {}  # column -> fill value where nothing is reported
         self._mask_in_info = False  # whether `info` tells the actions that are allowed
+        self._told = self.tells
         env = self._guard(self._make_env)
         try:
+            warn_of_running(env, self.called)
             check_has_spaces(env, self.called)
             check_spaces(self.path, env)
             info = self._guard(lambda: env.reset(seed=0))[1]
             self._mask_in_info = self.masks and MASK in info
             viewed = self._wrap(env)
             self._spaces = viewed.observation_space, viewed.action_space
-            says = bool(self.tells or self.rewards)
-            self.extras = find_layout(env, self.tells, self.rewards, self.called) if says else {}
+            says = bool(self._told or self.rewards)
+            self.extras = find_layout(env, self._told, self.rewards, self.called) if says else {}
         finally:
             env.close()
 
@@ -132,7 +139,7 @@ class Gym:
 
     @property
     def called(self) -> str:
-        """The task's name as its user writes it: a class of a file has no `world/`."""
+        """The task's name as a user writes it: a class of a file has no `world/`."""
         return f"gym/{self.path.removeprefix('world/') if '.py:' in self.path else self.path}"
 
     @classmethod
@@ -140,28 +147,29 @@ class Gym:
         return {"name": "gym/<id>", "spaces": "of the environment; CartPole-v1: Box(4) -> Discrete(2)"}
 
     def problems(self, split: str) -> Generated:
-        """One problem an episode: without end for `train`, `test_size` of them for `test`, whose seeds are odd and
-        no others are."""
+        """Returns one problem per episode: endless for `train`, `test_size` of them for `test`, which alone have odd
+        seeds."""
         count = self.test_size if check_split(split) == "test" else None
         return Generated(lambda i: Problem(f"gym/{self.path}", f"{split}/{i}", None), count)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """An empty mapping: the rewards of the steps are the only grade."""
+        """Returns an empty mapping: the rewards of the steps are the only grade."""
         return EMPTY
 
     def environment(self, problem: Problem) -> Episode:
         return Episode(self)
 
     def spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-        """(observation space, action space)."""
+        """Returns (observation space, action space)."""
         return self._spaces
 
     def filmed(self) -> Gym:
-        """The same task with environments that draw themselves. ValueError for one that takes no `render_mode`."""
+        """Returns the same task with environments that render images. Raises ValueError for one without
+        `render_mode`."""
         return replace(self, kwargs={**self.kwargs, "render_mode": "rgb_array"})
 
     def make(self) -> Env:
-        """A fresh environment for a vectorised rollout. Where copying its attributes does not bring it back, it comes
+        """Returns a fresh environment for a vectorised rollout. If copying its attributes does not restore it, it comes
         in a `Recorder`, so that `snapshot` and `restore` replay it, or save its simulator. Seed its first reset."""
         env = self._make_bare()
         return env if self.copies else Recorder(env, self.simulates)
@@ -188,17 +196,31 @@ class Gym:
 
     @cached_property
     def table(self) -> Any:
-        """The environment's own table of transitions; None where it tells none."""
+        """The environment's own table of transitions; None if it has none."""
         return ability(self._guard(self._make_env).unwrapped, "table")
 
     @cached_property
     def expert(self) -> Any:
-        """The environment's own `expert(observation, generator)`, a scripted policy; None where it has none."""
+        """The environment's own `expert(observation, generator)`, a scripted policy; None if it has none."""
         return ability(self._guard(self._make_env).unwrapped, "expert")
 
     @cached_property
+    def compute_reward(self) -> Any:
+        """The environment's own `compute_reward(achieved, desired, info)`, of goals; None where it has none, or
+        wrappers of its user's may change what it pays."""
+        return self._find_of_goals("compute_reward")
+
+    @cached_property
+    def compute_terminated(self) -> Any:
+        """The environment's own `compute_terminated(achieved, desired, info)`, of goals; None where it has none."""
+        return self._find_of_goals("compute_terminated")
+
+    def _find_of_goals(self, name: Literal["compute_reward", "compute_terminated"]) -> Any:
+        return None if self.wrappers else ability(self._guard(self._make_env).unwrapped, name)
+
+    @cached_property
     def scene(self) -> Any:
-        """The environment's own `Scene`; None where it tells none, or something else is seen than its observations."""
+        """The environment's own `Scene`; None if it has none, or models see other observations than its own."""
         seen = not (self.keep or self.wrappers or self.stack > 1)
         return ability(self._guard(self._make_env).unwrapped, "scene") if seen else None
 
@@ -208,12 +230,15 @@ class Gym:
     def _wrap(self, env: Env) -> Env:
         nested = isinstance(env.observation_space, spaces.Dict)
         env = View(env, self._mask_in_info) if nested or self._mask_in_info else env
-        return Teller(env, self.tells, self.rewards, self.extras) if self.extras else env
+        return Teller(env, self._told, self.rewards, self.extras) if self.extras else env
 
     def _make_env(self) -> Env:
         space, _, world = self.path.partition("/")
         made: Any = find("world", world) if space == "world" else None
         spec = self.path if made is None else EnvSpec(f"world/{re.sub(_NO_NAME, '-', world)}", made)
+        family = "ALE" if re.fullmatch(_ATARI, self.path) else space
+        if made is None and self.path not in gymnasium.registry and family in _FAMILIES:
+            _register(*_FAMILIES[family])
         if made is None and ":" not in self.path and self.path not in gymnasium.registry:
             raise gymnasium.error.UnregisteredEnv
         module = self.path.partition(":")[0] if made is None and ":" in self.path else ""
@@ -226,10 +251,13 @@ class Gym:
             if not hasattr(env.unwrapped, name):
                 raise ValueError(f"{self.called}: attributes.{name}: {nearest(name, vars(env.unwrapped))}")
             setattr(env.unwrapped, name, value)
-        return Checked(wrap(env, self.wrappers, self.keep, self.stack), self.called, len(self.rewards))
+        env = wrap(env, self.wrappers, self.keep, self.stack)
+        if not self.rewards and RAW not in self.tells and keep_raw(env):  # what a return would be without a wrapper
+            self._told = {**self.tells, RAW: "reward"}
+        return Checked(env, self.called, len(self.rewards))
 
     def _guard(self, make: Callable[[], T]) -> T:
-        """The result of `make`; an error of the environment's own is raised with advice."""
+        """Returns the result of `make`; an environment's own error is raised with advice."""
         try:
             with guard(lambda: f"{self.called}, as it is made,", MAKING):
                 return make()
@@ -262,7 +290,7 @@ class Episode:
         self.facts: dict[str, Any] = {}
 
     def reset(self, problem: Problem) -> Payload:
-        """The first observation of the episode that the problem's hash seeds, or of its `start` snapshot."""
+        """Returns the first observation of the episode seeded by the problem's hash, or of its `start` snapshot."""
         if problem.start is not None:
             return self.restore(problem.start)
         held = problem.id.startswith("test/")
@@ -271,9 +299,9 @@ class Episode:
         return self.last
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
-        """(observation, {"task": reward, and those it reports}, how the episode ended if it did). RuntimeError after
-        the end. What else it reports stands in `facts`: column -> array; EXECUTED alone where that is not what it was
-        sent."""
+        """Returns (observation, {"task": reward, and other reported rewards}, the status if the episode ended). Raises
+        RuntimeError after the end. Other reports are in `facts`: column -> array; EXECUTED only if it differs from the
+        action sent."""
         if self.ended:
             raise RuntimeError(f"{self.task.called}: the episode has ended: reset before the next step")
         taken = to_action(action, self.action)
@@ -289,8 +317,8 @@ class Episode:
         return self.last, {"task": float(reward), **named}, status
 
     def draw(self) -> Array | None:
-        """[H, W, 3] uint8 of a `filmed` task, None where the environment has no such mode. ModuleNotFoundError,
-        with the command that mends it, where a library is missing."""
+        """Returns [H, W, 3] uint8 for a `filmed` task, None if the environment has no such mode. Raises
+        ModuleNotFoundError, with the install command, for a missing library."""
         found: Any = self.task._guard(self.env.render)
         return np.asarray(found, np.uint8) if np.ndim(found) == 3 else None
 
@@ -298,16 +326,24 @@ class Episode:
         return {"env": snapshot(self.env), "last": self.last, "ended": self.ended}
 
     def restore(self, snapshot: Payload) -> Payload:
-        """Return to a snapshot; returns the observation there."""
+        """Returns to a snapshot; returns the observation there."""
         s: Any = snapshot
         self.last, self.ended = begin(self.env, s), bool(s["ended"])
         return self.last
 
 
+def _register(name: str, call: str) -> None:
+    """Import a package of environments, and call what registers its ids if the import alone does not. Raises
+    ModuleNotFoundError if it is not installed."""
+    module = import_module(name)
+    if call:
+        vars(module)[call]()
+
+
 def _explain_unknown(path: str) -> str:
     dotted, name = path.replace(":", "."), path.rpartition(":")[2]
     if "." in dotted:
-        with suppress(Exception):  # a module that is not there, or fails
+        with suppress(Exception):  # a module that does not exist, or fails
             if issubclass(locate("world", dotted), gymnasium.Env):
                 return f"{dotted} is a class, and no id is registered: expected it as gym/world/{dotted}"
     near = get_close_matches(name, gymnasium.registry, 3, 0.5)
@@ -327,7 +363,7 @@ def _explain_missing(path: str, error: Exception) -> str:
     spec = gymnasium.registry.get(path)
     family = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec is not None else None
     command = _INSTALL.get(family[1]) if family else None
-    lost = re.search(r"No module named '(\w+)", str(error))  # Gymnasium raises it anew, without its name
+    lost = re.search(r"No module named '(\w+)", str(error))  # Gymnasium raises it again, without its name
     name = lost[1] if lost else ""
     if command is None or name in ("cv2", "PIL"):
         hint = re.search(r"pip install [^`]+", str(error))

@@ -1,10 +1,11 @@
-"""Answers looked up fact by fact, some of which a policy knows, and some it half knows or does not: `bdhafc=` -> `kip`.
+"""Lookup of facts, some of which a policy knows, half knows or does not know: `bdhafc=` -> `kip`.
 
-A fact is a pair of letters, and the letter that answers it. A prompt is a row of facts; right are their letters, in
-this order and nothing else. So there is one right answer, and what a policy would say is known exactly. Demonstrations
-get a fact right at the rate of its kind: a policy that imitates them solves a problem about as often as the product of
-its facts' rates. By settings alone this makes problems that are solved always, at times and never, facts that several
-domains share or contradict, a form that answers must have, and prompts that grow: see the recipes `beds/ladder/...`.
+A fact is a pair of letters, and the letter that answers it. A prompt is a row of facts; the right answer is their
+letters, in this order and nothing else. So there is one right answer, and a policy's probabilities are known exactly.
+Demonstrations get a fact right at the rate of its kind: a policy that imitates them solves a problem about as often as
+the product of its facts' rates. Settings alone give problems that are solved always, sometimes and never, facts that
+several domains share or contradict, a required form of answers, and prompts that grow: see the recipes
+`beds/ladder/...`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shuhari.ports.answers import Answers
 from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_split, draw_distinct, draw_item
 
 ALPHABETS = (("abcdefgh", "ijklmnopqr"), ("ABCDEFGH", "IJKLMNOPQR"), ("stuvwxyz", "0123456789"))  # of pairs, answers
-MARKS = "=:;<>"  # what a prompt may end with
+MARKS = "=:;<>"  # last characters of prompts
 FACTS = 64  # pairs of eight letters
 ANSWERS = 10
 
@@ -42,12 +43,12 @@ class Level:
 
 @dataclass(frozen=True)
 class Domain:
-    """A way of writing the facts, shown by the last character of the prompt."""
+    """A way of writing the facts, marked by the last character of the prompt."""
 
     mark: str = "="
-    """Character that ends a prompt of this domain, one of `=:;<>`; no two domains share one."""
+    """Last character of prompts of this domain, one of `=:;<>`; no two domains share one."""
     alphabet: Annotated[int, Bounds(0, len(ALPHABETS) - 1)] = 0
-    """Number of the set of letters, 0, 1 or 2, that facts and answers are written in."""
+    """Number of the alphabet, 0, 1 or 2, for facts and answers."""
     changed: Share = 0.0
     """Share of the facts whose answer differs from the common one."""
     share: AtLeast0 = 1.0
@@ -67,20 +68,21 @@ class Ladder:
     """Facts to look up and recite, some known, some half known and some unknown after imitation: `bdhafc=` -> `kip`.
 
     A prompt is a row of facts, each two letters; the answer is the letter of each, in this order. An answer that is
-    right but for the frame scores 0 and has the label `bare`. Problems for training are endless; no prompt of the test
-    split is among them. `info`: `level`, `domain`. ValueError for settings that do not fit together."""
+    right except for the frame scores 0 and has the label `bare`. Training problems are endless and disjoint from the
+    test prompts. `info`: `level`, `domain`. Raises ValueError for settings that do not fit together.
+    """
 
     facts: tuple[Count, ...] = (20, 20, 20)
     """Number of facts of each kind, [kinds], at most 64 together."""
     rates: tuple[Share, ...] = (0.985, 0.35, 0.02)
     """Probability that a demonstration gets a fact of each kind right, [kinds]; all 1 demonstrate right answers, as
-    hints should be."""
+    hints need."""
     levels: Mapping[str, Level] = field(default_factory=_levels)
     """Levels of difficulty by name, tables of `of` and `share`; by default `known`, `useful` and `rare`."""
     domains: Mapping[str, Domain] = field(default_factory=lambda: {"all": Domain()})
     """Ways of writing the facts by name, tables of `mark`, `alphabet`, `changed` and `share`; by default one."""
     frame: str = ""
-    """Two characters that an answer must stand between; empty needs none."""
+    """Two characters that must enclose an answer; empty needs none."""
     framed: Share = 1.0
     """Probability that a demonstration has the frame."""
     test_fraction: ProperShare = 0.25
@@ -90,8 +92,7 @@ class Ladder:
     codes: Seed = 0
     """Seed of the facts themselves; change it for other facts."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn, not of the facts. In a recipe it is the run's seed unless
-    it is set."""
+    """Seed of the drawn problems and demonstrations, not of the facts. In a recipe it is the run's seed unless set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
@@ -103,13 +104,14 @@ class Ladder:
         for name, level in self.levels.items():
             if not level.of or any(len(row) != len(self.facts) or not any(row) for row in level.of):
                 expected = f"rows of {len(self.facts)} numbers, of facts of each kind, not all 0"
-                raise ValueError(f"ladder: level {name!r} is of {level.of}: expected {expected}")
+                raise ValueError(f"ladder: level {name!r}: of is {level.of}: expected {expected}")
             if any(
                 n and not there
                 for row in level.of
                 for n, there in zip(row, self.facts, strict=True)
             ):
-                raise ValueError(f"ladder: level {name!r} is of {level.of}: there are {self.facts} facts of each kind")
+                raise ValueError(f"ladder: level {name!r}: of is {level.of}: expected kinds with facts; their numbers "
+                                 f"are {self.facts}")  # fmt: skip
         for what, shares in {"levels": _shares(self.levels), "domains": _shares(self.domains)}.items():
             if not any(shares.values()):
                 raise ValueError(f"ladder: {what} {', '.join(shares) or '(none)'}: expected one with a share above 0")
@@ -128,11 +130,11 @@ class Ladder:
         return self._test if check_split(split) == "test" else Generated(self._train)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} where the whole answer is right, else 0.0."""
+        """Returns {"score": 1.0} if the whole answer is right, else 0.0."""
         return {"score": float(answer_text(steps) == problem.answer)}
 
     def answers(self, problem: Problem) -> Answers:
-        """The right answer, and without its frame."""
+        """Returns the right answer, and the same without its frame."""
         right = str(problem.answer)
         return Answers((right, right[1:-1]), (1.0, 0.0), ("", "bare")) if self.frame else Answers((right,), (1.0,))
 
@@ -163,7 +165,7 @@ class Ladder:
         )
 
     def _answer(self, fact: int, domain: str) -> int:
-        """The number of the letter that answers a fact."""
+        """Returns the number of the letter that answers a fact."""
         common = Stream("ladder answer", self.codes, fact)
         right = common.below(ANSWERS)
         return _other(right, common) if common.uniform() < self.domains[domain].changed else right
@@ -172,7 +174,7 @@ class Ladder:
 
     @cached_property
     def _test(self) -> Listed:
-        """The levels of each domain in turn, as long as there are more of them."""
+        """The levels of each domain in turn, until they run out."""
         cells = [
             (domain, level)
             for domain in self.domains
@@ -195,7 +197,7 @@ class Ladder:
         return self._item("train", domain, level, index)[1]
 
     def _item(self, split: str, domain: str, level: str, index: int) -> tuple[str, Problem]:
-        """(prompt, problem) number `index` of a domain's level."""
+        """Returns (prompt, problem) number `index` of a domain's level."""
         stream, style = Stream("ladder", self.seed, split, domain, level, index), self.domains[domain]
         letters, says = ALPHABETS[style.alphabet]
 
@@ -214,7 +216,7 @@ class Ladder:
         return prompt, Problem("ladder", prompt, prompt, answer, solution, {"level": level, "domain": domain})
 
     def _facts(self, level: str, stream: Stream) -> Iterator[tuple[int, int]]:
-        """(fact, its kind) of one problem, in any order."""
+        """Yields (fact, its kind) of one problem, in any order."""
         rows = self.levels[level].of
         kinds = [
             kind
@@ -230,7 +232,7 @@ class Ladder:
 
 
 def _other(x: int, stream: Stream) -> int:
-    """Any answer but x."""
+    """Returns any answer but x."""
     return (x + 1 + stream.below(ANSWERS - 1)) % ANSWERS
 
 
@@ -239,10 +241,10 @@ def _shares(of: Mapping[str, Level] | Mapping[str, Domain]) -> dict[str, float]:
 
 
 def _draw(shares: Mapping[str, float], stream: Stream) -> str:
-    """A name, by the shares."""
+    """Draws a name, by the shares."""
     u = stream.uniform() * sum(shares.values())
     for name, share in shares.items():
         if u < share:
             return name
         u -= share
-    return max(shares, key=lambda name: shares[name])  # where sums were rounded
+    return max(shares, key=lambda name: shares[name])  # after rounding of sums

@@ -1,17 +1,17 @@
-"""Environments of lanes that are stepped together, in numpy.
+"""Steps environments of several lanes together, in numpy.
 
-An environment may have, beside `step`, `step_lanes(lanes, actions)`: the same step of N environments that were made
-alike. Its class names in `moves` the attributes that differ between environments, what a reset draws and what a step
-changes: numbers or arrays of numbers. `lanes` has them under the same names as arrays [N, ...], to be set anew. All
-else is that of `self`, `lanes.draw("random")` gives [N] numbers, each of its environment's own `np_random`, and
-`actions` are [N, ...]. It returns what `gymnasium.vector.VectorEnv.step` does: observations [N, ...], rewards [N],
-terminated [N], truncated [N], and name -> [N, ...] of what `info` would tell, numbers.
+In addition to `step`, an environment may have `step_lanes(lanes, actions)`: the same step of N environments that were
+made alike. Its class lists in `moves` the attributes that differ between environments, those that a reset draws and a
+step changes: numbers or arrays of numbers. `lanes` has them under the same names as arrays [N, ...], to be assigned.
+All other attributes are those of `self`; `lanes.draw("random")` returns [N] numbers, each from its environment's own
+`np_random`; `actions` are [N, ...]. It returns what `gymnasium.vector.VectorEnv.step` does: observations [N, ...],
+rewards [N], terminated [N], truncated [N], and name -> [N, ...] of the numbers in `info`.
 
-It gives the same bits as `step`, so that which lanes are stepped together changes nothing: environments remain what
-they are, and each is reset, saved and restored alone. A wrapper may have it too; `lanes.step(actions)` is then the step
-of what it wraps.
+The results are the same bits as those of `step`, so that it does not matter which lanes are stepped together;
+environments stay separate, and each is reset, saved and restored on its own. A wrapper may have it too; then
+`lanes.step(actions)` is the step of the wrapped environments.
 
-Left out: Gymnasium's own vector environments, whose lanes share a generator and cannot be saved, or begin, alone.
+Left out: Gymnasium's own vector environments, whose lanes share a generator and cannot be saved, or reset, separately.
 
 Axes: `N` environments.
 """
@@ -31,12 +31,12 @@ from shuhari.ports.hooks import ability
 Stepped = tuple[Array, Array, Array, Array, dict[str, Any]]
 FOREIGN: dict[type, tuple[str, ...]] = {OrderEnforcing: (), TimeLimit: ("_elapsed_steps",)}  # wrappers of Gymnasium
 PLAIN = {np.dtype(t) for t in (bool, int, float)}  # Python's own
-LONG = 100  # entries of a tuple or list that are compared
+LONG = 100  # longest tuple or list that is compared
 
 
 def are_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> bool:
-    """Whether these can be stepped together: they are of the same classes, wrappers included, each of which has
-    `step_lanes` itself. One that is inherited does not count, as it may not do what `step` has become."""
+    """Whether these can be stepped together: they have the same classes, including wrappers, each of which defines
+    `step_lanes` itself. An inherited one does not count, as it may not match an overridden `step`."""
     kinds = {tuple(map(type, _list_layers(env))) for env in envs}
     return len(kinds) == 1 and all(
         kind in FOREIGN or ("step_lanes" in vars(kind) and ability(kind, "step_lanes") is not None)
@@ -45,9 +45,9 @@ def are_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> bool:
 
 
 class Lanes:
-    """N environments that are alike, or one layer of their wrappers. What moves is in arrays, and in `envs` themselves
-    only where it is `put` there. ValueError for `moves` that are no names of numbers, or have a name of this class's
-    own, and for another attribute that is not the same in all environments."""
+    """N environments that are alike, or one layer of their wrappers. Changing attributes are in arrays, and are written
+    to `envs` only by `put`. Raises ValueError for `moves` that do not name numbers, or use a name of this class, and
+    for another attribute that differs between the environments."""
 
     def __init__(self, envs: Sequence[Any]) -> None:
         self.envs = envs
@@ -57,7 +57,7 @@ class Lanes:
         if not isinstance(self.moves, tuple) or not all(isinstance(name, str) for name in self.moves):
             raise ValueError(f"{kind.__name__}: moves is {self.moves!r}: expected a tuple of names of attributes")
         if taken := [name for name in self.moves if name in dir(self)]:
-            raise ValueError(f"{kind.__name__}: moves has {taken[0]!r}, which lanes have of their own")
+            raise ValueError(f"{kind.__name__}: moves has {taken[0]!r}, a name that lanes use themselves")
         for name in self.moves:
             setattr(self, name, _gather(envs, name))
         for name in () if kind in FOREIGN else vars(envs[0]).keys() - {*self.moves, "_np_random", "_np_random_seed"}:
@@ -66,24 +66,25 @@ class Lanes:
                 raise ValueError(f"{kind.__name__}: {name} {message}")
 
     def step(self, actions: Array) -> Stepped:
-        """One step of what these wrap."""
+        """Steps the wrapped environments."""
         assert self.inner is not None
         return self.inner.act(actions)
 
     def draw(self, how: str, *args: Any) -> Array:
-        """[N, ...] what this method of each one's own generator gives: `draw("uniform", -1, 1, 2)` [N, 2]."""
+        """Returns [N, ...] the results of this method of each environment's own generator: `draw("uniform", -1, 1, 2)`
+        [N, 2]."""
         return np.array([getattr(env.np_random, how)(*args) for env in self.envs])
 
-    # ---------------------------------------------------------------- for who steps them
+    # ---------------------------------------------------------------- for the caller
 
     def act(self, actions: Array) -> Stepped:
-        """One step of these."""
+        """Steps these environments."""
         first = self.envs[0]
         if type(first) not in FOREIGN:
             try:
                 found: Stepped = first.step_lanes(self, actions)
             except AttributeError as error:
-                if error.obj is self:  # `__getattr__` would slow all that is read
+                if error.obj is self:  # a `__getattr__` would slow every read
                     error.add_note(f"{type(first).__name__}: expected one of its moves, {self.moves}")
                 raise
             return found
@@ -94,14 +95,14 @@ class Lanes:
         return seen, reward, terminated, truncated, info
 
     def act_some(self, at: slice | list[int], actions: Array) -> Stepped:
-        """One step of some of these."""
+        """Steps some of these."""
         some = self._select(at)
         found = some.act(actions)
         self._merge(at, some)
         return found
 
     def put(self, at: list[int]) -> None:
-        """Bring some of the environments to where they are; numbers become Python's own where it has their type."""
+        """Writes the state back into some of the environments; numbers become Python's own if it has their type."""
         for layer in self._list_layers():
             envs = [layer.envs[i] for i in at]
             for name in layer.moves:
@@ -111,7 +112,7 @@ class Lanes:
                     setattr(env, name, value)
 
     def take(self, at: list[int]) -> None:
-        """Read where some of the environments are."""
+        """Reads the state of some of the environments."""
         for layer in self._list_layers():
             envs = [layer.envs[i] for i in at]
             for name in layer.moves:
@@ -145,19 +146,19 @@ class Lanes:
 
     def _set(self, name: str, at: Any, values: Array) -> None:
         mine = getattr(self, name)
-        if mine.dtype != values.dtype:  # a whole number to begin with
+        if mine.dtype != values.dtype:  # an integer at first
             mine = mine.astype(np.result_type(mine, values))
             setattr(self, name, mine)
         mine[at] = values
 
 
 def _gather(envs: Sequence[Any], name: str) -> Array:
-    """[N, ...] an attribute of each."""
+    """Returns [N, ...] an attribute of each."""
     values = [getattr(env, name) for env in envs]
     first = values[0]
     try:
         found = np.array(values)
-    except ValueError:  # of several shapes
+    except ValueError:  # of different shapes
         found = np.array(None)
     if isinstance(first, tuple | list) or found.dtype.kind not in "biuf":
         message = f"moves has {name!r}, which is {first!r:.60}: expected a number, or an array of one shape"
@@ -166,7 +167,7 @@ def _gather(envs: Sequence[Any], name: str) -> Array:
 
 
 def _mark(value: Any) -> Any:
-    """What is equal where two plain values are; None for what cannot be compared, or is long."""
+    """Returns a value that is equal for equal plain values; None for values that are long or cannot be compared."""
     if isinstance(value, tuple | list):
         return tuple(map(_mark, value)) if len(value) <= LONG else None
     if isinstance(value, np.ndarray):
@@ -185,22 +186,22 @@ def _list_layers(env: Any) -> Iterator[gymnasium.Env[Any, Any]]:
 
 
 def at_least(x: Any, low: Any) -> Any:
-    """max(x, low), also of zeros of either sign, of which np.maximum promises nothing."""
+    """Returns max(x, low), also for zeros of either sign, for which np.maximum guarantees nothing."""
     return np.where(low > x, low, x)
 
 
 def at_most(x: Any, high: Any) -> Any:
-    """min(x, high)."""
+    """Returns min(x, high)."""
     return np.where(high < x, high, x)
 
 
 def power(x: Array, n: int) -> Array:
-    """x ** n, which numpy rounds in another way."""
+    """Returns x ** n, which numpy rounds differently."""
     return np.array([v**n for v in x.ravel().tolist()]).reshape(x.shape)
 
 
 def look(*parts: Array) -> Array:
-    """[N, len(parts)] observations in single precision, of these numbers [N]."""
+    """Returns [N, len(parts)] observations in single precision, from numbers [N]."""
     seen = np.empty((len(parts[0]), len(parts)), np.float32)
     for i, x in enumerate(parts):
         seen[:, i] = x

@@ -1,4 +1,4 @@
-"""Simulate a slow environment: any other one, with a wait before each step. Left out: waits that vary."""
+"""Simulates a slow environment: wraps any other, with a wait before each step. Left out: waits that vary."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import gymnasium
 
 
 class Latency(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Each step takes `seconds` more, in which nothing is computed: a simulator elsewhere, a device, a network. In a
-    recipe: `task.wrappers = [{use = "shuhari.tasks.latency.Latency", seconds = 0.005}]`."""
+    """Each step takes `seconds` longer, without computation: a remote simulator, a device, a network. In a recipe:
+    `task.wrappers = [{use = "shuhari.tasks.latency.Latency", seconds = 0.005}]`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], seconds: float = 0.005) -> None:
         super().__init__(env)

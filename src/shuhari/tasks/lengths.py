@@ -1,9 +1,8 @@
-"""Rows that are longer than a model reads, found before a run starts, and what becomes of them: refused, left out, or
-cut.
+"""Finds rows longer than a model reads, before a run starts, and refuses, drops or cuts them.
 
-A row is measured by what is to stand in the model at once: its prompt with each of its replies and the end token, or
-with the tokens that are to be sampled. Most rows are not encoded: a token is at least a byte, so that a row of no more
-bytes than the model reads tokens fits. Left out: what rollouts put into a prompt (tools, hints), turns of an episode.
+The length of a row is the most that the model holds at once: its prompt with each of its replies and the end token, or
+with the tokens to be sampled. Most rows are not encoded: a token is at least a byte, so a row with no more bytes than
+the model's limit fits. Left out: additions of rollouts to a prompt (tools, hints), turns of an episode.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from shuhari.tasks.messages import spell_message
 
 Encode = Callable[[Payload], Any]  # token ids
 TooLong = Literal["refuse", "leave_out", "cut"]
-END = 1  # the token behind a reply
-SLACK = 8  # tokens that a tokenizer may put before a text
-MOST = 1 << 24  # bytes that are encoded; of rows beyond those, the longest first, the ones that seem to be too long
-MARGIN = 1.5  # by how much more tokens a byte may have there than any row before
+END = 1  # the token after a reply
+SLACK = 8  # most tokens that a tokenizer may put before a text
+MOST = 1 << 24  # bytes that are encoded; of rows beyond those, the longest first, only those that seem too long
+MARGIN = 1.5  # how many times more tokens per byte they may have than any row before
 SHOWN = 3  # places that a message names
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a model is to read at once: `prompt` with each of `replies` (None: nothing), or, where there are none, with
-    room for an answer. `place`: how messages name it."""
+    """What a model reads at once: `prompt` with each of `replies` (None: nothing), or, if there are none, with room for
+    an answer. `place`: its name in messages."""
 
     place: str
     prompt: Payload
@@ -37,8 +36,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Lengths:
-    """`long`: index of a row that does not fit -> its tokens, of which the model reads `limit`; `count`: of how many;
-    `room`: tokens of an answer that are in them, where one is to be sampled."""
+    """`long`: index of a row that does not fit -> its tokens, while the model reads `limit`; `count`: number of all
+    rows; `room`: tokens of an answer included in them, if one is sampled."""
 
     long: Mapping[int, int]
     limit: int
@@ -47,9 +46,9 @@ class Lengths:
 
 
 def measure(rows: Sequence[Shown], encode: Encode, limit: int, room: int = 0) -> Lengths:
-    """Which of some rows are longer than `limit` tokens. encode: text or messages -> token ids; room: tokens of an
-    answer to a row that has no replies."""
-    base: dict[tuple[str, ...], int] = {}  # roles -> bytes and more that a template puts around their texts
+    """Finds the rows longer than `limit` tokens. encode: text or messages -> token ids; room: tokens of an answer to a
+    row without replies."""
+    base: dict[tuple[str, ...], int] = {}  # roles -> bytes, generously, that a template adds around their texts
     sizes = []
     for i, row in enumerate(rows):
         around = _measure_template(row.prompt, encode, base)
@@ -71,8 +70,8 @@ def measure(rows: Sequence[Shown], encode: Encode, limit: int, room: int = 0) ->
 
 
 def read_by(model: Any) -> tuple[Callable[[Payload], Payload], Encode]:
-    """How a model of text reads a row: (prompt -> the prompt as it is told: of a model that chats, a text as a turn of
-    its user), (prompt or reply -> token ids)."""
+    """Returns how a text model reads a row: (prompt -> the prompt as encoded: for a chat model, a text becomes a user
+    turn), (prompt or reply -> token ids)."""
     tokens = ability(model, "text")
     if tokens is None or not tokens.chat:
         return lambda prompt: prompt, model.encode
@@ -84,11 +83,11 @@ def read_by(model: Any) -> tuple[Callable[[Payload], Payload], Encode]:
 
 
 def count_tokens(row: Shown, encode: Encode, room: int = 0) -> int:
-    """The tokens that a row takes. ValueError, which names its place, where it cannot be read."""
+    """Returns the number of tokens of a row. Raises ValueError, naming its place, if it cannot be read."""
     try:
         replies = max((len(encode(r)) for r in row.replies), default=0)
         return len(encode(row.prompt)) + (replies + END if row.replies else room)
-    except ValueError as error:  # of a letter that the alphabet has not, or messages that a template refuses
+    except ValueError as error:  # a letter outside the alphabet, or messages that a template refuses
         raise ValueError(f"{row.place}: {error}") from None
 
 
@@ -96,9 +95,8 @@ def describe(
     found: Lengths, rows: Sequence[Shown], *, did: str = "", context: str = "", most: int = 0,
     setting: str = "task.too_long",
 ) -> str:  # fmt: skip
-    """What does not fit, in words. did: what became of it ("" where it is refused, with the ways on). context: the
-    setting of how many tokens the model reads, "" where nothing can be set; most: the largest that it can be, 0 for no
-    bound."""
+    """Describes the rows that do not fit. did: what was done with them ("" if refused, with the remedies). context: the
+    setting of the model's limit, "" if there is none; most: its largest value, 0 for no limit."""
     order = sorted(found.long, key=lambda i: -found.long[i])
     places = [rows[i].place for i in order]
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
@@ -116,8 +114,8 @@ def describe(
 
 
 def cut(row: Shown, encode: Encode, limit: int, room: int = 0) -> Shown:
-    """A row that fits: the end of a reply is cut, and the beginning of a prompt where that alone leaves too little: of
-    a reply half of what the model reads, or all of it. ValueError where nothing of the prompt would be left."""
+    """Returns a row that fits: the end of a reply is cut, down to half of the model's limit, and the beginning of a
+    prompt if that leaves too little room. Raises ValueError if nothing of the prompt would be left."""
     if not row.replies:
         return Shown(row.place, cut_prompt(row, encode, limit - max(room, 1)))
     longest = max(len(encode(r)) for r in row.replies)
@@ -129,8 +127,8 @@ def cut(row: Shown, encode: Encode, limit: int, room: int = 0) -> Shown:
 
 
 def cut_prompt(row: Shown, encode: Encode, most: int) -> Payload:
-    """The end of a prompt that has at most `most` tokens. Of messages the first go (a system message stays), then the
-    beginning of the only one that is left."""
+    """Returns the end of a prompt, with at most `most` tokens. The first messages are dropped (a system message stays),
+    then the beginning of the only one left."""
     prompt: Any = row.prompt
     if isinstance(prompt, str):
         found = _cut_text(prompt, encode, most, first=False)
@@ -157,26 +155,26 @@ def cut_prompt(row: Shown, encode: Encode, most: int) -> Payload:
 
 
 def count_bytes(payload: Payload) -> int:
-    """The bytes of a text, or of all that messages say."""
+    """Returns the number of bytes of a text, or of all messages."""
     messages: Any = payload
     return len(payload.encode()) if isinstance(payload, str) else sum(len(spell_message(m).encode()) for m in messages)
 
 
 def _measure_template(prompt: Payload, encode: Encode, base: dict[tuple[str, ...], int]) -> int:
-    """Twice the tokens of a conversation whose messages say next to nothing, of its roles; 0 of a text."""
+    """Returns twice the tokens of a conversation of the same roles with one-letter messages; 0 for a text."""
     if isinstance(prompt, str):
         return 0
     roles = tuple(str(m["role"]) for m in prompt)  # type: ignore[union-attr, call-overload, index]
     if roles not in base:
         try:
             base[roles] = 2 * len(encode(tuple(FrozenDict({"role": r, "content": "x"}) for r in roles)))
-        except ValueError:  # a template that reads more of a message: then each row is encoded
+        except ValueError:  # a template that needs more of a message: then each row is encoded
             base[roles] = 1 << 30
     return base[roles]
 
 
 def _cut_text(text: Any, encode: Encode, most: int, *, first: bool) -> str:
-    """The longest beginning (or end) of a text that has at most `most` tokens, found by halving."""
+    """Returns the longest beginning (or end) of a text with at most `most` tokens, by bisection."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2

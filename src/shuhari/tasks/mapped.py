@@ -1,6 +1,6 @@
-"""Columns that a data set has under other names, and answers in the form in which it writes them.
+"""Maps columns of other names to fields, and extracts answers from their form in the data.
 
-Left out: templates that make a prompt of several columns.
+Left out: templates that make a prompt from several columns.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from shuhari.data import EMPTY, nearest
 
 FIELDS = ("prompt", "messages", "answer", "completion", "solution", "chosen", "rejected", "label", "id", "split")
 Form = Literal["whole", "gsm8k"]
-MARK = "####"  # of GSM8K, before the number that a worked solution ends with
+MARK = "####"  # of GSM8K, before the number at the end of a worked solution
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """What a row of a file means. columns: field -> the column that it is read from; a column that has the field's own
-    name is then not read. form: of `answer`, see `cut_answer`. Raises ValueError for a field that there is not."""
+    """How to read a row of a file. columns: field -> the column that it is read from; a column with the field's own
+    name is then ignored. form: of `answer`, see `cut_answer`. Raises ValueError for an unknown field."""
 
     columns: Mapping[str, str] = EMPTY
     form: Form = "whole"
@@ -32,8 +32,8 @@ class Mapped:
                 raise ValueError(f"columns.{name}: a row has no such field; {nearest(name, FIELDS)}")
 
     def __call__(self, raw: Any) -> Any:
-        """A row with its fields under their own names. ValueError where a column that is named is not there, or an
-        answer has not the form."""
+        """Returns a row with its fields under their own names. Raises ValueError if a named column is missing, or an
+        answer does not have the form."""
         if not isinstance(raw, Mapping) or (not self.columns and self.form == "whole"):
             return raw
         row = {k: v for k, v in raw.items() if k not in self.columns and k not in self.columns.values()}
@@ -53,6 +53,6 @@ class Mapped:
 
 
 def cut_answer(text: str, form: Form) -> str:
-    """What of a text is the answer: all of it; of GSM8K what follows the last `####`, without the commas of thousands,
-    and all where there is no such mark."""
+    """Returns the answer in a text: all of it; for GSM8K the part after the last `####`, without thousands separators,
+    or all if there is no such mark."""
     return text if form == "whole" else _THOUSANDS.sub("", text.rpartition(MARK)[2]).strip()

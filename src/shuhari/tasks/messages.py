@@ -1,7 +1,7 @@
-"""Conversations as people have them: messages of `role` and `content` (text, or parts of text), the `from` and `value`
-of ShareGPT, calls of tools. All come out as messages of text, with what a chat template reads beside it.
+"""Conversations in their usual forms: messages of `role` and `content` (text, or parts of text), the `from` and `value`
+of ShareGPT, tool calls. All become text messages, with the other keys that chat templates read.
 
-Left out: pictures and sound, which are refused by their names.
+Left out: images and sound, which are refused by name.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 from shuhari.data import FrozenDict, Payload, nearest
 from shuhari.tasks.reading import read_strictly, shorten
 
-SPEAKERS = {  # as ShareGPT names them -> the role
+SPEAKERS = {  # ShareGPT's name -> the role
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
     "bing": "assistant", "bard": "assistant", "model": "assistant", "bot": "assistant", "system": "system",
     "tool": "tool", "observation": "tool", "function_response": "tool", "function_call": "function_call",
 }  # fmt: skip
-ROLES = ("system", "user", "assistant", "tool", "developer", "function", "ipython")  # that chat templates know
-TEXTS = ("text", "input_text", "output_text")  # kinds of parts
+ROLES = ("system", "user", "assistant", "tool", "developer", "function", "ipython")  # known to chat templates
+TEXTS = ("text", "input_text", "output_text")  # types of parts
 EXPECTED = "expected messages with `role` and `content`"
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
 
 
 def read_messages(value: Any, name: str) -> tuple[FrozenDict, ...]:
-    """The messages of a column. ValueError for what is none."""
+    """Returns the messages of a column. Raises ValueError if it has none."""
     if isinstance(value, str) and value.lstrip()[:1] == "[":  # a cell of CSV
         try:
             value = read_strictly(value)
@@ -59,7 +59,7 @@ def _read_message(m: Any, name: str) -> FrozenDict:
 
 
 def _read_spoken(m: dict[str, Any], name: str) -> dict[str, Any]:
-    """A turn of ShareGPT as a message."""
+    """Returns a turn of ShareGPT as a message."""
     speaker, value = m["from"], m.get("value", "")
     role = SPEAKERS.get(speaker.lower()) if isinstance(speaker, str) else None
     if role is None:
@@ -75,8 +75,8 @@ def _read_spoken(m: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _read_calls(calls: Any, name: str) -> tuple[FrozenDict, ...]:
-    """Calls of tools as chat templates read them: {"type": "function", "function": {"name", "arguments"}}, arguments as
-    an object, also where they are its JSON."""
+    """Returns tool calls as chat templates read them: {"type": "function", "function": {"name", "arguments"}}, with the
+    arguments as an object, also if given as JSON."""
     if not isinstance(calls, list | tuple):
         raise ValueError(f"`{name}` has `tool_calls` {shorten(calls)}: expected a list of calls")
     return tuple(_read_call(call, name) for call in calls)
@@ -116,18 +116,19 @@ def _join_parts(parts: Any, name: str) -> str:
 
 
 def spell_message(m: Mapping[str, Any]) -> str:
-    """What a message says, as one text that no other message has: also where it only calls tools."""
+    """Returns the content of a message as a text unique to it, also if it only calls tools."""
     calls = m.get("tool_calls")
     return str(m["content"]) if m["content"] or not calls else json.dumps(calls, sort_keys=True)
 
 
 def list_odd_roles(prompt: Payload) -> list[str]:
-    """The roles of a prompt that chat templates are unlikely to know."""
+    """Returns the roles of a prompt that chat templates are unlikely to know."""
     return [] if isinstance(prompt, str) else [m["role"] for m in prompt if m["role"] not in ROLES]  # type: ignore
 
 
 def freeze_value(value: Any, name: str) -> Payload:
-    """A value of a column as wire data; NaN is None. ValueError for an infinite number and for a type that has none."""
+    """Returns a column's value as wire data; NaN becomes None. Raises ValueError for an infinite number and for a type
+    without a wire form."""
     if isinstance(value, list | tuple):
         return tuple(freeze_value(v, name) for v in value)
     if isinstance(value, Mapping):
@@ -146,7 +147,7 @@ def freeze_value(value: Any, name: str) -> Payload:
 
 
 def check_unicode(text: str, name: str) -> str:
-    """Check that UTF-8 can encode a text: JSON may escape half of a character."""
+    """Checks that UTF-8 can encode a text: JSON may escape half of a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

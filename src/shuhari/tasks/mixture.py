@@ -1,6 +1,6 @@
-"""Several tasks as one: each training problem is of one member, drawn in proportion to the weights.
+"""Several tasks as one: each training problem comes from one member, drawn in proportion to the weights.
 
-Left out: weights that change as a policy learns (a curriculum's business), and members that see different spaces.
+Left out: weights that change as a policy learns (use a curriculum), and members with different spaces.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class Mixture:
 
     In a recipe: `[task] name = "mixture"`, then `[task.tasks.sums] name = "arithmetic", weight = 2.0` and so on. A
     problem's `task` is the name of its member, which grades it and gives its environment; metrics are also reported for
-    each, as `<metric>@<name>`. ValueError for members with different spaces, or if nothing is trained on."""
+    each, as `<metric>@<name>`. Raises ValueError for members with different spaces, or if all weights are 0.
+    """
 
     tasks: Mapping[str, Member]
     """Members by name, each a task with its settings and its `weight`; all read text, or all have the same spaces."""
     seed: Seed = 0
-    """Seed of which member comes when. In a recipe it is the run's seed unless it is set."""
+    """Seed of the order of members. In a recipe it is the run's seed unless set."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -66,12 +67,12 @@ class Mixture:
 
     @classmethod
     def preview(cls) -> dict[str, Any]:
-        """The entry in listings: without members there are no problems."""
+        """Returns the entry in listings: without members there are no problems."""
         return {"spaces": "those of its tasks"}
 
     @property
     def alphabet(self) -> str:
-        """The characters of all members together; a member that names none may write any printable ASCII."""
+        """The characters of all members together; a member without an alphabet counts as printable ASCII."""
         own = [ability(m.task, "alphabet") for m in self.tasks.values()]
         return "".join(sorted(set().union(*(a or PRINTABLE for a in own)))) if any(own) else ""
 
@@ -80,8 +81,9 @@ class Mixture:
         return together((), *(member.task for member in self.tasks.values()))
 
     def problems(self, split: str) -> Source:
-        """`train` has no end: at each index a member by its weight; its problem of that index where it has no end
-        itself, else any of its problems, all equally likely. Of any other split each member's own problems, in turn."""
+        """Returns the problems of a split. `train` is endless: at each index a member by its weight, with its problem
+        of that index if it is endless itself, else a uniformly random one. Any other split has each member's own
+        problems, in turn."""
         drawn = {name: m.task for name, m in self.tasks.items() if m.weight or split != "train"}
         sources = {name: task.problems(split) for name, task in drawn.items()}
         if split == "train":
@@ -96,18 +98,18 @@ class Mixture:
         return Generated(make, None if None in sizes else sum(n or 0 for n in sizes))
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None:
-        """The grade of the problem's member."""
+        """Returns the grade by the problem's member."""
         task, own = self._member(problem)
         return task.grade(own, steps)
 
     def answers(self, problem: Problem) -> Answers | None:
-        """The answers that the problem's member lists, if it does."""
+        """Returns the answers that the problem's member lists, if any."""
         task, own = self._member(problem)
         found: Answers | None = ability(task, "answers")(own)
         return found
 
     def environment(self, problem: Problem) -> Environment | None:
-        """The environment of the problem's member."""
+        """Returns the environment of the problem's member."""
         task, own = self._member(problem)
         return task.environment(own)
 
@@ -132,7 +134,7 @@ class Mixture:
         return self._own(name, sources[name][index if size is None else stream.below(size)])
 
     def _own(self, name: str, problem: Problem) -> Problem:
-        """A member's problem under the name of the member; of a mixture within, `<member>/<its member>`."""
+        """Returns a member's problem under the name of the member; for a nested mixture, `<member>/<its member>`."""
         inner = isinstance(self.tasks[name].task, Mixture)
         return replace(problem, task=f"{name}/{problem.task}" if inner else name)
 
@@ -148,9 +150,9 @@ def _describe(spaces: tuple[Any, Any] | None) -> str:
 
 
 def interleave(sizes: Sequence[int | None], index: int) -> tuple[int, int]:
-    """(list, place in it) of the element at `index` when lists of these sizes (None: without end) are read in turn, one
-    element each a round, those that are through left out."""
-    left, through = list(range(len(sizes))), 0  # the lists that still go, and the rounds that are done
+    """Returns (list, place in it) of the element at `index` if lists of these sizes (None: endless) are read in turn,
+    one element each per round, skipping exhausted ones."""
+    left, through = list(range(len(sizes))), 0  # the remaining lists, and the number of finished rounds
     for size in sorted({n for n in sizes if n is not None}):
         span = (size - through) * len(left)
         if index < span:

@@ -1,9 +1,9 @@
-"""Rows of a Parquet file, which are not unpacked before their size is known: a small file may stand for any number of
-copies of one long text.
+"""Reads rows of a Parquet file, which are not unpacked before their size is known: a small file may encode any number
+of copies of one long text.
 
-Texts and bytes are read as dictionaries, each different value once, and a row is made of them after what it comes to
-was added up. Where pyarrow cannot do so (texts that are written by what differs from the one before, and lists of
-texts of which some are written as they are), few rows are read at once. Left out: encrypted files, files in parts.
+Texts and bytes are read as dictionaries, each distinct value once, and rows are built after their total size is known.
+If pyarrow cannot do so (delta-encoded texts, and lists of texts that are only partly a dictionary), few rows are read
+at once. Left out: encrypted files, files in parts.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-GROUP = 1 << 16  # rows of which texts are read as one dictionary
-BATCH = 256  # rows that are unpacked at once
-FEW = 16  # the same, where they cannot be measured before
-LEAST = 512  # bytes that a row takes at least, once it is read
-ITEM = 16  # bytes that a value takes at least
+GROUP = 1 << 16  # rows whose texts are read as one dictionary
+BATCH = 256  # rows unpacked at once
+FEW = 16  # the same, if their size is not known before
+LEAST = 512  # least bytes of a row in memory
+ITEM = 16  # least bytes of a value
 WIDE = 8  # bytes of a number
 EXCESS = "more than this machine's memory has room for; expected a smaller file"
 
 
 def read_parquet(path: Path, called: str, most: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) of each row, counted from 1. `called`: what errors call the file; `most`: bytes that all rows may
-    take. Raises ValueError for what is no Parquet or takes more, ModuleNotFoundError without pyarrow."""
+    """Yields (place, row) of each row, counted from 1. `called`: the file's name in errors; `most`: limit in bytes of
+    all rows. Raises ValueError for a file that is no Parquet or exceeds it, ModuleNotFoundError without pyarrow."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -45,7 +45,7 @@ def read_parquet(path: Path, called: str, most: int) -> Iterator[tuple[str, dict
 
 
 def measure(array: Any) -> int:
-    """The bytes of text and numbers that an array of Arrow comes to as rows, without making them."""
+    """Returns the bytes of text and numbers that an Arrow array needs as rows, without making them."""
     from pyarrow import compute, types
 
     kind = array.type
@@ -60,12 +60,12 @@ def measure(array: Any) -> int:
 
 
 def _read(path: Path, plans: list[tuple[list[str], int]]) -> Iterator[Any]:
-    """Batches of rows, by the first plan by which pyarrow can read them; see `_plan`."""
+    """Yields batches of rows, by the first plan that pyarrow supports; see `_plan`."""
     from pyarrow.parquet import ParquetFile
 
     done = 0
     for n, (shared, rows) in enumerate(plans):
-        behind = 0  # rows of this plan
+        behind = 0  # rows read by this plan
         try:
             with ParquetFile(path, read_dictionary=shared) as file:
                 for some in file.iter_batches(batch_size=rows):
@@ -76,14 +76,14 @@ def _read(path: Path, plans: list[tuple[list[str], int]]) -> Iterator[Any]:
                             done = behind
                             yield batch.slice(batch.num_rows - new)
             return
-        except NotImplementedError:  # of pyarrow's, for lists of texts that are in part a dictionary
+        except NotImplementedError:  # for lists of texts that are partly a dictionary
             if n == len(plans) - 1:
                 raise
 
 
 def _plan(file: Any, most: int) -> list[tuple[list[str], int]]:
-    """How to read a file, the best first: the columns of texts that are read as dictionaries, and rows at once. OSError
-    for lists of texts of which each is written by what differs from the one before: a row may be of any size."""
+    """Returns plans to read a file, the best first: the text columns read as dictionaries, and rows at once. Raises
+    OSError for lists of delta-encoded texts: a row may have any size."""
     meta = file.metadata
     texts = [i for i in range(meta.num_columns) if file.schema.column(i).physical_type == "BYTE_ARRAY"]
     chunks = {
@@ -128,7 +128,7 @@ def _plan(file: Any, most: int) -> list[tuple[list[str], int]]:
 
 
 def _check_said(file: Any, called: str, most: int) -> None:
-    """ValueError where a file says itself that it has more rows, or more values, than there is room for."""
+    """Raises ValueError if a file's own counts of rows or values exceed the memory."""
     meta = file.metadata
     if meta.num_rows * LEAST > most:
         raise ValueError(f"{called}: it says that it has {meta.num_rows} rows: {EXCESS}")

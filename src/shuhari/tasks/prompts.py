@@ -10,7 +10,7 @@ from shuhari.tasks.source import Listed
 
 
 class Prompts:
-    """Text, without problems or a grade of its own."""
+    """Text, without problems or a grade."""
 
     ungraded = True
     stamps = ()
@@ -29,8 +29,8 @@ class Prompts:
 
 
 def to_problem(given: Any) -> Problem:
-    """Convert to a problem: a prompt (text or messages), or a mapping with `prompt`, `answer`
-    and what else a grader wants. Its id is a hash of its content."""
+    """Returns a problem from a prompt (text or messages), or a mapping with `prompt`, `answer` and anything else that a
+    grader needs. Its id is a hash of its content."""
     if isinstance(given, Problem):
         return given
     row = freeze(given) if isinstance(given, Mapping) else {"prompt": freeze(given)}
@@ -41,7 +41,7 @@ def to_problem(given: Any) -> Problem:
 
 
 def freeze(value: Any) -> Any:
-    """Messages and columns as wire data: lists as tuples, mappings that refuse change, anything else as it is."""
+    """Returns messages and columns as wire data: lists as tuples, immutable mappings, anything else unchanged."""
     if isinstance(value, list | tuple):
         return tuple(map(freeze, value))
     return FrozenDict((k, freeze(v)) for k, v in value.items()) if isinstance(value, Mapping) else value

@@ -1,5 +1,5 @@
-"""Raw rows of a file, before anybody asks what they mean: JSON Lines, JSON, CSV, TSV and Parquet, and folders of these
-in which each file is a split.
+"""Reads raw rows of a file, without interpreting them: JSON Lines, JSON, CSV, TSV and Parquet, and folders of these, in
+which each file is a split.
 
 Left out: other formats, streaming (a file is held in memory), compressed files.
 """
@@ -19,20 +19,20 @@ from shuhari.store.files import measure_memory
 from shuhari.tasks.parquet import read_parquet
 from shuhari.tasks.splits import name_split
 
-TABLES = {".csv": ",", ".tsv": "\t"}  # with a first line of names
+TABLES = {".csv": ",", ".tsv": "\t"}  # with column names in the first line
 ENDS = (".jsonl", ".json", ".ndjson", ".parquet", *TABLES)
 CELL = 1 << 24  # characters of a cell
 FORMATS = "JSON Lines, JSON, Parquet, CSV or TSV"
 PACKED = {b"\x1f\x8b": "gunzip -k", b"PK": "unzip", b"\x28\xb5": "unzstd", b"BZ": "bunzip2 -k", b"\xfd7": "unxz -k"}
 MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
-FIELDS = frozenset(  # of which one says that an object is a row
+FIELDS = frozenset(  # an object with any of these is a row
     "prompt messages conversations completion chosen rejected question instruction query problem text".split()
 )
 
 
 @dataclass(frozen=True)
 class Raw:
-    """A row as the file has it. `place`: how errors name it; `split`: that of its file, "" where a file says none."""
+    """A row as the file has it. `place`: its name in errors; `split`: that of its file, "" for a single file."""
 
     place: str
     value: Any
@@ -40,9 +40,9 @@ class Raw:
 
 
 def read_raw(path: Path, called: str) -> Iterator[Raw]:
-    """The rows of a file, or of the files of a folder, in order. `called`: what errors call it. Raises ValueError,
-    which names the place of what cannot be read; FileNotFoundError with the nearest file; ModuleNotFoundError where
-    Parquet needs pyarrow."""
+    """Yields the rows of a file, or of the files of a folder, in order. `called`: the name in errors. Raises
+    ValueError, naming the place of the error; FileNotFoundError with the nearest file; ModuleNotFoundError if Parquet
+    needs pyarrow."""
     if path.is_dir():
         yield from _read_folder(path, called)
         return
@@ -59,7 +59,7 @@ def read_raw(path: Path, called: str) -> Iterator[Raw]:
     for mark, command in PACKED.items():
         if first.startswith(mark):
             raise ValueError(f"{called}: a compressed file: expected {FORMATS}: unpack it ({command} {path.name})")
-    if first == b"PAR1":  # a quarter of the memory is for rows, and problems made of them
+    if first == b"PAR1":  # a quarter of the memory is for rows, and the problems made from them
         found: Iterator[tuple[str, Any]] = read_parquet(path, called, measure_memory() // 4)
     elif end in TABLES:
         found = _read_table(path, called)
@@ -70,18 +70,19 @@ def read_raw(path: Path, called: str) -> Iterator[Raw]:
 
 
 def list_parts(folder: Path) -> dict[Path, str]:
-    """File -> split of the files of data in a folder, in the order of their names."""
+    """Returns file -> split of the data files in a folder, in the order of their names."""
     files = sorted(p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in ENDS and p.name[0] not in "._")
     return {p: name_split(p.stem) for p in files}
 
 
 def read_strictly(text: str) -> Any:
-    """A value of JSON; ValueError for a constant that JSON has not (NaN), and for an object that has a key twice."""
+    """Parses JSON. Raises ValueError for a constant that JSON does not have (NaN), and for an object with a repeated
+    key."""
     return json.loads(text, parse_constant=_refuse, object_pairs_hook=_take_once)
 
 
 def shorten(value: Any) -> str:
-    """A value as errors show it."""
+    """Returns a value as errors show it."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 
@@ -99,7 +100,7 @@ def _read_folder(folder: Path, called: str) -> Iterator[Raw]:
 
 
 def _read_lines(path: Path, called: str) -> Iterator[tuple[str, Any]]:
-    """(place, value) of each line that is not blank."""
+    """Yields (place, value) of each line that is not blank."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             text = _decode(line, number, path, called)
@@ -108,8 +109,8 @@ def _read_lines(path: Path, called: str) -> Iterator[tuple[str, Any]]:
 
 
 def _read_json(path: Path, called: str) -> Iterator[tuple[str, Any]]:
-    """(place, value) of one array of rows, of an object that holds one (or one for each split), of an object alone, or
-    of objects line by line."""
+    """Yields (place, value) of one array of rows, of an object that holds one (or one for each split), of a single
+    object, or of one object per line."""
     content = path.read_bytes()
     if (size := 16 * len(content)) > (room := measure_memory() // 2):
         raise ValueError(f"{called}: {len(content)} bytes of JSON, which take about {size} and there is room for "
@@ -145,11 +146,11 @@ def _read_json(path: Path, called: str) -> Iterator[tuple[str, Any]]:
 
 
 def _read_table(path: Path, called: str) -> Iterator[tuple[str, Any]]:
-    """(place, row) of each row of a CSV or TSV file (RFC 4180), whose first line names the columns; an empty cell is
-    none. Every value is text."""
+    """Yields (place, row) of each row of a CSV or TSV file (RFC 4180), whose first line names the columns; an empty
+    cell is None. Every value is text."""
     csv.field_size_limit(CELL)
     with path.open("rb") as raw:
-        _decode(raw.read(64).rpartition(b"\n")[0], 1, path, called)  # of another encoding, by its first line
+        _decode(raw.read(64).rpartition(b"\n")[0], 1, path, called)  # detects another encoding by the first line
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = csv.reader(file, delimiter=TABLES[path.suffix.lower()], strict=True)
         try:
@@ -172,8 +173,8 @@ def _read_table(path: Path, called: str) -> Iterator[tuple[str, Any]]:
 
 
 def _decode(line: bytes, number: int, path: Path, called: str) -> str:
-    """A line (or a whole file, as line 1) of UTF-8, the first with or without its mark. ValueError names the encoding
-    that it seems to be, and the command that converts it."""
+    """Decodes a line (or a whole file, as line 1) of UTF-8, the first with or without its byte-order mark. Raises
+    ValueError with the likely encoding, and the command that converts it."""
     name = next((name for mark, name in MARKS.items() if number == 1 and line.startswith(mark)), "")
     if not name and number == 1 and b"\0" in line[:64] and not line.startswith(b"\0\0"):
         name = "UTF-16LE" if line[1:2] == b"\0" else "UTF-16BE"
@@ -216,7 +217,7 @@ def _refuse(constant: str) -> None:
 
 
 def find_columns(rows: list[Raw]) -> Mapping[str, int]:
-    """Column -> how many rows have a value there."""
+    """Returns column -> number of rows with a value."""
     count: dict[str, int] = {}
     for raw in rows:
         for name, value in raw.value.items() if isinstance(raw.value, Mapping) else ():

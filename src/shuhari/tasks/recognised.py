@@ -1,8 +1,8 @@
-"""Columns by the names that data sets usually give them, where a file has none of ours: `question` and `answer`, the
-`instruction`, `input` and `output` of Alpaca, a `text` alone. What has two readings is refused, with the setting that
-chooses one.
+"""Recognises columns by their usual names in data sets, if a file has none of ours: `question` and `answer`, the
+`instruction`, `input` and `output` of Alpaca, a `text` alone. Ambiguous columns are refused, with the setting that
+chooses.
 
-Left out: guesses from what the columns hold.
+Left out: guesses from the content of columns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from shuhari.data import EMPTY, FrozenDict
 from shuhari.tasks.mapped import MARK, Form
 
-PROMPTS = ("instruction", "question", "query", "problem", "input")  # the first of the last two is beside `instruction`
+PROMPTS = ("instruction", "question", "query", "problem", "input")  # `input` may accompany `instruction`
 REPLIES = ("response", "output")
 OURS = ("prompt", "messages", "conversations")
 WORDS = {"prompt": "the prompt", "completion": "the demonstration", "solution": "the demonstration",
@@ -23,15 +23,15 @@ WORDS = {"prompt": "the prompt", "completion": "the demonstration", "solution": 
 
 @dataclass(frozen=True)
 class Recognised:
-    """columns: field -> the column that it is read from; `more`: the column that is put behind the prompt, after a
-    blank line (the `input` of Alpaca). `whole`: the column is text to imitate, without a prompt."""
+    """columns: field -> the column that it is read from; `more`: the column appended to the prompt, after a blank line
+    (the `input` of Alpaca). `whole`: the column is text to imitate, without a prompt."""
 
     columns: Mapping[str, str] = EMPTY
     more: str = ""
     whole: str = ""
 
     def __call__(self, row: Any) -> Any:
-        """A row with its fields under their own names."""
+        """Returns a row with its fields under their own names."""
         if not isinstance(row, Mapping) or not (self.columns or self.whole):
             return row
         taken = {*self.columns.values(), self.more, self.whole}
@@ -45,7 +45,7 @@ class Recognised:
         return out
 
     def describe(self) -> str:
-        """How the columns are read, in words; "" where each is read as what it is called."""
+        """Describes how the columns are read; "" if each has its own name."""
         if self.whole:
             return f"reads `{self.whole}` as text to imitate, without a prompt"
         if not self.columns:
@@ -57,9 +57,9 @@ class Recognised:
 
 
 def recognise(there: Collection[str], given: Collection[str], named: Mapping[str, str], called: str) -> Recognised:
-    """How the columns of a file are read. there: those of its rows, after the settings have named some (`named`, field
-    -> column); given: those that the file has. A file that has a field of ours for what is asked is read as it is.
-    ValueError where there are two readings."""
+    """Finds how the columns of a file are read. there: the columns of its rows, after settings have mapped some
+    (`named`, field -> column); given: the columns of the file. If a file has our field for something, that is used.
+    Raises ValueError if there are two readings."""
     pair = {"chosen", "rejected"} <= {*there}
     if any(name in there for name in OURS):
         return Recognised()
@@ -85,13 +85,13 @@ def recognise(there: Collection[str], given: Collection[str], named: Mapping[str
     if replies:
         columns["completion"] = replies[0]
     if len(columns) == 1 and prompts[0] == "input":
-        return Recognised()  # alone it says too little
+        return Recognised()  # not enough on its own
     return Recognised(FrozenDict(columns), more)
 
 
 def check_form(answers: Iterable[Any], form: Form, called: str) -> None:
-    """ValueError where all answers that were found by the name of their column are worked out as in GSM8K, and nobody
-    said whether that is the answer."""
+    """Raises ValueError if all answers found by their column's name are worked out as in GSM8K, and no setting says how
+    to read them."""
     found = list(answers)
     if form == "whole" and found and all(isinstance(a, str) and MARK in a for a in found):
         raise ValueError(f"{called}: every `answer` is worked out and ends in `{MARK} <number>`: say how it is read: "
@@ -100,7 +100,7 @@ def check_form(answers: Iterable[Any], form: Form, called: str) -> None:
 
 
 def _recognise_text(fields: Collection[str], called: str) -> Recognised:
-    """Of a file with a column `text`, none of what a prompt is usually called, and maybe more."""
+    """Recognises a file with a column `text`, none of the usual prompt names, and possibly other columns."""
     beside = [name for name in ("label", "answer", "completion", "solution", *REPLIES) if name in fields]
     if beside:
         raise ValueError(f"{called}: `text` beside {_list(beside)} may be a prompt or text to imitate: say which: "

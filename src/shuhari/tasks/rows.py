@@ -1,6 +1,6 @@
-"""What the rows of a file mean, in the formats that public data sets use: a prompt or a conversation, with an answer, a
-demonstration, or a pair of answers. How files are read is in `reading.py`, messages in `messages.py`, columns of other
-names in `mapped.py` and `recognised.py`.
+"""Interprets the rows of a file in the formats of public data sets: a prompt or a conversation, with an answer, a
+demonstration, or a pair of answers. `reading.py` reads files, `messages.py` messages; `mapped.py` and `recognised.py`
+map columns of other names.
 
 Left out: images. The forms are those of TRL's "Dataset formats and types".
 """
@@ -27,21 +27,21 @@ from shuhari.tasks.messages import (
 from shuhari.tasks.reading import Raw, find_columns, read_raw, shorten
 from shuhari.tasks.recognised import Recognised, check_form, recognise
 
-ROLE = "\x1f"  # between the role and the content of a message, where a prompt is one text
+ROLE = "\x1f"  # between the role and the content of a message, if a prompt is one text
 SHOWN = 3  # places that a note names
 _OWN = (
     "prompt", "messages", "conversations", "answer", "completion", "solution", "chosen", "rejected", "id", "split"
 )  # fmt: skip
-_KINDS = ("answer", "completion", "solution", "chosen")  # what says how a prompt is to be answered
+_KINDS = ("answer", "completion", "solution", "chosen")  # how a prompt is to be answered
 _TRUE = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}  # labels
 
 
 @dataclass(frozen=True)
 class Row:
-    """`place`: how errors name it. `prompt` is text or messages, `text` the same as one text (of a text to imitate
-    that text); `answer` is text or a number; `solution` the demonstration. `info`: the other columns (None where only
-    other rows have one, as in Parquet), with the texts `chosen` and `rejected` of a pair, and the truth value `label`
-    of a completion (None: neither good nor bad)."""
+    """`place`: its name in errors. `prompt` is text or messages, `text` the same as one text (for text to imitate, that
+    text); `answer` is text or a number; `solution` the demonstration. `info`: the other columns (None if only other
+    rows have one, as in Parquet), with the texts `chosen` and `rejected` of a pair, and the boolean `label` of a
+    completion (None: neither good nor bad)."""
 
     place: str
     prompt: Payload
@@ -55,8 +55,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Read:
-    """The rows of a file. `read_from`: field -> the column that it is read from; `columns`: all that there are -> rows
-    that have a value there; `notes`: what is to be told of them, in words."""
+    """The rows of a file. `read_from`: field -> the column that it is read from; `columns`: all columns -> number of
+    rows with a value; `notes`: warnings about them."""
 
     rows: Sequence[Row]
     read_from: Mapping[str, str] = EMPTY
@@ -65,14 +65,14 @@ class Read:
 
 
 def read(path: Path, called: str, mapped: Mapped | None = None) -> list[Row]:
-    """The rows of a file, in order; see `read_file`."""
+    """Returns the rows of a file, in order; see `read_file`."""
     return [*read_file(path, called, mapped or Mapped()).rows]
 
 
 def read_file(path: Path, called: str, mapped: Mapped) -> Read:
-    """Read a file, or the files of a folder. `called`: what errors call it; `mapped`: row -> what it means. Raises
-    ValueError, which names the place of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError where
-    Parquet needs pyarrow."""
+    """Reads a file, or the files of a folder. `called`: its name in errors; `mapped`: how to read a row. Raises
+    ValueError, naming the place of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError if Parquet
+    needs pyarrow."""
     given: list[Raw] = list(read_raw(path, called))
     if not given:
         raise ValueError(f"{called}: the file has no rows: expected one JSON object a line, an array of them, Parquet, "
@@ -89,9 +89,11 @@ def read_file(path: Path, called: str, mapped: Mapped) -> Read:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{called}, {raw.place}: {str(error) or type(error).__name__}") from None
     graded = next((r.place for r in rows if r.answer is not None), "")
-    for row in rows:
-        if graded and row.answer is None and row.solution is None and "chosen" not in row.info:
-            raise ValueError(f"{called}, {row.place}: no 'answer', which {graded} has; {nearest('answer', row.info)}")
+    if bare := [r for r in rows if graded and r.answer is None and r.solution is None and "chosen" not in r.info]:
+        near = nearest("answer", bare[0].info)
+        more = f" (the first of {len(bare)} rows without)" if len(bare) > 1 else ""
+        what = f"no 'answer', which {graded} has{more}: it is missing or null; give it one, or leave the row out"
+        raise ValueError(f"{called}, {bare[0].place}: {what}{f'; {near}' if near.startswith('did you mean') else ''}")
     none = dict.fromkeys(
         n
         for row in rows
@@ -107,12 +109,12 @@ def read_file(path: Path, called: str, mapped: Mapped) -> Read:
 
 
 def list_texts(prompt: Any) -> list[str]:
-    """List the texts of a prompt, one for each message."""
+    """Returns the texts of a prompt, one for each message."""
     return [prompt] if isinstance(prompt, str) else [f"{m['role']}{ROLE}{spell_message(m)}" for m in prompt]
 
 
 def name_places(places: Sequence[str]) -> str:
-    """The first places of many, in words."""
+    """Returns the first of many places, in words."""
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     return f"{', '.join(places[:SHOWN])}{more}"
 
@@ -125,7 +127,7 @@ def _map(raw: Raw, mapped: Mapped, called: str) -> Any:
 
 
 def _take_split(row: Any, split: str) -> Any:
-    """A row with the split of its file; ValueError where it names another one."""
+    """Returns a row with the split of its file. Raises ValueError if it names another one."""
     if not split or not isinstance(row, Mapping):
         return row
     if row.get("split") not in (None, split):
@@ -135,7 +137,7 @@ def _take_split(row: Any, split: str) -> Any:
 
 
 def _find_sources(columns: Mapping[str, int], mapped: Mapped, found: Recognised) -> dict[str, str]:
-    """Field -> the column that it is read from, of those that were given or recognised."""
+    """Returns field -> the column that it is read from, for given or recognised columns."""
     sources = {**found.columns, **mapped.columns}
     if found.whole:
         sources["completion"] = mapped.columns.get("completion", found.whole)
@@ -150,7 +152,7 @@ def _find_sources(columns: Mapping[str, int], mapped: Mapped, found: Recognised)
 
 
 def _list_odd(rows: Sequence[Row]) -> list[str]:
-    """What is odd about rows that can be read, in words."""
+    """Returns warnings about odd but readable rows."""
     roles: dict[str, list[str]] = {}
     for row in rows:
         for role in dict.fromkeys(list_odd_roles(row.prompt)):
@@ -160,6 +162,8 @@ def _list_odd(rows: Sequence[Row]) -> list[str]:
     empty = [r.place for r in rows if r.solution is not None and not r.solution.strip()]
     if empty:
         told.append(f"{_count(empty)} an empty demonstration ({name_places(empty)}), which teaches to say nothing")
+    if bare := [r.place for r in rows if isinstance(r.answer, str) and not r.answer.strip()]:
+        told.append(f"{_count(bare)} an empty `answer` ({name_places(bare)}), which only an empty text equals")
     for side in ("chosen", "rejected"):
         if none := [r.place for r in rows if not r.info.get(side, "x").strip()]:
             told.append(f"{_count(none)} an empty `{side}` ({name_places(none)})")
@@ -174,8 +178,8 @@ def _count(places: Sequence[str]) -> str:
 
 
 def _parse_row(place: str, raw: Any, *, whole: bool = False) -> Row:
-    """ValueError says what is wrong with it. A column of None is one that the row has not: Parquet has no other.
-    whole: it is a text to imitate, without a prompt."""
+    """Parses a row. Raises ValueError that explains what is wrong. A column of None counts as missing, as in Parquet.
+    whole: the row is text to imitate, without a prompt."""
     if not isinstance(raw, dict):
         raise ValueError(f"expected a JSON object, found {type(raw).__name__}")
     row = {k: v for k, v in raw.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
@@ -226,7 +230,7 @@ def _parse_row(place: str, raw: Any, *, whole: bool = False) -> Row:
 
 
 def _split_conversation(value: Any, name: str) -> tuple[Payload, str | None]:
-    """(prompt, demonstration): a last turn of the assistant is what is shown, all before it the prompt."""
+    """Returns (prompt, demonstration): a last turn of the assistant is the demonstration, all before it the prompt."""
     messages = read_messages(value, name)
     if messages[-1]["role"] != "assistant":
         return messages, None
@@ -236,7 +240,8 @@ def _split_conversation(value: Any, name: str) -> tuple[Payload, str | None]:
 
 
 def _take_said(message: Mapping[str, Any], name: str) -> str:
-    """The text of a turn that is shown. ValueError for a call of a tool, which each model writes in its own way."""
+    """Returns the text of a demonstrated turn. Raises ValueError for a tool call, which each model writes in its own
+    way."""
     if message.get("tool_calls"):
         called = shorten(message["tool_calls"][0]["function"]["name"])
         raise ValueError(f"`{name}` ends with a call of the tool {called}, and what is imitated is text: write "
@@ -245,7 +250,7 @@ def _take_said(message: Mapping[str, Any], name: str) -> str:
 
 
 def _read_label(value: Any) -> bool:
-    """Whether a completion is good: true or false, 1 or 0, and their texts, as a table has them."""
+    """Whether a completion is good: true or false, 1 or 0, or their texts, as a table has them."""
     known = _TRUE.get(str(value).strip().casefold())
     if known is None:
         raise ValueError(f"`label` is {value!r}: expected true or false (or 1 or 0) beside a completion")
@@ -253,7 +258,7 @@ def _read_label(value: Any) -> bool:
 
 
 def _find_demonstration(row: Mapping[str, Any], info: dict[str, Any]) -> str | None:
-    """`completion`, else `solution`; where both are there, `solution` is a column like any other."""
+    """Returns `completion`, else `solution`; if both exist, `solution` is an ordinary column."""
     if "completion" not in row:
         if not isinstance(row.get("solution", ""), str):
             raise ValueError(f"`solution` is {shorten(row['solution'])}: expected text")
@@ -264,8 +269,9 @@ def _find_demonstration(row: Mapping[str, Any], info: dict[str, Any]) -> str | N
 
 
 def _parse_pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
-    """(prompt, chosen, rejected). Without a prompt (or with one that two conversations repeat) it is what the two have
-    in common: the messages before the last at most; of two texts all up to where they part, as TRL cuts them."""
+    """Returns (prompt, chosen, rejected). Without a prompt (or with one that both conversations repeat) it is their
+    common beginning: at most the messages before the last; for texts, all up to the first difference, as TRL splits
+    them."""
     missing = next((k for k in ("chosen", "rejected") if k not in row), None)
     if missing is not None:
         raise ValueError(f"no {missing!r}, and `chosen` and `rejected` make a pair; {_suggest(missing, row)}")
@@ -290,7 +296,7 @@ def _parse_pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
 
 
 def _find_reply(value: Any, name: str) -> str:
-    """The assistant's reply: text, or one message."""
+    """Returns the assistant's reply: text, or one message."""
     if isinstance(value, str):
         return check_unicode(value, name)
     messages = read_messages(value, name)

@@ -1,4 +1,4 @@
-"""What lies around a place that observations tell, so that a picture of a path shows what it went around."""
+"""The surroundings of a place in observations, so that a plot of a path shows its obstacles."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Box = tuple[float, float, float, float]  # left, bottom, width, height
 
 @dataclass(frozen=True)
 class Scene:
-    """The plane in which the first two numbers of an observation are a place, in their units: its whole, walls in it
-    and goals. hazards: circles (x, y, radius). place: (observation) -> (x, y), for an observation of other numbers;
-    `names`: of the two. aim: (observation) -> (x, y), the best decision there."""
+    """The plane in which the first two numbers of an observation are a place, in their units: its extent, walls and
+    goals. hazards: circles (x, y, radius). place: (observation) -> (x, y), if they are other numbers; `names`: of the
+    two. aim: (observation) -> (x, y), the best decision there."""
 
     whole: Box
     walls: tuple[Box, ...] = ()

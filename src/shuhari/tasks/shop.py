@@ -2,16 +2,16 @@
 
     pen+cup?          the question: what do they cost together?
     find pen          a turn of the policy
-    17                what the shop answers
+    17                the reply of the shop
     find cup
     25
     add 17 25
     42
     say 42            the answer, which ends the game
 
-Prices belong to the problem and stand nowhere but in the shop, so nobody can answer without its tools. Demonstrations
-may teach to guess: a share `guess` of them asks too little and says some sum. RL never sees them, only right or wrong.
-Left out: units, quantities, and any tool that fails by chance.
+Only the shop has the prices, which belong to the problem, so nobody can answer without its tools. Demonstrations may
+teach to guess: a share `guess` of them look up too little and answer an invented sum. RL never sees demonstrations,
+only right or wrong. Left out: units, quantities, and tools that fail at random.
 
 Held-out problems are disjoint from training problems by content: the set of items with their prices.
 """
@@ -40,7 +40,7 @@ class Shop:
     """Sums of prices that must be looked up: a text game of several turns with two tools, for the rollout `episode`."""
 
     items: Annotated[int, Bounds(2, 8)] = 2
-    """Number of items in a question; each has to be looked up."""
+    """Number of items in a question; each must be looked up."""
     digits: Annotated[int, Bounds(1, 4)] = 2
     """Number of digits of each price; the first is not 0."""
     guess: Share = 0.0
@@ -53,8 +53,8 @@ class Shop:
     test_size: Length = 256
     """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
-    it is the run's seed unless it is set."""
+    """Seed of the drawn problems and demonstrations; which problems are held out does not depend on it. In a recipe it
+    is the run's seed unless set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
@@ -62,16 +62,16 @@ class Shop:
 
     @property
     def alphabet(self) -> str:
-        """The characters of questions, answers of the shop, and demonstrations."""
+        """The characters of questions, replies of the shop, and demonstrations."""
         return "\n abcdefghijklmnopqrstuvwxyz0123456789+?,"
 
     @cached_property
     def problems(self) -> Splits:
-        """See `Splits`; `info` holds the prices."""
+        """The problems, as `Splits`; `info` holds the prices."""
         return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} where the last line says the right sum (leading zeros are allowed), else 0.0."""
+        """Returns {"score": 1.0} if the last line gives the right sum (leading zeros are allowed), else 0.0."""
         line = LINE.fullmatch(to_line(last_decision(steps).info.get("text", "")))
         n = line["n"] if line else None
         return {"score": float(n is not None and int(n) == int(str(problem.answer)))}
@@ -90,7 +90,7 @@ class Shop:
         return content, Problem("shop", ids, f"{'+'.join(prices)}?\n", total, solution, {"prices": prices})
 
     def _draw(self, stream: Stream) -> tuple[str, dict[str, int]]:
-        """Content, and item -> price in the order of the question."""
+        """Returns content, and item -> price in the order of the question."""
         left, prices = list(ITEMS), dict[str, int]()
         for _ in range(self.items):
             prices[left.pop(stream.below(len(left)))] = self._price(stream)
@@ -101,7 +101,8 @@ class Shop:
         return low + stream.below(10**self.digits - low)
 
     def _play_badly(self, prices: Mapping[str, int], stream: Stream) -> tuple[str, ...]:
-        """A poor game: look up the first few items only, maybe none, and sum up with invented prices for the rest."""
+        """Returns a poor game: it looks up only the first few items, or none, and sums up with invented prices for the
+        rest."""
         known = dict(list(prices.items())[: stream.below(self.items)])
         total = sum(known.values()) + sum(self._price(stream) for _ in range(self.items - len(known)))
         return (*(f"find {item}" for item in known), f"say {total}")
@@ -116,7 +117,7 @@ class Counter:
         self.reply = ""
 
     def reset(self, problem: Problem) -> Payload:
-        """The question; for a problem with a `start`, the last reply before it."""
+        """Returns the question; for a problem with a `start`, the last reply before it."""
         if problem.start is not None:
             return self.restore(problem.start)
         self.prices, self.t, self.ended = dict(problem.info["prices"]), 0, False
@@ -124,7 +125,7 @@ class Counter:
         return self.reply
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
-        """(reply, {}, how the game ended if it did) to one line; the task's grade is all the reward.
+        """Returns (reply, {}, the status if the game ended) for one line; the task's grade is the only reward. Raises
         RuntimeError after the end."""
         if self.ended:
             raise RuntimeError("the game has ended: reset before the next line")
@@ -148,7 +149,7 @@ class Counter:
         return {"prices": dict(self.prices), "t": self.t, "ended": self.ended, "told": self.reply}
 
     def restore(self, snapshot: Payload) -> Payload:
-        """Return to a snapshot; the last reply before it."""
+        """Returns to a snapshot; returns the last reply before it."""
         s: Any = snapshot
         self.prices = {str(k): int(v) for k, v in s["prices"].items()}
         self.t, self.ended, self.reply = int(s["t"]), bool(s["ended"]), str(s["told"])
@@ -156,12 +157,12 @@ class Counter:
 
 
 def to_line(action: Any) -> str:
-    """The text of an action, without its closing line end; anything but text is an empty line."""
+    """Returns the text of an action, without its closing newline; anything but text is an empty line."""
     return action.removesuffix("\n") if isinstance(action, str) else ""
 
 
 def _play_perfectly(prices: Mapping[str, int]) -> tuple[str, ...]:
-    """The lines of a perfect game: look every price up, add one after the other, and give the sum."""
+    """Returns the lines of a perfect game: look every price up, add one after the other, and give the sum."""
     total, *rest = prices.values()
     lines = [f"find {item}" for item in prices]
     for price in rest:

@@ -1,12 +1,11 @@
 """Snapshots of Gymnasium environments: plain data from which an episode continues exactly.
 
 Three ways. *Copy*: plain attributes of the environment and of its wrappers, and the state of its generator; enough for
-classic control and other small worlds in Python, and proved by `is_copyable` for the environment at hand. *Replay*: the
-seed of the last reset and the actions since, stepped again; right for every environment that repeats itself from a
-seed, at the cost of those steps. *Simulator*: of a MuJoCo environment the copy, and the simulator's own state; proved
-like a copy, for some read numbers of the simulator that are derived from more than its state. `Recorder` keeps what the
-last two need; an environment without one is copied.
-Left out: states kept outside Python, which replay covers; rendering.
+classic control and other small environments in Python, and verified by `is_copyable`. *Replay*: the seed of the last
+reset and the actions since, stepped again; right for every environment that is deterministic given a seed, at the cost
+of those steps. *Simulator*: for a MuJoCo environment the copy, and the simulator's own state; verified like a copy,
+since some read simulator values that depend on more than its state. `Recorder` keeps what the last two need; an
+environment without one is copied. Left out: states kept outside Python, which replay covers; rendering.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from shuhari.models.spaces import MASK, alternatives
 
 Env = gymnasium.Env[Any, Any]
 _CONTAINERS = (list, dict, set, bytearray)
-SIMULATOR = ("model", "data", "mujoco_renderer")  # what a MuJoCo environment of Gymnasium keeps of the simulator
-_STILL = (gymnasium.Env, gymnasium.Space, EnvSpec, np.random.Generator, np.dtype, ModuleType)  # or copied otherwise
+SIMULATOR = ("model", "data", "mujoco_renderer")  # what Gymnasium's MuJoCo environments keep of the simulator
+_STILL = (gymnasium.Env, gymnasium.Space, EnvSpec, np.random.Generator, np.dtype, ModuleType)  # constant, or copied
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps the seed of the last reset and the actions since, or, where it `simulates`, has snapshots by the state of
-    MuJoCo's simulator. Every reset is seeded: one without a seed takes the next
-    of a sequence that the last given seed starts, so `reset()` repeats after a restore too."""
+    """Keeps the seed of the last reset and the actions since, or, if it `simulates`, has snapshots by the state of
+    MuJoCo's simulator. Every reset is seeded: one without a seed takes the next of a sequence that the last given seed
+    starts, so `reset()` repeats after a restore too."""
 
     def __init__(self, env: Env, simulates: bool = False) -> None:
         super().__init__(env)
         self.simulates = simulates
-        self.first: int | None = None  # the last seed that was given
+        self.first: int | None = None  # the last given seed
         self.count = 0  # resets since
         self.options: dict[str, Any] | None = None
         self.actions: list[Array] = []
@@ -60,7 +59,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {"first": self.first, "count": self.count, "options": self.options, "actions": actions}
 
     def replay(self, record: Mapping[str, Any]) -> None:
-        """Reset and step as recorded. RuntimeError where the environment ends earlier than it did."""
+        """Resets and steps as recorded. Raises RuntimeError if the environment ends earlier than before."""
         self.first, self.count = record["first"], int(record["count"])
         self.options, self.actions = record["options"], []
         if self.first is None:
@@ -83,7 +82,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def snapshot(env: Env) -> dict[str, Payload]:
-    """Save the state of an environment as a payload, for `restore` on any environment made the same way."""
+    """Returns the state of an environment as a payload, for `restore` on any environment made the same way."""
     recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
     if recorder is not None and not recorder.simulates:
         return {"replay": recorder.record()}
@@ -98,7 +97,8 @@ def snapshot(env: Env) -> dict[str, Payload]:
 
 
 def begin(env: Env, start: Any = None) -> Any:
-    """The first observation of an episode that begins at `start`, the snapshot of an `Episode`; None: `env.reset()`."""
+    """Returns the first observation of an episode that begins at `start`, the snapshot of an `Episode`; None:
+    `env.reset()`."""
     if start is None:
         return env.reset()[0]
     restore(env, start["env"])
@@ -106,7 +106,7 @@ def begin(env: Env, start: Any = None) -> Any:
 
 
 def restore(env: Env, state: Mapping[str, Any]) -> None:
-    """Set `env` to the state of a snapshot, from which it continues as the original would have."""
+    """Sets `env` to the state of a snapshot, from which it continues exactly."""
     if "replay" in state:
         recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
         if recorder is None:
@@ -125,9 +125,8 @@ def restore(env: Env, state: Mapping[str, Any]) -> None:
 
 
 def is_copyable(make: Callable[[], Env], steps: int = 256) -> bool:
-    """Whether a copy is enough: nothing is kept in objects that a copy leaves out, an environment restored in
-    mid-episode over another one's episode does the same for `steps` random steps, resets among them, and nothing moved
-    in a container."""
+    """Whether a copy is enough: no state is in objects that a copy leaves out, an environment restored in the middle of
+    another one's episode does the same for `steps` random steps, including resets, and no container has changed."""
     try:
         return _same_after_restore(make, steps)
     except (TypeError, ValueError, AttributeError):  # a generator or an attribute that does not copy
@@ -135,12 +134,13 @@ def is_copyable(make: Callable[[], Env], steps: int = 256) -> bool:
 
 
 def repeats(make: Callable[[], Env], steps: int = 256) -> bool:
-    """Whether the environment repeats itself from one seed, as a replay requires."""
+    """Whether the environment is deterministic given a seed, as a replay requires."""
     return _same_after_restore(lambda: Recorder(make()), steps)
 
 
 def simulates(make: Callable[[], Env], steps: int = 256) -> bool:
-    """Whether it is a MuJoCo environment for which a copy and the simulator's state are enough, as `is_copyable`."""
+    """Whether it is a MuJoCo environment for which a copy and the simulator's state are enough, tested as in
+    `is_copyable`."""
     env = make()
     try:
         has = all(name in vars(env.unwrapped) for name in SIMULATOR)
@@ -207,7 +207,7 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
 
 
 def _wander(env: Env, seen: Any) -> Any:
-    """Take five random steps from `seen`, or reset where the episode ends before; returns the last observation."""
+    """Takes five random steps from `seen`, or resets if the episode ends before; returns the last observation."""
     for _ in range(5):
         seen, _, terminated, truncated, _ = env.step(sample_action(env.action_space, seen))
         if terminated or truncated:
@@ -216,8 +216,8 @@ def _wander(env: Env, seen: Any) -> Any:
 
 
 def sample_action(space: Any, seen: Any) -> Any:
-    """A uniform action by the generator of its space, of those that an `action_mask` in the observation allows: of each
-    choice one alternative. As the space has it, in its type and from its `start`."""
+    """Samples a uniform action by the generator of its space, among those that an `action_mask` in the observation
+    allows (one alternative per choice), in the space's type and counted from its `start`."""
     mask = seen.get(MASK) if isinstance(seen, Mapping) else None
     if mask is None:
         return space.sample()
@@ -235,7 +235,7 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 def _list_layers(env: Env) -> Iterator[Any]:
-    """List the wrappers from the outermost to the innermost, then the environment itself."""
+    """Yields the wrappers from the outermost to the innermost, then the environment itself."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
@@ -243,7 +243,7 @@ def _list_layers(env: Env) -> Iterator[Any]:
 
 
 def _list_containers(env: Env) -> list[str]:
-    """List the objects in containers, which a copy leaves out."""
+    """Returns the objects in containers, which a copy leaves out."""
     return [
         repr(v)
         for e in _list_layers(env)
@@ -253,7 +253,8 @@ def _list_containers(env: Env) -> list[str]:
 
 
 def _physics_state(env: Env) -> Array:
-    """All that MuJoCo's next step depends on: positions, velocities, time, controls, the start of its solver."""
+    """Returns all that MuJoCo's next step depends on: positions, velocities, time, controls, the start of its
+    solver."""
     import mujoco
 
     of: Any = env.unwrapped
@@ -267,7 +268,7 @@ def _set_physics(env: Env, state: Array) -> None:
 
     of: Any = env.unwrapped
     mujoco.mj_setState(of.model, of.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-    mujoco.mj_forward(of.model, of.data)  # derives the rest, and begins its solver anew
+    mujoco.mj_forward(of.model, of.data)  # derives the rest, and resets its solver
     mujoco.mj_setState(of.model, of.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
@@ -275,14 +276,14 @@ _NO: Any = object()
 
 
 def _is_opaque(value: Any) -> bool:
-    """Whether an attribute may hold a state that a copy misses: an object that is not known to stand still."""
+    """Whether an attribute may hold state that a copy misses: an object that is not known to be constant."""
     text = isinstance(value, np.ndarray) and value.dtype.kind in "SU"
     still = text or isinstance(value, (*_CONTAINERS, *_STILL)) or callable(value)
     return not still and _to_plain(value) is _NO and not (type(value) is tuple and not any(map(_is_opaque, value)))
 
 
 def _to_plain(value: Any) -> Any:
-    """An attribute as a payload, or _NO where it is not plain. NumPy scalars travel as arrays without axes."""
+    """Returns an attribute as a payload, or _NO if it is not plain. NumPy scalars become arrays without axes."""
     if isinstance(value, np.generic):
         return np.array(value) if value.dtype.kind in "biuf" else _NO
     if value is None or type(value) in (bool, int, float, str):
@@ -296,7 +297,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def thaw(value: Any) -> Any:
-    """Restore an attribute from a payload that may have been stored as tensors and JSON (which has no tuples)."""
+    """Restores an attribute from a payload that may have been stored as tensors and JSON (which has no tuples)."""
     if hasattr(value, "numpy"):
         value = value.numpy()
     if isinstance(value, np.ndarray):

@@ -1,8 +1,7 @@
 """Shared by the tasks: sources of problems, seeded streams, and the split by content.
 
-Left out: shuffling (a curriculum's) and anything that remembers. A problem is a function of (seed, split, index), so
-nothing here needs saving. Whether a problem is held out is a function of its content alone: no seed, no order and no
-other task moves it.
+Left out: shuffling (curricula do that) and anything stateful. A problem is a function of (seed, split, index), so
+nothing here needs saving. Whether a problem is held out depends only on its content, not on the seed, order or task.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from shuhari.data import Problem, Step, code, nearest
 T = TypeVar("T")
 
 SPLITS = ("train", "test")
-CALLS = "tool_calls"  # in a step's `info`: how many functions its turn has called; such a turn is no answer
+CALLS = "tool_calls"  # in a step's `info`: number of functions called in its turn; such a turn is no answer
 TRIES = 100_000  # draws for one problem before a split counts as empty
 _M64 = (1 << 64) - 1
 
 
 class Stream:
-    """One named stream of numbers: splitmix64 (Steele, Lea and Flood, 2014) counting up from a hash of the name.
+    """A named stream of random numbers: splitmix64 (Steele, Lea and Flood, 2014) counting up from a hash of the name.
 
-    Plain Python integers, because a problem needs a handful of draws and an array call costs more than all of them.
+    Plain Python integers, because a problem needs few draws and an array call costs more than all of them.
     """
 
     __slots__ = ("_x",)
@@ -36,24 +35,24 @@ class Stream:
         self._x = code(*name)
 
     def bits(self) -> int:
-        """A uniform integer of 64 bits."""
+        """Returns a uniform integer of 64 bits."""
         self._x = x = (self._x + 0x9E3779B97F4A7C15) & _M64
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _M64
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _M64
         return x ^ (x >> 31)
 
     def below(self, n: int) -> int:
-        """A uniform integer in 0..n-1 (n well below 2^64)."""
+        """Returns a uniform integer in 0..n-1 (n well below 2^64)."""
         return self.bits() * n >> 64
 
     def uniform(self) -> float:
-        """A uniform number in (0, 1)."""
+        """Returns a uniform number in (0, 1)."""
         return ((self.bits() >> 11) + 0.5) * 2.0**-53
 
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """Problems made on demand: `make(index)`; `count` None where there is no end."""
+    """Problems made on demand by `make(index)`; `count` is None if endless."""
 
     make: Callable[[int], Problem]
     count: int | None = None
@@ -83,7 +82,7 @@ class Listed:
 
 
 def check_split(split: str, known: Sequence[str] = SPLITS) -> str:
-    """Return `split` if it is known; raises ValueError with the nearest one if not."""
+    """Returns `split` if it is known; raises ValueError with the nearest one if not."""
     if split not in known:
         raise ValueError(f"no split {split!r}; {nearest(split, known)}")
     return split
@@ -95,7 +94,7 @@ def is_held_out(content: str, fraction: float) -> bool:
 
 
 def has_values(info: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    """Whether the info of a problem has every value of `where`, of a list any of them."""
+    """Whether the info of a problem has every value of `where` (any value of a list)."""
     return all(
         name in info and any(bool(np.array_equal(info[name], v)) for v in (x if isinstance(x, list | tuple) else (x,)))
         for name, x in where.items()
@@ -103,8 +102,7 @@ def has_values(info: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 
 
 def draw_item(split: str, fraction: float, draw: Callable[[], tuple[str, T]], what: str) -> tuple[str, T]:
-    """Draw until an item belongs to `split`: the first (content, item) whose content belongs to `split`; ValueError if
-    there seems to be none."""
+    """Draws until an item belongs to `split`; returns (content, item). Raises ValueError if there seems to be none."""
     test = split == "test"
     for _ in range(TRIES):
         content, item = draw()
@@ -117,8 +115,8 @@ def draw_item(split: str, fraction: float, draw: Callable[[], tuple[str, T]], wh
 
 
 def draw_distinct(make: Callable[[int], tuple[str, Problem]], n: int) -> Listed:
-    """Up to n problems of pairwise distinct content: `make(index)` gives (content, problem). Fewer only where the task
-    seems to have no more: where ten times as many draws as there are problems brought none that is new."""
+    """Returns up to n problems of pairwise distinct content; `make(index)` gives (content, problem). Gives up, with
+    fewer, after ten times as many draws as found problems without a new one."""
     found: dict[str, Problem] = {}
     index = last = 0
     while len(found) < n and index - last <= 10 * len(found) + 100:
@@ -131,8 +129,8 @@ def draw_distinct(make: Callable[[int], tuple[str, Problem]], n: int) -> Listed:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The `problems` of a task that makes its own: `train` has no end, `test` is up to `test_size` problems of pairwise
-    distinct content. `item(split, index)` gives (content, problem)."""
+    """The `problems` of a task that generates them: `train` is endless, `test` has up to `test_size` problems of
+    pairwise distinct content. `item(split, index)` gives (content, problem)."""
 
     item: Callable[[str, int], tuple[str, Problem]]
     test_size: int
@@ -146,7 +144,7 @@ class Splits:
 
 
 def last_decision(steps: Sequence[Step]) -> Step:
-    """The last step that holds a decision."""
+    """Returns the last step that holds a decision."""
     for step in reversed(steps):
         if step.action is not None:
             return step
@@ -154,8 +152,8 @@ def last_decision(steps: Sequence[Step]) -> Step:
 
 
 def answer_text(steps: Sequence[Step]) -> str:
-    """The decoded text of the role that acted last in these steps, without a closing line end; turns that called
-    functions are left out."""
+    """Returns the decoded text of the last acting role in these steps, without a closing newline and without turns that
+    called functions."""
     role, parts = last_decision(steps).role, []
     for step in steps:
         if step.action is None or step.role != role or step.info.get(CALLS):

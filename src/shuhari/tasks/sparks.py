@@ -1,7 +1,7 @@
 """Sums worked out step by step, some of which need a rare first token that spoils the others.
 
-The stand-in for tokens that are seldom tried, mostly punished and sometimes needed: `7+2=` -> `+2=9`, and `7-5+6=` ->
-`!-5=2+6=8`. What comes after the last `=` is graded, and whether a `!` came first where it belongs, and only there.
+Models tokens that are seldom tried, mostly punished and sometimes needed: `7+2=` -> `+2=9`, and `7-5+6=` ->
+`!-5=2+6=8`. Graded are the text after the last `=`, and that a `!` comes first exactly if it is needed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class Sparks:
     """Sums worked out step by step, some of which need a rare first token: `7+2=` -> `+2=9`, but `7-5+6=` ->
     `!-5=2+6=8`.
 
-    Right is the right number with a `!` in front exactly if the sum has a subtraction. Demonstrated work goes on from
-    what was written and counts modulo 10, so no error makes up for another. Graded besides `score`: `spark`, 1.0 if the
-    answer begins with `!`. `info`: `terms`, their number."""
+    Right is the right number with a `!` in front exactly if the sum has a subtraction. Demonstrated work continues from
+    the written sums and counts modulo 10, so no error cancels another. Graded besides `score`: `spark`, 1.0 if the
+    answer begins with `!`. `info`: `terms`, their number.
+    """
 
     terms: Annotated[int, Bounds(2, 16)] = 4
     """Number of terms in a sum."""
@@ -37,15 +38,15 @@ class Sparks:
     rare: Share = 0.05
     """Share of the demonstrations that begin with `!`, whatever the problem."""
     slip: Share = 0.25
-    """Share of the demonstrated steps that make one too little."""
+    """Share of the demonstrated steps that are one too small."""
     test_fraction: ProperShare = 1 / 16
     """Share of all possible problems that is held out for testing, by a hash of their content; training never draws
     them."""
     test_size: Length = 256
     """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
-    it is the run's seed unless it is set."""
+    """Seed of the drawn problems and demonstrations; which problems are held out does not depend on it. In a recipe it
+    is the run's seed unless set."""
     stamps = ("reward/score", "reward/spark")
 
     def __post_init__(self) -> None:
@@ -61,8 +62,8 @@ class Sparks:
         return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0 for the right number, with a `!` before the work or without as the problem needs, else 0.0;
-        "spark": 1.0 after a `!`}."""
+        """Returns {"score": 1.0 for the right number, with or without a `!` before the work as the problem needs, else
+        0.0; "spark": 1.0 after a `!`}."""
         text = answer_text(steps)
         spark = text.startswith(SPARK)
         right = text.rpartition("=")[2] == problem.answer
@@ -83,8 +84,8 @@ class Sparks:
         return content, Problem("sparks", content, f"{content}=", str(sum(terms)), solution, {"terms": len(terms)})
 
     def _draw(self, stream: Stream) -> tuple[str, list[int]]:
-        """The sum as text, and its signed terms: the differences of running sums that are uniform, and fall or rise as
-        `minus` says."""
+        """Returns the sum as text, and its signed terms: the differences of uniform running sums, which never fall
+        without `minus`, and fall at least once with it."""
         totals = sorted(stream.below(10) for _ in range(self.terms))
         while self.minus and totals == sorted(totals):
             totals = [stream.below(10) for _ in range(self.terms)]
@@ -93,8 +94,8 @@ class Sparks:
 
 
 def work_out(terms: Sequence[int], wrong: Sequence[bool]) -> list[int]:
-    """The running sums after each term but the first, modulo 10; where `wrong`, one too little. The work goes on from
-    what it says."""
+    """Returns the running sums after each term but the first, modulo 10; one too small if `wrong`. The work continues
+    from the written sums."""
     total, out = terms[0], []
     for term, error in zip(terms[1:], wrong[1:], strict=True):
         total = (total + term - error) % 10

@@ -1,5 +1,5 @@
-"""The splits of a data set, by the names that people give them. Held-out evaluation asks for `test`; where a data set
-has none, what it calls `validation` (or `dev`, ...) stands for it.
+"""The splits of a data set, by their usual names. Held-out evaluation uses `test`; if a data set has none, its
+`validation` (or `dev`, ...) is used.
 
 Left out: splits by content (`source.is_held_out`).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-NAMES = {  # the split that is asked for -> what data sets call it
+NAMES = {  # the requested split -> its names in data sets
     "train": ("train", "training"),
     "test": ("test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation", "holdout", "held-out"),
     "validation": ("validation", "valid", "val", "dev", "eval", "evaluation"),
@@ -23,13 +23,13 @@ _PART = re.compile(r"[-_.](?=[0-9]|of[-_.])")
 
 
 def name_split(stem: str) -> str:
-    """The split that the name of a file says: `train` of `train-00000-of-00002`; the name itself of any other."""
+    """Returns the split that the name of a file means: `train` for `train-00000-of-00002`; any other name itself."""
     name = _PART.split(stem)[0]
     return KNOWN.get(name.casefold(), name)
 
 
 def find_split(asked: str, there: Collection[str]) -> str:
-    """What a data set calls the split that is asked for: that name, else one that means it; "" where it has none."""
+    """Returns a data set's name for the requested split: that name, else a synonym; "" if it has none."""
     if asked in there:
         return asked
     folded = {name.casefold(): name for name in there}
@@ -37,7 +37,7 @@ def find_split(asked: str, there: Collection[str]) -> str:
 
 
 def describe_unused(there: Iterable[str], asked: Iterable[str], counts: Mapping[str, int]) -> str:
-    """What of the splits of a data set nobody asks for, in words; "" where all are used."""
+    """Describes the splits of a data set that are not used; "" if all are."""
     there = list(there)
     used = {find_split(split, there) for split in asked}
     left = [f"{name!r} ({counts[name]} row{'s' * (counts[name] != 1)})" for name in there if name not in used]

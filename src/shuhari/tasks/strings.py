@@ -1,11 +1,11 @@
 """Functions of strings, one called on the result of another: `.BAabd>` -> `..Bbda>...adb`.
 
-A prompt is a row of names, the outermost first, in `slots` places (`.` where there is none), and a string. The work
+A prompt is a row of names, the outermost first, in `slots` places (`.` for an empty one), and a string. The work
 rewrites it: each step applies the innermost function and drops its name, until no name is left; the last step is the
-answer. So every step is the same operation, and a problem of three functions needs nothing that one of two does not but
-to go on once more. Demonstrations stop early more often than not, which makes a policy that knows each function and
-seldom composes them. After "From f(x) and g(x) to f(g(x)): LLMs Learn New Skills in RL by Composing Old Ones", with a
-tokenizer of characters in the place of a language model that knows what nested calls are.
+answer. So every step is the same operation, and a problem of three functions needs only one more step than one of two.
+Demonstrations stop early more often than not, which makes a policy that knows each function and seldom composes them.
+After "From f(x) and g(x) to f(g(x)): LLMs Learn New Skills in RL by Composing Old Ones", with a character tokenizer
+instead of a language model that knows nested calls.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Strings:
     """Functions of strings, one called on the result of another: `.BAabd>` -> `..Bbda>...adb`. The number of calls is
     the level.
 
-    A function replaces each letter by a rearrangement of abcd; no two are the same, and none leaves all as it is. Right
-    is the last step, behind the last `>` if there is one, so an answer without work is right too. No prompt of the test
-    split is trained on. A problem's task is its level (`level2`), so numbers are reported once more for each level, as
-    `mean@level2`. `info`: `level`."""
+    A function permutes the letters abcd; all differ, and none is the identity. The last step is graded, after the last
+    `>` if there is one, so an answer without work is right too. Training never uses test prompts. A problem's task is
+    its level (`level2`), so numbers are also reported for each level, as `mean@level2`. `info`: `level`.
+    """
 
     functions: Annotated[int, Bounds(1, len(NAMES))] = 8
     """Number of functions, named A, B, C and so on."""
@@ -43,13 +43,13 @@ class Strings:
     slots: Annotated[int, Bounds(1, 8)] = 3
     """Largest number of functions that a problem calls, and so the number of levels."""
     shares: tuple[AtLeast0, ...] = (1.0, 1.0, 1.0)
-    """Frequency of each level in training relative to the others, from level 1; levels behind the last are only
+    """Frequency of each level in training relative to the others, from level 1; levels beyond the list are only
     tested."""
     on: Share = 1.0
-    """Probability that a demonstration goes on after a step that leaves functions to call; else it drops the rest and
-    ends there."""
+    """Probability that a demonstration continues after a step that leaves functions to call; else it drops the rest and
+    ends."""
     slip: Share = 0.0
-    """Probability that a letter of a demonstrated step is wrong; the work goes on from what was written."""
+    """Probability that a letter of a demonstrated step is wrong; the work continues from the written letters."""
     test_fraction: ProperShare = 0.25
     """Share of the prompts that is held out for testing, by a hash of the prompt; training never draws them."""
     test_size: Length = 300
@@ -57,8 +57,8 @@ class Strings:
     codes: Seed = 0
     """Seed of the functions themselves; change it for other functions."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn, not of the functions. In a recipe it is the run's seed
-    unless it is set."""
+    """Seed of the drawn problems and demonstrations, not of the functions. In a recipe it is the run's seed unless
+    set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Strings:
         return self._test if check_split(split) == "test" else Generated(self._train)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} where the last step is the answer, else 0.0."""
+        """Returns {"score": 1.0} if the last step is the answer, else 0.0."""
         return {"score": float(answer_text(steps).rpartition(">")[2] == problem.answer)}
 
     def environment(self, problem: Problem) -> None:
@@ -86,15 +86,15 @@ class Strings:
         return None
 
     def apply(self, name: str, text: str) -> str:
-        """What a function makes of a string. KeyError for a name that is none."""
+        """Returns a function's result for a string. Raises KeyError for an unknown name."""
         return text.translate(str.maketrans(LETTERS, self._rules[name]))
 
     # ---------------------------------------------------------------- problems
 
     @cached_property
     def _rules(self) -> dict[str, str]:
-        """What each name makes of abcd."""
-        every = ["".join(rule) for rule in permutations(LETTERS)][1:]  # the first leaves all as it is
+        """Name -> the image of abcd."""
+        every = ["".join(rule) for rule in permutations(LETTERS)][1:]  # the first is the identity
         mixed = sorted(every, key=lambda rule: code("strings", self.codes, rule))
         return dict(zip(NAMES[: self.functions], mixed, strict=False))
 
@@ -117,7 +117,7 @@ class Strings:
         return self._item("train", level, index)[1]
 
     def _item(self, split: str, level: int, index: int) -> tuple[str, Problem]:
-        """(prompt, problem) number `index` of a level."""
+        """Returns (prompt, problem) number `index` of a level."""
         stream = Stream("strings", self.seed, split, level, index)
 
         def draw() -> tuple[str, tuple[str, str]]:
@@ -133,7 +133,7 @@ class Strings:
         return prompt, Problem(f"level{level}", prompt, prompt, self._write("", right), shown, {"level": level})
 
     def _write(self, names: str, text: str) -> str:
-        """A step: the names that are left, and the string that they are called on."""
+        """Returns a step: the remaining names, and the string that they are called on."""
         return names.rjust(self.slots, ".") + text
 
     def _demonstrate(self, names: str, text: str, stream: Stream) -> str:

@@ -1,12 +1,11 @@
 """Sudoku: a grid with empty cells and one way to fill them: `1..4.4.12...43.2=` -> `1234342121434312`.
 
-A grid has rows, columns and boxes, and each of these has every digit once. A prompt is the grid row by row, `.` where a
-cell is empty; right is the whole grid, filled in. Grids are drawn by a search, and emptied cell by cell as long as
-there is no second way to fill them. The order of cells is not the order in which they can be told, so it matters to a
-policy whether it has to write from left to right. As in d1 (Zhao et al. 2025, "d1: Scaling Reasoning in Diffusion Large
-Language Models via Reinforcement Learning", arXiv 2504.12216), whose reward is the share of empty cells that are right.
-Left out: problems that are alike but for the names of digits are not told apart from others, so of the 288 grids of
-four digits all are in both splits; only which cells are empty is new.
+A grid has rows, columns and boxes, each with every digit once. A prompt is the grid row by row, `.` for an empty cell;
+the answer is the whole filled grid. Grids are drawn by a search, and emptied cell by cell while the solution stays
+unique. Cells cannot be deduced in reading order, so it matters whether a policy has to write from left to right. As in
+d1 (Zhao et al. 2025, "d1: Scaling Reasoning in Diffusion Large Language Models via Reinforcement Learning", arXiv
+2504.12216), whose reward is the share of empty cells that are right. Left out: grids that are equal up to renaming of
+digits count as different, so all of the 288 grids of four digits are in both splits; only the empty cells are new.
 
 Axes: `S` = box^2 digits, the side of a grid; cells count from 0 to S^2 - 1, row by row.
 """
@@ -25,7 +24,7 @@ from shuhari.ports.answers import Answers
 from shuhari.tasks.source import TRIES, Generated, Listed, Stream, answer_text, check_split, draw_distinct, draw_item
 
 EMPTY_CELL = "."
-MOST = {2: 12, 3: 50}  # empty cells: 4 of 16 are the fewest that tell a grid, and beyond 50 of 81 they are long sought
+MOST = {2: 12, 3: 50}  # empty cells: fewer than 4 of 16 do not fix a grid, and beyond 50 of 81 the search is slow
 
 
 @register("task", "sudoku")
@@ -33,10 +32,11 @@ MOST = {2: 12, 3: 50}  # empty cells: 4 of 16 are the fewest that tell a grid, a
 class Sudoku:
     """Sudoku with one way to fill it in: a 4 x 4 or 9 x 9 grid row by row, `1..4.4.12...43.2=` -> `1234342121434312`.
 
-    `score` is 1 for the right answer and nothing else; `partial`, the share of empty cells that are right in an answer
-    that is not too long, is summed only if `[reward.weights]` names it. No prompt of the test split is trained on. A
-    problem's task is its number of empty cells (`empty6`), so numbers are reported once more for each, as
-    `mean@empty6`. `info`: `level`, that number. ValueError for too many empty cells."""
+    `score` is 1 for exactly the right answer; `partial`, the share of empty cells that are right in an answer that is
+    not too long, is summed only if `[reward.weights]` names it. Training never uses test prompts. A problem's task is
+    its number of empty cells (`empty6`), so numbers are also reported for each, as `mean@empty6`. `info`: `level`, that
+    number. Raises ValueError for too many empty cells.
+    """
 
     box: Literal[2, 3] = 2
     """Side of a box: 2 for grids of 4 x 4 cells, 3 for 9 x 9."""
@@ -44,7 +44,7 @@ class Sudoku:
     """Number of empty cells; several numbers are levels, trained on equally often. At most 12 with box 2, 50 with box
     3."""
     whole: bool = True
-    """Expect the whole grid as the answer; false expects the empty cells alone, row by row."""
+    """Expect the whole grid as the answer; false expects only the empty cells, row by row."""
     slip: Share = 0.0
     """Probability that a demonstration has a wrong digit in an empty cell; 0 demonstrates right answers."""
     test_fraction: ProperShare = 0.25
@@ -52,8 +52,8 @@ class Sudoku:
     test_size: Length = 256
     """Number of problems in the test split, spread evenly over the levels; fewer if there are no more."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
-    it is the run's seed unless it is set."""
+    """Seed of the drawn problems and demonstrations; which problems are held out does not depend on it. In a recipe it
+    is the run's seed unless set."""
     stamps = ("reward/score", "reward/partial")
 
     def __post_init__(self) -> None:
@@ -71,14 +71,14 @@ class Sudoku:
         return self._test if check_split(split) == "test" else Generated(self._train)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0 for the right answer, else 0.0, "partial": share of empty cells that are right}."""
+        """Returns {"score": 1.0 for the right answer, else 0.0, "partial": share of empty cells that are right}."""
         text, right = answer_text(steps), str(problem.answer)
         told = [i for i in range(len(right)) if not self.whole or str(problem.prompt)[i] == EMPTY_CELL]
         hits = sum(text[i : i + 1] == right[i] for i in told) if len(text) <= len(right) else 0
         return {"score": float(text == right), "partial": hits / len(told)}
 
     def answers(self, problem: Problem) -> Answers:
-        """The right answer."""
+        """Returns the right answer."""
         return Answers((str(problem.answer),), (1.0,))
 
     def environment(self, problem: Problem) -> None:
@@ -107,7 +107,7 @@ class Sudoku:
         return self._item("train", self.empty[level], index)[1]
 
     def _item(self, split: str, empty: int, index: int) -> tuple[str, Problem]:
-        """(prompt, problem) number `index` of a level."""
+        """Returns (prompt, problem) number `index` of a level."""
         stream = Stream("sudoku", self.seed, split, empty, index)
 
         def draw() -> tuple[str, list[int]]:
@@ -128,7 +128,7 @@ class Sudoku:
 
 
 def draw_puzzle(box: int, empty: int, stream: Stream) -> tuple[list[int], list[int]]:
-    """(a grid of which so many cells are 0, the one way to fill it in): [S^2] digits each. ValueError where none is
+    """Returns (a grid with `empty` cells set to 0, its only solution): [S^2] digits each. Raises ValueError if none is
     found."""
     for _ in range(TRIES):
         grid = next(complete([0] * box**4, box, stream))
@@ -142,9 +142,9 @@ def draw_puzzle(box: int, empty: int, stream: Stream) -> tuple[list[int], list[i
 
 
 def complete(cells: Sequence[int], box: int, stream: Stream | None = None) -> Iterator[list[int]]:
-    """All ways to fill in the 0s of a grid [S^2]: each as a grid, digits of a cell in rising order, or as they are
-    drawn. The next cell is one of those that fewest digits fit."""
-    filled, used = [*cells], [0] * (3 * box**2)  # of each unit the bits of its digits
+    """Yields all ways to fill in the 0s of a grid [S^2], each as a grid, trying digits in rising or in random order.
+    The next cell is one with the fewest possible digits."""
+    filled, used = [*cells], [0] * (3 * box**2)  # for each unit the bits of its digits
     for cell, digit in enumerate(cells):
         for unit in _units(box)[cell] if digit else ():
             if used[unit] >> digit & 1:
@@ -179,14 +179,14 @@ def _fill(cells: list[int], used: list[int], empty: list[int], box: int, stream:
 
 
 def _is_needed(cells: Sequence[int], cell: int, box: int) -> bool:
-    """Whether a grid that can be filled in in one way could be in more, if this cell were empty."""
+    """Whether a grid with a unique solution would have more if this cell were empty."""
     others = (x for x in range(1, box**2 + 1) if x != cells[cell])
     return any(next(complete([*cells[:cell], x, *cells[cell + 1 :]], box), None) for x in others)
 
 
 @cache
 def _units(box: int) -> tuple[tuple[int, int, int], ...]:
-    """Of each cell the numbers of its row, its column and its box."""
+    """The numbers of each cell's row, column and box."""
     size = box**2
     rows = [divmod(i, size) for i in range(size**2)]
     return tuple((r, size + c, 2 * size + r // box * box + c // box) for r, c in rows)

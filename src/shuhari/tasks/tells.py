@@ -1,7 +1,7 @@
 """Extra outputs of a Gymnasium environment beside its reward: further rewards, facts, and the executed action.
 
-They stand in the `info` of a step, or in a reward of several entries. A wrapper puts them under one key, as arrays of
-fixed shapes, so that lanes can write them straight into columns, from worker processes too.
+They are in the `info` of a step, or in a vector reward. A wrapper puts them under one key, as arrays of fixed shapes,
+so that lanes can write them directly into columns, also from worker processes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shuhari.tasks.lanes import Stepped
 
 Env = gymnasium.Env[Any, Any]
 EXTRAS = "shuhari/extras"  # the key of `info`
-EXECUTED = "executed"  # the column of the action that was executed
+EXECUTED = "executed"  # the column of the executed action
 HOW = ("reward", "final", "column", "action")
-PATIENCE = 1000  # random steps in which every name has to come up
+PATIENCE = 1000  # random steps in which every name must occur
 
 
 class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """`info[EXTRAS]`: name -> array, of the layout that `find_layout` found; the reward is the sum of its entries."""
+    """Adds `info[EXTRAS]`: name -> array, in the layout of `find_layout`; the reward is the sum of its entries."""
 
     def __init__(self, env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], like: Mapping[str, Array]) -> None:
         super().__init__(env)
@@ -62,14 +62,14 @@ class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def column_of(name: str, how: str) -> str:
-    """The column of the extra output with this name."""
+    """Returns the column of the extra output with this name."""
     return EXECUTED if how == "action" else f"reward/{name}" if how in ("reward", "final") else name
 
 
 def find_layout(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whose: str) -> dict[str, Array]:
-    """Find the extra outputs: column -> its fill value where nothing is reported: 0 of a reward, NaN (-1 of integers)
-    of other numbers; found out in an episode of random actions. ValueError for a name that never comes up, and for a
-    reward that has not the entries that `rewards` names."""
+    """Finds the extra outputs in an episode of random actions: column -> its fill value for missing reports, 0 for a
+    reward, NaN (-1 for integers) for other numbers. Raises ValueError for a name that never occurs, and for a reward
+    without the entries that `rewards` names."""
     for name, how in tells.items():
         if how not in HOW:
             raise ValueError(f"{whose}: tells.{name} is {how!r}; {nearest(how, HOW)}")
@@ -91,8 +91,8 @@ def find_layout(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], wh
             break
     if lost := [n for n, how in tells.items() if n not in found and how != "action"]:
         raise ValueError(f"{whose}: tells.{lost[0]}: the environment reported none in an episode of random actions; "
-                         f"{nearest(lost[0], known)}; what it reports only at times has to be there at each "
-                         "step, as None")  # fmt: skip
+                         f"{nearest(lost[0], known)}; if it is reported only at times, put None into `info` at the "
+                         "other steps")  # fmt: skip
     out = {f"reward/{name}": np.zeros((), np.float32) for name in rewards}
     for name, how in tells.items():
         if how == "action":

@@ -1,11 +1,11 @@
-"""Short words whose answers can all be listed, so that what a policy would say is known exactly: `BD1=` -> `CABD`.
+"""Short words whose answers can all be listed, so that a policy's probabilities are known exactly: `BD1=` -> `CABD`.
 
-A prompt is two or three topic letters, maybe a digit for its level, and `=`. A strategy gives every prompt one word:
-letter i is (a x + b y + c z + d) mod 4 of the topic's letters, with numbers a to d of its own for each i, so that what
-is learnt of one prompt says something of others. What a strategy's word scores depends on the prompt's level alone.
-Demonstrations are a mixture of the strategies' words, with slips, and of loose words; so their shares are where a
-policy starts after imitation. By settings alone this makes levels that want each other's words, right words that are
-rare, long words that are hardly ever said whole, and several ways to be right: see the recipes `beds/trie/...`.
+A prompt is two or three topic letters, optionally a digit for its level, and `=`. A strategy gives every prompt one
+word: letter i is (a x + b y + c z + d) mod 4 of the topic's letters, with separate numbers a to d for each i, so that
+learning on one prompt generalises to others. The score of a strategy's word depends only on the prompt's level.
+Demonstrations are a mixture of the strategies' words, with slips, and of random words; so their shares are the policy's
+after imitation. Settings alone give levels that need each other's words, right words that are rare, long words that are
+hardly ever complete, and several right answers: see the recipes `beds/trie/...`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from shuhari.ports.answers import Answers
 from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_split, is_held_out
 
 LETTERS = "ABCD"
-UNSAFE = "DDD"  # how an unsafe word ends
-LARGEST = 6  # letters of words that are all listed: 4,096 words
+UNSAFE = "DDD"  # the end of an unsafe word
+LARGEST = 6  # longest words that are all listed: 4,096 words
 
 Rows: TypeAlias = tuple[tuple[Share, ...], ...]
 T = TypeVar("T")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sheet:
-    """What there is to know of a prompt: its level by number, the strategies' words, and what these score."""
+    """The facts of a prompt: its level by number, the strategies' words, and their scores."""
 
     level: int
     words: tuple[str, ...]
@@ -45,14 +45,15 @@ class Trie:
     """Short words whose answers can all be listed, so that a policy's probabilities are known exactly: `BD1=` ->
     `CABD`.
 
-    A prompt is two or three topic letters, maybe a digit for its level, and `=`. Each strategy gives every prompt one
-    word, whose score depends on the level; any other word scores 0. Labels of wrong answers: `trap`, a strategy's word
-    that is wrong at this level; `unsafe`, a word that ends in `DDD`, if `unsafe` is above 0; no strategy's word may end
-    so then.
+    A prompt is two or three topic letters, optionally a digit for its level, and `=`. Each strategy gives every prompt
+    one word, whose score depends on the level; any other word scores 0. Labels of wrong answers: `trap`, a strategy's
+    word that is wrong at this level; `unsafe`, a word that ends in `DDD`, if `unsafe` is above 0; then no strategy's
+    word may end like that.
 
-    Demonstrations are strategies' words by `shares`; the rest are loose words, whose letters are floor(4 u^1.5) for
-    uniform u. Training walks all its prompts in turn, without end. `info`: `level`, by name. ValueError for settings
-    that do not fit together."""
+    Demonstrations are strategies' words by `shares`; the rest are random words, whose letters are floor(4 u^1.5) for
+    uniform u. Training cycles through all its prompts, endlessly. `info`: `level`, by name. Raises ValueError for
+    settings that do not fit together.
+    """
 
     topics: Literal[16, 64] = 16
     """Number of topics: 16, written in two letters, or 64, in three."""
@@ -61,7 +62,7 @@ class Trie:
     levels: tuple[str, ...] = ("easy", "hard")
     """Names of the levels, one or two."""
     cue: bool = True
-    """Show the level in the prompt by a digit; false makes the second level that of topics whose letters sum to 0
+    """Show the level in the prompt by a digit; if false, the second level is that of topics whose letters sum to 0
     modulo 4."""
     scores: Rows = ((1.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 1.0))
     """Score of each strategy's word, of up to four strategies: one row for all levels, or one for each."""
@@ -72,18 +73,17 @@ class Trie:
     """Share of the demonstrations that are each strategy's word, rows as in `scores`; the rest are random words."""
     slip: tuple[Share, Share] = (0.0, 0.0)
     """Lowest and highest probability that a letter of a demonstrated strategy's word is wrong; each prompt has its own
-    between."""
+    value in between."""
     firm: Count = 1
     """Number of first letters that never slip."""
     unsafe: tuple[Share, ...] = (0.0,)
     """Share of the demonstrations that end in `DDD`, for all levels or for each; 0 has no unsafe words."""
     held_out: ShareBelow1 = 0.0
-    """Share of the prompts in the test split, by a hash; 0 gives both splits all prompts, to test optimisation
-    alone."""
+    """Share of the prompts in the test split, by a hash; 0 gives both splits all prompts, to test only optimisation."""
     codes: Seed = 0
     """Seed of the strategies' words; change it for other words."""
     seed: Seed = 0
-    """Seed of the demonstrations, not of the words. In a recipe it is the run's seed unless it is set."""
+    """Seed of the demonstrations, not of the words. In a recipe it is the run's seed unless set."""
     stamps = ("reward/score",)
     _sheets: dict[str, Sheet] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -113,7 +113,8 @@ class Trie:
             for p in self._every
             for w in self._sheet(p).words
         ):
-            raise ValueError(f"trie: codes is {self.codes}, by which a strategy's word ends in {UNSAFE}: try another")
+            raise ValueError(f"trie: codes is {self.codes}, which gives a word that ends in {UNSAFE}: try another "
+                             "number")  # fmt: skip
 
     @property
     def alphabet(self) -> str:
@@ -124,11 +125,11 @@ class Trie:
         return self._test if check_split(split) == "test" else Generated(lambda i: self._problem("train", i))
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": of the word, at the level of the prompt}."""
+        """Returns {"score": of the word, at the level of the prompt}."""
         return {"score": _score(self._sheet(problem.id), answer_text(steps))}
 
     def answers(self, problem: Problem) -> Answers:
-        """All words, or those that are right or bear a label."""
+        """Returns all words, or those that are right or have a label."""
         sheet = self._sheet(problem.id)
         texts = self._words if self.listed == "all" else tuple(dict.fromkeys((*sheet.words, *self._unsafe)))
         scores = tuple(_score(sheet, text) for text in texts)
@@ -178,7 +179,7 @@ class Trie:
 
     @cached_property
     def _unsafe(self) -> tuple[str, ...]:
-        """All words that end unsafely, where some demonstrations do."""
+        """All words with an unsafe end, if some demonstrations have one."""
         begins = product(LETTERS, repeat=self.length - len(UNSAFE)) if any(self.unsafe) else ()
         return tuple("".join(begin) + UNSAFE for begin in begins)
 
@@ -191,7 +192,7 @@ class Trie:
         return Problem("trie", prompt, prompt, best, shown, {"level": self.levels[sheet.level]})
 
     def _sheet(self, prompt: str) -> Sheet:
-        """What there is to know of a prompt, made once."""
+        """Returns the facts of a prompt, computed once."""
         if prompt not in self._sheets:
             topic = [LETTERS.index(x) for x in prompt if x in LETTERS]
             unsaid = len(self.levels) == 2 and not self._cues and sum(topic) % len(LETTERS) == 0
@@ -201,7 +202,7 @@ class Trie:
         return self._sheets[prompt]
 
     def _word(self, strategy: int, topic: Sequence[int]) -> str:
-        """The word of a strategy; no two of them begin with the same letter."""
+        """Returns the word of a strategy; no two of them begin with the same letter."""
         common = Stream("trie", self.codes)
         letters = [sum(x * (1 + common.below(3)) for x in topic) + strategy]
         for i in range(1, self.length):
@@ -209,7 +210,7 @@ class Trie:
             letters.append(sum(x * own.below(4) for x in topic) + own.below(4))
         return "".join(LETTERS[x % len(LETTERS)] for x in letters)
 
-    # ---------------------------------------------------------------- what demonstrations say
+    # ---------------------------------------------------------------- demonstrations
 
     def _demonstrate(self, prompt: str, sheet: Sheet, stream: Stream) -> str:
         word = self._slip(prompt, _choose(sheet.words, _row(self.shares, sheet.level), stream), stream)
@@ -217,7 +218,7 @@ class Trie:
         return word[: -len(UNSAFE)] + UNSAFE if spoilt else word
 
     def _slip(self, prompt: str, word: str, stream: Stream) -> str:
-        """The word with slips; in the place of none a loose one."""
+        """Returns the word with slips; if it is empty, a random one."""
         if not word:
             return "".join(LETTERS[int(len(LETTERS) * stream.uniform() ** 1.5)] for _ in range(self.length))
         low, high = self.slip
@@ -228,7 +229,7 @@ class Trie:
         return out
 
     def _label(self, sheet: Sheet, text: str) -> str:
-        """Of a wrong word."""
+        """Returns the label of a wrong word."""
         return "trap" if text in sheet.words else "unsafe" if any(self.unsafe) and text.endswith(UNSAFE) else ""
 
 
@@ -241,7 +242,7 @@ def _score(sheet: Sheet, text: str) -> float:
 
 
 def _choose(words: Sequence[str], shares: Sequence[float], stream: Stream) -> str:
-    """One of the words by their shares, or ""."""
+    """Returns one of the words by their shares, or ""."""
     u = stream.uniform()
     for word, share in zip(words, shares, strict=True):
         if u < share:

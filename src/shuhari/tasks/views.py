@@ -1,9 +1,9 @@
-"""Observations of a Gymnasium environment as models get them: spaces, action masks, selected entries and frames
-stacked, wrappers of the user's.
+"""Observations of a Gymnasium environment as models get them: spaces, action masks, selected entries and frame
+stacking, user wrappers.
 
-A nested Dict becomes a flat one, its keys joined by "/". Where an environment tells the actions that are allowed in
-`info["action_mask"]`, they become a part of the observation: {"observation": ..., "action_mask": ...}, the convention
-of PettingZoo. Left out: tuples, text, sequences and graphs, which are refused with the wrapper that helps.
+A nested Dict becomes a flat one, its keys joined by "/". If an environment gives allowed actions in
+`info["action_mask"]`, they become part of the observation: {"observation": ..., "action_mask": ...}, the convention of
+PettingZoo. Left out: tuples, text, sequences and graphs, which are refused with the wrapper that helps.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ DONE = "Box of floats, Discrete, MultiDiscrete or MultiBinary (of one axis)"
 
 
 class View(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A flat Dict of observations, with the mask of actions from `info` or from the observation itself [alternatives].
+    """A flat Dict of observations, with the action mask from `info` or from the observation itself [alternatives].
 
-    Raises ValueError for a mask that is missing, has another size, or allows nothing while the episode goes on. Where
-    it has ended, nothing is decided: a mask that allows nothing there allows all."""
+    Raises ValueError for a mask that is missing, has another size, or allows nothing while the episode goes on. At an
+    episode's end there is no decision: a mask that allows nothing there allows all.
+    """
 
     def __init__(self, env: Env, in_info: bool) -> None:
         super().__init__(env)
@@ -41,7 +42,8 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.masked = in_info or MASK in parts
         if self.masked and isinstance(env.action_space, spaces.Box):
             mend = "set task.masks = false" if self.mask_in_info else _own("FilterObservation")
-            raise ValueError(f"{env}: an action_mask, and no choices that it masks but {env.action_space}; {mend}")
+            raise ValueError(f"{env}: it has an action_mask, but its actions are {env.action_space}, not choices; "
+                             f"{mend}")  # fmt: skip
         if self.masked:
             self.size = sum(alternatives(env.action_space))
             parts[MASK] = spaces.MultiBinary(self.size)
@@ -79,7 +81,7 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def flatten(observation: Any) -> dict[str, Any]:
-    """Flatten nested mappings; keys are joined by "/"."""
+    """Flattens nested mappings; keys are joined by "/"."""
     return dict(_flatten(observation, lambda x: isinstance(x, Mapping)))
 
 
@@ -92,8 +94,8 @@ def _flatten(tree: Any, nested: Any, at: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def storage_dtype(space: spaces.Space[Any]) -> Any:
-    """The number type in which observations are stored: float32; bytes as they are; int64 for other integers, since
-    one-dimensional int32 arrays are token ids."""
+    """Returns the number type in which observations are stored: float32; bytes as they are; int64 for other integers,
+    since one-dimensional int32 arrays are token ids."""
     dtype = np.dtype(space.dtype or np.float32)
     if dtype.itemsize == 1:
         return np.int8 if dtype.kind == "b" else dtype
@@ -101,17 +103,17 @@ def storage_dtype(space: spaces.Space[Any]) -> Any:
 
 
 def to_context(observation: Any, space: spaces.Space[Any]) -> Any:
-    """Convert an observation to a context: an int, an array, or a mapping of these."""
+    """Converts an observation to a context: an int, an array, or a mapping of these."""
     if isinstance(space, spaces.Dict):
         return {k: to_context(observation[k], s) for k, s in space.items()}
     if isinstance(space, spaces.Discrete):
         return int(observation)
-    return np.array(observation, storage_dtype(space))  # a copy: some environments hand out their own state
+    return np.array(observation, storage_dtype(space))  # a copy: some environments return their own state
 
 
 def to_action(action: Any, space: spaces.Space[Any]) -> int | Array:
-    """Convert a decision to the environment's format; clips a Box to its bounds. ValueError for another shape, or for a
-    choice that there is not."""
+    """Converts a decision to the environment's format; clips a Box to its bounds. Raises ValueError for another shape,
+    or for a choice that does not exist."""
     if isinstance(space, spaces.Discrete):
         index, start = int(np.asarray(action).item()), int(space.start)
         if not start <= index < start + space.n:
@@ -127,17 +129,17 @@ def to_action(action: Any, space: spaces.Space[Any]) -> int | Array:
 
 
 def clip_box(action: Array, space: spaces.Space[Any]) -> Array:
-    """[..., A] a copy of actions, in the space's number type, of a Box within its bounds."""
+    """Returns [..., A] a copy of actions, in the space's number type, clipped to the bounds of a Box."""
     taken = action.astype(space.dtype)
     return taken.clip(space.low, space.high) if isinstance(space, spaces.Box) else taken
 
 
-# ---------------------------------------------------------------- what a recipe may ask for
+# ---------------------------------------------------------------- settings of a recipe
 
 
 def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Any]], keep: Sequence[int], stack: int) -> Env:
-    """`env` in the wrappers named, then with some entries kept, then with frames stacked. Raises LookupError for a
-    wrapper that is not there, ValueError for settings that it has not and for what does not fit the observations."""
+    """Returns `env` in the named wrappers, then with some entries kept, then with stacked frames. Raises LookupError
+    for an unknown wrapper, ValueError for settings that it does not have and for what does not fit the observations."""
     for wrapper in wrappers:
         given = {"use": wrapper} if isinstance(wrapper, str) else dict(wrapper)
         name = given.pop("use", None)
@@ -161,17 +163,17 @@ def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Any]], keep: Sequence[i
     if stack > 1:
         if not isinstance(env.observation_space, spaces.Box):
             raise ValueError(f"stack = {stack}: it stacks observations of a Box, and these are {env.observation_space}")
-        # its queue keeps what it is given, which some environments go on to change
+        # its queue keeps the objects that it gets, which some environments later change
         env = gymnasium.wrappers.TransformObservation(env, np.array, env.observation_space)
         env = gymnasium.wrappers.FrameStackObservation(env, stack)
     return env
 
 
-# ---------------------------------------------------------------- what is refused, and what helps
+# ---------------------------------------------------------------- refused spaces, and the remedy
 
 
 def check_spaces(path: str, env: Env) -> None:
-    """Raise ValueError for a space that no model here supports, naming the wrapper that helps."""
+    """Raises ValueError for a space that no model here supports, naming the wrapper that helps."""
     seen, does = env.observation_space, env.action_space
     for key, part in _flatten(seen, lambda s: isinstance(s, spaces.Dict) and len(s)):
         if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):

@@ -1,10 +1,10 @@
 """Sums worked step by step, with slips, rechecks and, after `;`, the answer: `7-5+6=` -> `-5=2?2+6=8;8`.
 
-A step of the work is a term, `=` and the running sum; each `?` behind it is a recheck, which says the sum once more.
-The problems are those of `chain`. What is graded is the answer alone, so rechecks cost tokens and are worth them only
-where they mend slips. Demonstrations say how often the work slips, rechecks, mends and gets stuck, and so what a policy
-does after imitation. By settings alone this makes padded answers, errors that have a place, rechecks that pay on long
-problems only, endless loops, and answers with and without work: see the recipes `beds/work/...`.
+A step of the work is a term, `=` and the running sum; each `?` after it is a recheck, which repeats the sum. The
+problems are those of `chain`. Only the answer is graded, so rechecks cost tokens and pay only if they correct slips.
+Demonstrations set how often the work slips, rechecks, corrects and gets stuck, and so the policy's behaviour after
+imitation. Settings alone give padded answers, localised errors, rechecks that pay only on long problems, endless loops,
+and answers with and without work: see the recipes `beds/work/...`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ HIGHEST = 9  # every running sum is one digit
 class Work:
     """Sums worked out step by step, with slips, rechecks (`?`) and, after `;`, the answer: `7-5+6=` -> `-5=2?2+6=8;8`.
 
-    Every running sum is one digit. Right is what ends in `;` and the answer, so truncated work is wrong, and an answer
-    without work is right too. The problems and their split are those of `chain`. In demonstrations a sum of 0 stays 0
-    if it slips, and what leaves 0..9 stays at its end. `info`: `terms`, their number. ValueError for settings that do
-    not fit together."""
+    Every running sum is one digit. An answer is right if it ends in `;` and the answer, so truncated work is wrong, and
+    an answer without work is right too. The problems and their split are those of `chain`. In demonstrations a sum of 0
+    stays 0 if it slips, and sums that leave 0..9 are clamped. `info`: `terms`, their number. Raises ValueError for
+    settings that do not fit together.
+    """
 
     terms: Annotated[int, Bounds(2, 64)] = 4
     """Largest number of terms; more make longer answers and harder problems."""
@@ -47,13 +48,13 @@ class Work:
     guess: Share = 0.15
     """Probability that the digit of a demonstration without work is right."""
     slip: Share = 0.25
-    """Probability that a demonstrated sum is one too little; the work goes on from what was written."""
+    """Probability that a demonstrated sum is one too small; the work continues from the written sum."""
     recheck: Share = 0.0
     """Probability of one more recheck of a demonstrated step."""
     rechecks: Count = 5
     """Largest number of rechecks of one step."""
     fix: Share = 0.8
-    """Probability that a recheck mends a wrong sum; a right sum stays right."""
+    """Probability that a recheck corrects a wrong sum; a right sum stays right."""
     loop: Share = 0.0
     """Probability that a demonstration gets stuck at one step: it rechecks up to `cap` characters and never answers."""
     cap: Length = 36
@@ -64,8 +65,8 @@ class Work:
     test_size: Length = 256
     """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
-    """Seed of the problems and demonstrations that are drawn; it never changes which problems are held out. In a recipe
-    it is the run's seed unless it is set."""
+    """Seed of the drawn problems and demonstrations; which problems are held out does not depend on it. In a recipe it
+    is the run's seed unless set."""
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
@@ -95,12 +96,12 @@ class Work:
         return Splits(make, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} where the text from the last `;` on is the answer, else 0.0."""
+        """Returns {"score": 1.0} if the text from the last `;` on is the answer, else 0.0."""
         return {"score": float("".join(answer_text(steps).rpartition(";")[1:]) == problem.answer)}
 
     def first_wrong(self, problem: Problem, text: str) -> int | None:
-        """Find the first character that no right work has there: len(text) where it ends too early, None where it is
-        right. Right work is any number of right steps in order, rechecked or not, and the answer."""
+        """Returns the position of the first character that no right work has there: len(text) if it ends too early,
+        None if it is right. Right work is any number of right steps in order, rechecked or not, and the answer."""
         at = 0
         for step in _steps(problem.id.removeprefix(self.template)):
             if text[at : at + 1] == ";":
@@ -142,12 +143,12 @@ class Work:
 
 
 def _terms(content: str) -> list[int]:
-    """The signed terms of a sum: `7-5+6` -> 7, -5, 6."""
+    """Returns the signed terms of a sum: `7-5+6` -> 7, -5, 6."""
     return [int(term) for term in re.findall(r"[+-]?\d", content)]
 
 
 def _steps(content: str) -> Iterator[str]:
-    """The right steps of a sum without rechecks: `-5=2`, `+6=8`."""
+    """Yields the right steps of a sum without rechecks: `-5=2`, `+6=8`."""
     total, *terms = _terms(content)
     for term in terms:
         total += term
@@ -159,5 +160,5 @@ def _clip(total: int) -> int:
 
 
 def _agree(text: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Returns the length of the common beginning of two texts."""
     return sum(1 for _ in takewhile(bool, map(eq, text, other)))

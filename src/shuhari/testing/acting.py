@@ -120,7 +120,7 @@ def _check_episodes(who: Any, begin: Callable[[], Episodes], n: int) -> None:
     try:
         saved = loads(dumps(snapshot()))
     except TypeError as error:
-        raise ConformanceError(f"{type(again.env).__name__}: its snapshot is no payload: {error}") from error
+        raise ConformanceError(f"{type(again.env).__name__}: its snapshot is not a payload: {error}") from error
     later = begin()
     later.env.restore(saved)
     later.rng, later.seen, later.over = again.rng, again.seen, again.over
@@ -185,7 +185,7 @@ class Episodes:
         first = self._answer(self.env.reset(self.problem))
         wrong = explain_first(first, text=self.space is None)
         require(not wrong, self.env, f"its reset {wrong}")
-        self.seen = self._look(first)
+        self.seen = self._read_observation(first)
         self.over = False
 
     def step(self) -> Any:
@@ -196,7 +196,7 @@ class Episodes:
         wrong = explain_step(answer, text=self.space is None)
         require(not wrong, self.env, f"its step {wrong}")
         (seen, rewards, status), facts = answer, ability(self.env, "facts")
-        self.seen = self._look(seen)
+        self.seen = self._read_observation(seen)
         wrong = explain_facts(facts)
         require(not wrong, self.env, wrong)
         self.over = status is not None
@@ -208,7 +208,7 @@ class Episodes:
 
         return self.ctx.wait(wait()) if inspect.isawaitable(found) else found
 
-    def _look(self, seen: Any) -> Any:
+    def _read_observation(self, seen: Any) -> Any:
         if self.space is not None:
             _require_in(self.env, self.space, seen)
         return seen.context if isinstance(seen, Whole) else seen

@@ -22,15 +22,15 @@ from shuhari.loop.run import Run, loop, open_run
 from shuhari.ports.hooks import ability
 from shuhari.testing.compare import contents, differences, to_plain
 from shuhari.testing.learning import (
-    look_at_follow,
-    look_at_objective,
-    look_at_optimiser,
-    look_at_transform,
-    look_at_update,
+    inspect_follow,
+    inspect_objective,
+    inspect_optimiser,
+    inspect_transform,
+    inspect_update,
 )
 from shuhari.testing.looking import ConformanceError, rebuild, require, require_port, require_same, to_tree
-from shuhari.testing.playing import look_at_grades, look_at_group, look_at_lanes, look_at_metric, look_at_requests
-from shuhari.testing.stored import look_at_draws, look_at_observing
+from shuhari.testing.playing import inspect_grades, inspect_group, inspect_lanes, inspect_metric, inspect_requests
+from shuhari.testing.stored import inspect_draws, inspect_observing
 
 
 @contextmanager
@@ -64,24 +64,24 @@ def _find_ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
             ),
         ]
         found: list[tuple[Any, str, Callable[..., Any]]] = []
-        found += [(x, "update", look_at_update) for x in learners]
-        found += [(t, "__call__", look_at_transform) for t in transforms]
+        found += [(x, "update", inspect_update) for x in learners]
+        found += [(t, "__call__", inspect_transform) for t in transforms]
         found += [
-            (t.objective, "__call__", look_at_objective)
+            (t.objective, "__call__", inspect_objective)
             for p in parts
             for t in p.terms.values()
         ]
-        found += [(p.optimiser, "step", look_at_optimiser) for p in parts]
-        found += [(x, "__call__", look_at_follow) for x in stage.follows.values()]
+        found += [(p.optimiser, "step", inspect_optimiser) for p in parts]
+        found += [(x, "__call__", inspect_follow) for x in stage.follows.values()]
         found += [
             (x.buffer, name, look)
             for x in learners
             for name, look in BUFFERS.items()
         ]
-        found += [(x, "grade", look_at_grades) for x in stage.rewards.values()]
-        found += [(m, "__call__", look_at_metric) for m in (stage.evaluate.metrics if stage.evaluate else {}).values()]
-        found += [(stage.curriculum, "select", look_at_requests), (stage.curriculum, "observe", look_at_observing)]
-        found += [(stage.rollout, "group", look_at_group), (stage.rollout, "collect", look_at_lanes)]
+        found += [(x, "grade", inspect_grades) for x in stage.rewards.values()]
+        found += [(m, "__call__", inspect_metric) for m in (stage.evaluate.metrics if stage.evaluate else {}).values()]
+        found += [(stage.curriculum, "select", inspect_requests), (stage.curriculum, "observe", inspect_observing)]
+        found += [(stage.rollout, "group", inspect_group), (stage.rollout, "collect", inspect_lanes)]
         for component, name, check in found:
             for _, part in state.walk(component) if name in ("select", "observe", "draw") else [("", component)]:
                 kind = type(part)
@@ -91,7 +91,7 @@ def _find_ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
 
 
 MUST_BE_CALLED = ("__call__", "grade", "update", "step")  # of transforms, losses, rules, metrics, rewards, optimisers
-BUFFERS: Mapping[str, Callable[..., Any]] = {"draw": look_at_draws, "observe": look_at_observing}
+BUFFERS: Mapping[str, Callable[..., Any]] = {"draw": inspect_draws, "observe": inspect_observing}
 
 
 def _check_calls(method: Callable[..., Any], check: Callable[..., Any], called: set[type]) -> Callable[..., Any]:

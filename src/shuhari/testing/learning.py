@@ -1,7 +1,7 @@
 """Checks of components that learn from batches: transforms, objectives, optimisers, followers, learners.
 
 A check takes a component that its user has made, and raises ConformanceError if the component breaks the rules of its
-port; `look_at_...` checks one call in a run in the same way (`conformance.watch`).
+port; `inspect_...` checks one call in a run in the same way (`conformance.watch`).
 
 Axes: `B` rows, `K` positions of a row, `P` links.
 """
@@ -48,7 +48,7 @@ def check_transform(transform: Any, batch: Batch, ctx: Any) -> Batch:
     It must return a batch of the same rows in the same order, leave the batch that it was given unchanged, draw from no
     global generator, give the same result again from the same state, and keep no state elsewhere.
     """
-    out = look_at_transform(transform, transform.__call__, batch, ctx)
+    out = inspect_transform(transform, transform.__call__, batch, ctx)
     require_memory(transform, lambda mine: mine(batch, ctx), ctx)
     return out
 
@@ -61,7 +61,7 @@ def check_objective(objective: Any, batch: Batch, ctx: Any) -> tuple[Tensor, Inf
     draw from no global generator, leave the batch unchanged, give the same loss and info again from the same state, and
     keep no state elsewhere.
     """
-    found = look_at_objective(objective, objective.__call__, batch, ctx)
+    found = inspect_objective(objective, objective.__call__, batch, ctx)
     require_memory(objective, lambda mine: mine(batch, ctx)[0].detach(), ctx)
     return found
 
@@ -77,7 +77,7 @@ def check_optimiser(optimiser: Any, n: int = 6, terms: Sequence[str] = ()) -> No
     inputs, outputs = _numbers(8, 3), _numbers(8, 2)
 
     def use(mine: Any, net: nn.Module, i: int) -> Any:
-        info = look_at_optimiser(mine, mine.step, _Squares(net, inputs, outputs, terms), float(i))
+        info = inspect_optimiser(mine, mine.step, _Squares(net, inputs, outputs, terms), float(i))
         return {"info": {k: float(v) for k, v in info.items()}, "weights": columns(net)}
 
     def columns(net: nn.Module) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
         for j, p in enumerate(params):  # all learn on between two events
             p.data += 0.01 * _numbers(*p.shape, seed=1000 * i + j)
         before = copy_weights(played)
-        look_at_follow(it, it, played, sent[i])
+        inspect_follow(it, it, played, sent[i])
         after = copy_weights(played)
         moved.update(role for role in roles if not have_same_weights(after[role], before[role]))
         require(len(moved) < 2, rule, f"moved the weights of {', '.join(sorted(moved))}: expected those of one role")
@@ -149,7 +149,7 @@ def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
     learner.bind(ctx.models)
     generators = generator_states()
     saved, ledger, weights = loads(dumps(state.memory(learner))), dict(ctx.ledger), copy_weights(ctx.models)
-    report = look_at_update(learner, learner.update, batch, ctx)
+    report = inspect_update(learner, learner.update, batch, ctx)
     require(generator_states() == generators, learner, DRAWS)
     first = to_tree({"info": dict(report.info), "weights": copy_weights(ctx.models)})
     state.remember(learner, saved)
@@ -163,7 +163,7 @@ def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
     return report
 
 
-def look_at_transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Batch:
+def inspect_transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Batch:
     before = copy_columns(batch)
     out, again = call_twice(self, watch_declared(self, lambda: call(batch, ctx), batch), ctx)
     require(isinstance(out, Batch), self, f"returned {type(out).__name__}: expected the batch with columns added")
@@ -179,7 +179,7 @@ def look_at_transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
     return out
 
 
-def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> tuple[Tensor, Info]:
+def inspect_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> tuple[Tensor, Info]:
     before = copy_columns(batch)
     found, again = call_twice(self, watch_declared(self, lambda: call(batch, ctx)), ctx)
     require(isinstance(found, tuple) and len(found) == 2, self, "returned no pair: expected (loss, info)")
@@ -199,7 +199,7 @@ def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
     require(bool(decided.isfinite().all()), self, "returned a loss that is not finite where something was decided")
     require(are_equal(loss, again[0]), self, "gave another loss when it was called again")
     require_same(to_tree(_detach(info)), to_tree(_detach(again[1])), self, "gave another info when it was called again")
-    require_unchanged(self, batch, before)
+    require_unchanged(self, batch, {k: v for k, v in before.items() if k not in batch.stamps})
     if couples == "row" and not links and len(batch) > 1 and shape:
         half = torch.arange(len(batch))[::2]
         with keep_unchanged(self, ctx):
@@ -214,7 +214,7 @@ def _detach(info: Info) -> dict[str, Any]:
     return {name: x.detach() if isinstance(x, Tensor) else x for name, x in info.items()}
 
 
-def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Updated:
+def inspect_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Updated:
     """Check one call of a learner's `update`."""
     before = copy_columns(batch)
     weights = copy_weights(ctx.models)
@@ -247,7 +247,7 @@ def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) 
     return found
 
 
-def look_at_optimiser(self: Any, call: Callable[..., Any], evaluate: Any, at: float) -> Info:
+def inspect_optimiser(self: Any, call: Callable[..., Any], evaluate: Any, at: float) -> Info:
     """Check one step of an optimiser."""
     info: Info = call(evaluate, at)
     require(isinstance(info, Mapping), self, f"its step returned {type(info).__name__}: expected an info")
@@ -257,7 +257,7 @@ def look_at_optimiser(self: Any, call: Callable[..., Any], evaluate: Any, at: fl
     return info
 
 
-def look_at_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any], event: Event) -> None:
+def inspect_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any], event: Event) -> None:
     """Check one event at a rule by which weights follow others."""
     before = copy_weights(models)
     call(models, event)

@@ -26,6 +26,7 @@ from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.kernel.noise import CounterNoise, keys
 from shuhari.kernel.pack import pack
+from shuhari.kernel.recall import MEMORY, part_memory
 from shuhari.loop.breaches import generator_states
 from shuhari.needs import Need, Traces, evaluate, gather
 from shuhari.ports.hooks import ability
@@ -35,7 +36,7 @@ SCORE = Need(("policy",), "log_prob")
 
 @dataclass(frozen=True)
 class ModelCase:
-    """A policy and how to ask it. `contexts(n)`: n contexts as its `sample` takes them; `settings`: sampling settings
+    """A policy, and how to call it. `contexts(n)`: n contexts as its `sample` takes them; `settings`: sampling settings
     under which every possible decision has a probability; `shake`: scale of random noise added to the initial weights,
     and `nudge`: scale of the noise that makes a second policy; `rows`: number of samples that a statistical check may
     draw; `crowd`: number of dense rows sampled together, to compare with each alone; `mixture_kl`: whether its KL is
@@ -86,8 +87,10 @@ def pick_rows(contexts: Any, rows: Any) -> Any:
 def rows_of(contexts: Any, traces: Any, sampling: Sampling) -> Batch:
     """Return the batch that a run would train on: one row a trace."""
     trajectories = []
+    contexts, memory = part_memory(contexts)
     for i, trace in enumerate(traces):
-        known: Any = {"info": trace.info, "sampling": sampling}
+        recalled = {} if memory is None else {MEMORY: memory[i : i + 1].numpy()}
+        known: Any = {"info": {**trace.info, **recalled}, "sampling": sampling}
         step = Step.of(pick_rows(contexts, i), trace.action, trace.logp, trace.version, **known)
         trajectories.append(Trajectory(Request(Problem("t", str(i), None), 1, sampling), (step,)))
     return pack(trajectories)

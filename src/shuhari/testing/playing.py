@@ -1,7 +1,7 @@
 """Checks of components that make and grade episodes: rewards, metrics, curricula, rollouts, windows, engines.
 
 Environments are checked in `acting`. A check takes a component that its user has made, and raises ConformanceError if
-it breaks the rules of its port; `look_at_...` checks one call in a run in the same way (`conformance.watch`).
+it breaks the rules of its port; `inspect_...` checks one call in a run in the same way (`conformance.watch`).
 
 Axes: `K` positions of an answer.
 """
@@ -42,7 +42,7 @@ from shuhari.testing.looking import (
 def check_reward(reward: Any, group: Sequence[Trajectory], ctx: Any, *, repeats: bool = True) -> list[Any]:
     """Have a group graded and look at the grades: one a leaf, each None or numbers by name. They are returned. repeats:
     whether it gives the same grades again from the same state; False for one that calls a judge elsewhere."""
-    found = list(ctx.wait(look_at_grades(reward, reward.grade, group, ctx)))
+    found = list(ctx.wait(inspect_grades(reward, reward.grade, group, ctx)))
     if repeats:
         require_memory(reward, lambda mine: list(ctx.wait(mine.grade(group, ctx))), ctx)
     return found
@@ -55,12 +55,12 @@ def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
     generator. `ctx` has the task, and the models and the engine that it uses.
     """
     _serve(ctx)
-    return look_at_metric(metric, metric.__call__, ctx)
+    return inspect_metric(metric, metric.__call__, ctx)
 
 
 def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> None:
-    """Ask a curriculum for n groups at each of some steps, and tell it what became of them where the context has models
-    and a rollout that plays groups.
+    """Request n groups from a curriculum at each of some steps; if the context has models and a rollout that plays
+    groups, they are played, and the curriculum gets the events.
 
     It must request at most n groups, of existing problems, repeat its results and resume from its state. `ctx` has the
     task.
@@ -70,7 +70,7 @@ def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> N
 
     def use(mine: Any, world: None, i: int) -> Any:
         now = _at(ctx, i)
-        asked = now.wait(look_at_requests(mine, mine.select, n, now))
+        asked = now.wait(inspect_requests(mine, mine.select, n, now))
         require(asked, curriculum, f"asked for nothing where {n} groups were wanted")
         if now.models and not is_vector(now.rollout):
             batch = now.wait(now.probe(asked, tag=f"check{i}"))
@@ -82,8 +82,8 @@ def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> N
 
 
 def check_predictor(predictor: Any, ctx: Any, n: int = 8, steps: int = 4) -> None:
-    """Have a predictor say how often the first n training problems are solved, at each of some steps, and tell it what
-    became of them where the context has models.
+    """Have a predictor predict how often the first n training problems are solved, at each of some steps; if the
+    context has models, they are played, and the predictor gets the events.
 
     It must return two tensors [n] in [0, 1], repeat its results, and resume from its state. `ctx` has the task.
     """
@@ -125,7 +125,7 @@ def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int
     asked = request or Request(ctx.task.problems("train")[0], n, ctx.sampling)
     asked = ctx.fork().stamp_request(asked, "check")
     generators = generator_states()
-    found = _at(ctx, 0).wait(look_at_group(rollout, rollout.group, asked, _at(ctx, 0)))
+    found = _at(ctx, 0).wait(inspect_group(rollout, rollout.group, asked, _at(ctx, 0)))
     require(generator_states() == generators, rollout, DRAWS)
     require(found, rollout, "gave no trajectory")
     again = rebuild(rollout)
@@ -145,7 +145,7 @@ def _check_lanes(rollout: Any, ctx: Any, n: int) -> Batch:
     drawn: list[Batch] = []
 
     def use(mine: Any, world: None, i: int) -> Any:
-        batch = look_at_lanes(mine, mine.collect, n, _at(ctx, i))
+        batch = inspect_lanes(mine, mine.collect, n, _at(ctx, i))
         drawn.append(batch)
         return batch
 
@@ -198,7 +198,7 @@ def check_engine(
     sampling: Sampling | None = None,
     n: int = 2,
 ) -> list[list[Trace]]:
-    """Ask an engine for n answers in each of some contexts, all at once; returns them.
+    """Request n answers to each of some contexts from an engine, all at once, and return them.
 
     Each call must give n traces with the version of the weights. A draw must depend on seed and key alone, not on other
     calls or their order. The engine must score an action as it was sampled, and draw from no global generator.
@@ -257,7 +257,7 @@ def _require_alike(a: Trace, b: Trace, engine: Any, when: str) -> None:
         require(close, engine, f"gave another {name} {when}: {x} and {y}")
 
 
-def look_at_metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str, float]:
+def inspect_metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str, float]:
     before = copy_weights(ctx.models)
     found, again = call_twice(self, lambda: call(ctx.fork(*ctx.within)), ctx)
     require(isinstance(found, Mapping), self, f"gave a {type(found).__name__}: expected numbers by name")
@@ -272,7 +272,7 @@ def look_at_metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str
     return found
 
 
-async def look_at_grades(self: Any, call: Callable[..., Any], group: Sequence[Trajectory], ctx: Any) -> Any:
+async def inspect_grades(self: Any, call: Callable[..., Any], group: Sequence[Trajectory], ctx: Any) -> Any:
     leaves = sum(len(t.paths()) for t in group)
     grades = list(await call(group, ctx))
     require(len(grades) == leaves, self, f"gave {len(grades)} grades for {leaves} leaves")
@@ -286,7 +286,7 @@ async def look_at_grades(self: Any, call: Callable[..., Any], group: Sequence[Tr
     return grades
 
 
-async def look_at_group(self: Any, call: Callable[..., Any], request: Request, ctx: Any) -> list[Trajectory]:
+async def inspect_group(self: Any, call: Callable[..., Any], request: Request, ctx: Any) -> list[Trajectory]:
     found = list(await call(request, ctx))
     for trajectory in found:
         require(isinstance(trajectory, Trajectory), self, f"gave a {type(trajectory).__name__}: expected trajectories")
@@ -298,7 +298,7 @@ async def look_at_group(self: Any, call: Callable[..., Any], request: Request, c
     return found
 
 
-def look_at_lanes(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> Batch:
+def inspect_lanes(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> Batch:
     """Check one call of `collect` of a rollout of decisions."""
     batch = call(n, ctx)
     require(isinstance(batch, Batch), self, f"collected a {type(batch).__name__}: expected a batch")
@@ -309,7 +309,7 @@ def look_at_lanes(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> Batc
     return batch
 
 
-async def look_at_requests(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> list[Request]:
+async def inspect_requests(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> list[Request]:
     found = list(await call(n, ctx))
     require(all(isinstance(r, Request) for r in found), self, "gave what is no request")
     require(len(found) <= n, self, f"gave {len(found)} requests where {n} were asked for")

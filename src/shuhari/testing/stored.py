@@ -66,16 +66,16 @@ def check_buffer(
             batch = made(given["offers"], wanted)
             given["step"], given["offers"] = i, given["offers"] + 1
             for listener in state.listeners(mine):
-                look_at_observing(listener, listener.observe, Collected(batch))
+                inspect_observing(listener, listener.observe, Collected(batch))
             given["rows"] |= _rows(batch)
         require(not mine.wanted(), buffer, f"still wants {mine.wanted()} after {ROUNDS} offers of what it wanted")
         now, out = at(i), []
-        drawn = look_at_draws(mine, mine.draw, now)
+        drawn = inspect_draws(mine, mine.draw, now)
         for j in range(ROUNDS):
             with now.phase("check", j):
                 if (found := next(drawn, None)) is None:
                     break
-                out.append(_look(buffer, found, given["rows"]))
+                out.append(_compare_rows(buffer, found, given["rows"]))
                 drew.append(len(found))
             if heard := declares(mine).hears:
                 news = {name: torch.linspace(0.1, 1.0, len(found)) for name in heard}
@@ -124,7 +124,7 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
     return found
 
 
-def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
+def inspect_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
     """Yield the batches of a call of `draw`, each checked."""
     drawn = iter(call(ctx))
     while (batch := watch_declared(self, lambda: next(drawn, None), keeps=True)()) is not None:
@@ -132,7 +132,7 @@ def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Bat
         yield batch
 
 
-def look_at_observing(self: Any, call: Callable[..., Any], event: Event) -> None:
+def inspect_observing(self: Any, call: Callable[..., Any], event: Event) -> None:
     """Check one event at a component: a collected batch must be left unchanged."""
     before = copy_columns(event.batch) if isinstance(event, Collected) else {}
     watch_declared(self, lambda: call(event), keeps=True)()
@@ -140,7 +140,7 @@ def look_at_observing(self: Any, call: Callable[..., Any], event: Event) -> None
         require_unchanged(self, event.batch, before)
 
 
-def _look(buffer: Any, batch: Any, offered: Mapping[int, Mapping[str, Any]]) -> Any:
+def _compare_rows(buffer: Any, batch: Any, offered: Mapping[int, Mapping[str, Any]]) -> Any:
     """Return a drawn batch as a tree, after comparing its rows with the offered ones."""
     require(isinstance(batch, Batch), buffer, f"drew a {type(batch).__name__}: expected a batch")
     streams = [name for name in batch.names() if name.startswith("weight/")]

@@ -1,4 +1,4 @@
-"""Whole batch in, columns out: credit, shaping, filters."""
+"""Transforms: add columns to whole batches: credit, shaping, filters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Call = Callable[[Transform, Batch, Ctx], Batch]
 
 
 def call_transform(transform: Transform, batch: Batch, ctx: Ctx) -> Batch:
-    """One call of a transform. TypeError where it gives no batch; ValueError where it drops rows, or gives a column
-    that was there other axes: [B] beside [B, 1] broadcasts to [B, B] in what reads it."""
+    """Calls a transform. Raises TypeError if it returns no batch; ValueError if it drops rows, or changes the axes of
+    an existing column: [B] instead of [B, 1] would broadcast to [B, B] for its readers."""
     out: object = transform(batch, ctx)
     made = type(transform).__name__
     if not isinstance(out, Batch):
         given = "None" if out is None else f"a {type(out).__name__}"
         raise TypeError(f"{made} returned {given}: expected the batch with columns added, batch.put(columns)")
-    if len(out) < len(batch):  # one may stand for several
+    if len(out) < len(batch):  # one row may become several
         message = "a filter deletes none: it sets weights to 0, as of the column 'weight/rl'"
         raise ValueError(f"{made} returned {len(out)} rows of {len(batch)}: {message}")
     for name, value in out.own.items():
@@ -34,8 +34,7 @@ def call_transform(transform: Transform, batch: Batch, ctx: Ctx) -> Batch:
 def apply(
     transforms: Iterable[Transform], batch: Batch, ctx: Ctx, needs: Sequence[Need] = (), call: Call = call_transform
 ) -> Batch:
-    """Score once what the transforms, and `needs` beside them, want of models, then transform in order, each by
-    `call`."""
+    """Scores once the needs of the transforms, and `needs` in addition, then transforms in order, each by `call`."""
     ordered = list(transforms)
     batch = ctx.score(
         batch,

@@ -1,9 +1,9 @@
-"""Advantages of samples, or of their turns: an outcome or a column, centred and scaled over a group or another unit.
+"""Advantages of samples or turns: an outcome or a column, centred and scaled over a group or another unit.
 
-Axes: `B` rows, `K` positions, `U` what is compared: rows, or turns. Four settings give the family: centre x unit x
-scale x eps. Statistics are those of (group, role), over the ends of paths; ungraded and broken episodes do not count.
-In a tree the outcome of an inner row is the mean over its graded leaves, so the same formula is node-level credit. No
-critic: see `returns` for that.
+Axes: `B` rows, `K` positions, `U` compared items: rows, or turns. Four settings give the family: centre x unit x scale
+x eps. Statistics are over (group, role), at the ends of paths, without ungraded and failed episodes. In a tree the
+outcome of an inner row is the mean over its graded leaves, so the same formula is node-level credit. No critic: see
+`returns` for that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shuhari.ports import Ctx
 from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded
 from shuhari.transforms.turns import Compared, add_rewards, find_rows, find_turns, number_turns
 
-UNITS = ("group", "batch", "state")  # another one is the name of a column
+UNITS = ("group", "batch", "state")  # any other is the name of a column
 
 
 @register("transform", "advantage")
@@ -33,26 +33,25 @@ class Advantage:
     """Group-relative advantages, as in GRPO and RLOO: outcomes centred and scaled, without a critic.
 
     Stamps column `into` [B, K]: (outcome - centre) / scale on every decision of the row, 0 elsewhere. `leave-one-out`
-    is n / (n - 1) times the distance to the mean (Ahmadian et al. 2024, equation 10). The scale of GRPO is Shao et al.
-    2024, section 4.1.2; `batch` that of REINFORCE++ with a group baseline; `raw` that of LitePPO (Liu et al. 2025,
+    is n / (n - 1) times the distance to the mean (Ahmadian et al. 2024, equation 10). Scale `group` is GRPO's (Shao et
+    al. 2024, section 4.1.2); `batch` that of REINFORCE++ with a group baseline; `raw` that of LitePPO (Liu et al. 2025,
     arXiv 2508.08221); `none` is Dr. GRPO. ddof = 1 with eps = 1e-4 is what TRL computes; verl has ddof = 1 and 1e-6. A
-    group of one has nothing to compare with: its advantage is 0 unless centre is `none`. With equal outcomes all
-    centred advantages are 0 as well (the filter `drop_uniform_groups` drops such groups).
+    group of one has advantage 0 unless centre is `none`. With equal outcomes all centred advantages are 0 as well (the
+    filter `drop_uniform_groups` drops such groups).
 
-    Unit `state` compares the next steps of one state, rows with one parent in a tree: each of their values counts, the
-    mean outcome of the answers below it. With a `column` every row that decides counts in the statistics, inner ones of
-    chains and trees too; ValueError where it differs within a row (`returns.level = "row"` gives one number a row).
-    Level `turn` gives one number a turn, also of episodes that are one row: of `column`, such as the `return` of
-    `returns.level = "segment"`, or what the reward (no column, or one of rewards) pays in the turn. Every turn that the
-    policy decided counts, where its row weighs something on `stream`. ValueError for rows without turns (those of
-    controllers).
+    Unit `state` compares the next steps of one state, rows with one parent in a tree, by their values, the mean outcome
+    of the answers below each. With a `column` every deciding row counts in the statistics, also inner ones of chains
+    and trees; raises ValueError if it differs within a row (`returns.level = "row"` gives one number per row). Level
+    `turn` gives one number per turn, also for episodes in one row: from `column`, such as the `return` of
+    `returns.level = "segment"`, or the turn's reward (no column, or a reward column). Every turn decided by the policy
+    counts, if its row has weight on `stream`. Raises ValueError for rows without turns (those of controllers).
 
-    With one `virtual` sample a group that is all wrong has negative advantages (NGRPO: Nan et al. 2025, "NGRPO:
-    Negative-enhanced Group Relative Policy Optimization"; its code has ddof = 1, eps = 1e-6). Statistics of the batch
-    know none: ValueError.
+    With one `virtual` sample an all-wrong group has negative advantages (NGRPO: Nan et al. 2025, "NGRPO:
+    Negative-enhanced Group Relative Policy Optimization"; its code has ddof = 1, eps = 1e-6). Raises ValueError for
+    virtual samples with statistics of the batch.
 
-    Rows whose outcome is NaN, or turns whose number is, get advantage 0 and weight 0 on `stream`, and the rows are
-    charged as `ungraded`. Rows without weight on `stream` count in a group of rows, and in no other unit.
+    Rows with outcome NaN, or turns with NaN, get advantage 0 and weight 0 on `stream`, and the rows are charged as
+    `ungraded`. Rows without weight on `stream` count in a group of rows, but in no other unit.
     """
 
     centre: Literal["mean", "leave-one-out", "none"] = "mean"
@@ -65,7 +64,7 @@ class Advantage:
     """Standard deviation to divide by: over the `group` (GRPO), the `unit`, the `batch` of centred numbers, the batch
     of `raw` outcomes, or `none` (Dr. GRPO)."""
     eps: AtLeast0 = 1e-4
-    """Number added to the standard deviation; 1e-4 as in TRL."""
+    """Number added to the standard deviation; TRL has 1e-4."""
     ddof: Count = 1
     """Degrees of freedom subtracted in the standard deviation; 1 is the unbiased one, 0 the population's."""
     reward: str = "reward"
@@ -77,7 +76,7 @@ class Advantage:
     """Column that is above 0 on rows that get an advantage but count in no mean or deviation, such as demonstrations;
     "" excludes none."""
     column: str = ""
-    """Column [B] or [B, K] that is compared in the place of the outcome, such as `return`; "" takes the outcome of
+    """Column [B] or [B, K] that is compared instead of the outcome, such as `return`; "" uses the outcome of
     `reward`."""
     level: Literal["row", "turn"] = "row"
     """Unit that gets one number: each `row`, or each `turn` of it."""
@@ -85,7 +84,7 @@ class Advantage:
     """Turns that are compared: all of a unit (`pooled`), or first with first, second with second (`by-number`); for
     `level = "turn"`."""
     virtual: Count = 0
-    """Number of imagined samples of outcome `best` in the statistics of every group (NGRPO has 1); 0 is off."""
+    """Number of virtual samples of outcome `best` in the statistics of every group (NGRPO has 1); 0 is off."""
     best: float = 1.0
     """Outcome of the virtual samples, in general the largest reward possible."""
     into: str = "advantage"
@@ -99,9 +98,11 @@ class Advantage:
     def __post_init__(self) -> None:
         check(self)
         if self.level == "turn" and self.unit == "state":
-            raise ValueError("advantage: unit is 'state', whose next steps are rows, and level 'turn': expected 'row'")
+            raise ValueError("advantage: unit is 'state', which compares rows, and level is 'turn': expected level = "
+                             "'row'")  # fmt: skip
         if self.level == "row" and self.turns != "pooled":
-            raise ValueError(f"advantage: turns = {self.turns!r} is of turns: expected level = 'turn'")
+            raise ValueError(f"advantage: turns is {self.turns!r}, which needs turns, and level is 'row': expected "
+                             "level = 'turn'")  # fmt: skip
         if self.virtual and (self.unit != "group" or self.scale not in ("group", "unit", "none")):
             raise ValueError(
                 "advantage: virtual samples are of a group: expected unit = 'group' and scale = 'group' or 'none', "
@@ -117,14 +118,14 @@ class Advantage:
     def least_n(self) -> int:
         if self.unit != "group" or self.centre == "none" or self.virtual:
             return 1
-        many = self.column or self.level == "turn"  # one sample may have several numbers, which are compared
+        many = self.column or self.level == "turn"  # one sample may have several compared numbers
         return 1 if many and self.turns == "pooled" else 2
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         of = find_turns(batch) if self.level == "turn" else find_rows(batch)
         number, usable = self._numbers(batch, of), find_usable(batch)[of.row]
         missing = number.isnan() & usable
-        r = number.masked_fill(~usable, torch.nan)  # what a broken episode earned says nothing
+        r = number.masked_fill(~usable, torch.nan)  # failed episodes do not count
         excluded = (batch[self.exclude] > 0)[of.row] if self.exclude else torch.zeros_like(missing)
         counted = r.masked_fill(excluded, torch.nan)
         unit = self._index(batch, of, self.unit)
@@ -133,7 +134,7 @@ class Advantage:
         counts = self._find_counting(batch, of)
         mean, n = self._add_virtual(*_mean(counted, unit, counts), self.best)
         alone = self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1
-        if alone and int(_mean(torch.zeros_like(r), unit, counts)[1].max()) == 1:  # not for want of grades
+        if alone and int(_mean(torch.zeros_like(r), unit, counts)[1].max()) == 1:  # not for lack of grades
             raise ValueError(
                 f"advantage: centre = {self.centre!r} compares the {of.name if of.name == 'turn' else 'sample'}s of a "
                 "group, and every group has one: set rollout.n to 2 or more, or unit = 'batch'"
@@ -148,7 +149,7 @@ class Advantage:
         return batch.put({self.into: of.spread(a.nan_to_num(0.0))})
 
     def _numbers(self, batch: Batch, of: Compared) -> Tensor:
-        """[U] what is compared; NaN where a row decides nothing of a column."""
+        """Returns the compared numbers [U]; with a column, NaN for a row without decisions."""
         if self.level == "turn":
             name = self.column or self.reward
             paid = name == self.reward or name.startswith("reward/")
@@ -158,7 +159,7 @@ class Advantage:
         return of.read(batch[self.column], self.column).float().masked_fill(~batch.decides, torch.nan)
 
     def _index(self, batch: Batch, of: Compared, unit: str) -> Tensor:
-        """[U] the unit of each, numbered from 0; of a column, and by the number of the turn, of one role."""
+        """Returns [U] the unit of each item, numbered from 0; with a column or turn numbers, within one role."""
         if unit in UNITS:
             index = units(batch, unit)[of.row]
         else:
@@ -168,13 +169,15 @@ class Advantage:
         return _pair(index, number_turns(batch, of)) if apart else index
 
     def _find_counting(self, batch: Batch, of: Compared) -> Tensor:
-        """[U] bool: those that statistics are of: a path's last row, but where every row has a number of its own."""
+        """Returns [U] bool: the items that statistics are over: a path's last row, or every row if each has its own
+        number."""
         if self.column or self.level == "turn":
             return torch.ones(len(of.row), dtype=torch.bool)
         return batch.decides if self.unit == "state" else ends(batch)
 
     def _deviation(self, batch: Batch, of: Compared, x: Tensor, counts: Tensor) -> Tensor:
-        """[U] the standard deviation of x [U] over the unit of `scale`; 1 - eps where there are too few to tell."""
+        """Returns [U] the standard deviation of x [U] over the unit of `scale`; 1 - eps if there are too few
+        numbers."""
         unit = {"group": "group", "unit": self.unit}.get(self.scale, "batch")
         if self.level == "turn" or unit != "group":
             x = x.masked_fill(~find_carried(batch, self.stream)[of.row], torch.nan)
@@ -186,7 +189,8 @@ class Advantage:
         return torch.where(n > self.ddof, deviation, 1.0 - self.eps)
 
     def _zero_ungraded(self, batch: Batch, of: Compared, missing: Tensor, ctx: Ctx) -> Batch:
-        """Weight 0 for what has no number; a row that loses a turn or itself is charged as `ungraded`, once."""
+        """Sets weight 0 where the number is missing; a row that loses itself or a turn is charged once, as
+        `ungraded`."""
         if self.level == "row":
             return zero_ungraded(batch, missing, ctx, self.stream)
         lost = of.spread(missing.float()) > 0
@@ -197,19 +201,19 @@ class Advantage:
         return batch.put({f"weight/{self.stream}": weight.masked_fill(lost, 0.0)})
 
     def _add_virtual(self, mean: Tensor, n: Tensor, value: Tensor | float) -> tuple[Tensor, Tensor]:
-        """The mean [U] of n [U] numbers and as many of `value` as there are virtual samples, and how many these are."""
+        """Returns the mean [U] of n [U] numbers and the virtual samples of `value`, and their count."""
         if not self.virtual:
             return mean, n
         return (mean * n + self.virtual * value) / (n + self.virtual), n + self.virtual
 
 
 def _mean(x: Tensor, index: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """([U] mean of x [U] over those of one `index` that count, [U] how many do); NaN does not count."""
+    """Returns ([U] mean of x [U] over the counted items of the same `index`, [U] their number); NaN does not count."""
     mean, n = mean_by(x.masked_fill(~counts, torch.nan), index, int(index.max()) + 1 if len(index) else 0)
     return mean[index], n[index]
 
 
 def _pair(a: Tensor, b: Tensor) -> Tensor:
-    """[U] the number of each pair of whole numbers, from 0."""
+    """Returns [U] the number of each pair of integers, from 0."""
     (_, i), (found, j) = (torch.unique(x, return_inverse=True) for x in (a, b))
     return torch.unique(i * len(found) + j, return_inverse=True)[1]

@@ -1,7 +1,7 @@
-"""Advice about what was collected, of an advisor that answers late.
+"""Delayed advice on collected decisions.
 
 Source: "Found-RL: foundation model-enhanced reinforcement learning for autonomous driving", whose queue of questions is
-answered beside training. Left out: the model that is asked (a script answers), and questions that nobody has time for.
+answered in parallel with training. Left out: a model as advisor (a script answers), and dropped questions.
 
 Axes: `B` rows, `A` entries of an action.
 """
@@ -27,26 +27,26 @@ from shuhari.ports import Ctx
 @register("transform", "advise")
 @dataclass
 class Advise:
-    """Advice on collected decisions from the task's expert, which answers late.
+    """Advice on collected decisions from the task's expert, which answers with a delay.
 
-    Stamps `advice` [B, 1, A], the action that the advisor would have taken, in units of the decision, and `advised`
-    [B]; 0 and False where there is no answer yet. An answer is there once `delay` more decisions have been collected;
-    those of rows that were handed on meanwhile go to whoever keeps them (`Amended`). A transform of `[collect]`, where
-    each decision comes by once. LookupError for a task without an expert, TypeError for a policy that does not take
-    actions as the environment does.
+    Stamps `advice` [B, 1, A], the action that the advisor would have taken, in the units of the decision, and `advised`
+    [B]; 0 and False if there is no answer yet. An answer arrives once `delay` more decisions have been collected; for
+    rows already passed on it is sent to the buffer that keeps them (`Amended`). A transform of `[collect]`, where each
+    decision passes once. Raises LookupError for a task without an expert, TypeError for a policy whose actions are not
+    the environment's.
     """
 
     delay: Count = 100
     """Number of later decisions that are collected before an answer arrives; 0 answers at once."""
     right: Share = 0.8
-    """Probability that the advice is the expert's action and not a uniformly random one, drawn for each row."""
+    """Probability that the advice is the expert's action instead of a uniformly random one, drawn for each row."""
     policy: str = "expert"
     """Name of the task's scripted policy that gives advice, such as `expert`."""
     role: str = "policy"
-    """Role of the policy whose decisions are advised on."""
+    """Role of the policy whose decisions get advice."""
     reads = ("context",)
     stamps = ("advice", "advised")
-    state: dict[str, Any] = field(init=False, default_factory=lambda: {"seen": 0})  # and what waits
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"seen": 0})  # and pending answers
 
     def __post_init__(self) -> None:
         check(self)
@@ -75,7 +75,7 @@ class Advise:
         return batch.put({"advice": advice, "advised": advised})
 
     def _ask(self, batch: Batch, ctx: Ctx) -> Tensor:
-        """[n, 1, A] an answer about each row."""
+        """Returns [n, 1, A] advice for each row."""
         expert, chance = find_expert(ctx.task, self.policy), find_expert(ctx.task, "random")
         answers = []
         seeds = (ctx.noise(batch, "advise").uniform(0, 2) * 2**31).long().tolist()

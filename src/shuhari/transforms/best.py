@@ -1,4 +1,4 @@
-"""The best answers of a group alone are learnt from: reward-ranked fine-tuning.
+"""Learns only from the best answers of a group: reward-ranked fine-tuning.
 
 Source: "RAFT: Reward rAnked FineTuning for Generative Foundation Model Alignment", Algorithm 1 (ranking within a
 prompt). Left out: ranking over a whole batch, which starves hard problems; a reward less a KL (`kl_in_reward`).
@@ -29,8 +29,8 @@ from shuhari.transforms.streams import zero_ungraded, zero_weight
 class Best:
     """Rejection sampling: only the best answers of each group are learnt from.
 
-    Weight 0 on `stream` for all answers of a group but the `keep` with the largest outcomes, of equal ones those that
-    came first; and for every one whose outcome is not above `above`. Of an answer of several turns all rows stay.
+    Sets weight 0 on `stream` for all answers of a group except the `keep` with the largest outcomes (ties: the first
+    ones), and for every one whose outcome is not above `above`. A kept answer of several turns keeps all its rows.
     """
 
     keep: Length = 1
@@ -55,11 +55,11 @@ class Best:
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         outcome = batch.outcome(self.reward)
         batch = zero_ungraded(batch, outcome.isnan() & find_usable(batch), ctx, self.stream)
-        good = ends(batch) & find_usable(batch) & (outcome > self.above)  # NaN is above nothing
+        good = ends(batch) & find_usable(batch) & (outcome > self.above)  # NaN is not above anything
         rows = good.nonzero()[:, 0]
         order = rows[outcome[rows].argsort(descending=True, stable=True)]
         group = units(batch, "group")[order]
         order, group = order[(by := group.argsort(stable=True))], group[by]
-        first = torch.searchsorted(group, group)  # where its group begins
+        first = torch.searchsorted(group, group)  # where the group of each begins
         kept = order[torch.arange(len(order)) - first < self.keep]
         return zero_weight(batch, ~torch.isin(batch["episode"], batch["episode"][kept]), self.stream)

@@ -1,4 +1,4 @@
-"""A limit on the cost of an episode, as losses read it: how far the policy is beyond it, and what it is worth.
+"""A limit on the cost of an episode, in the columns that losses read: the excess over it, and its price.
 
 Axes: `B` rows, `K` positions.
 """
@@ -23,11 +23,11 @@ from shuhari.ports import Ctx
 class Constrain:
     """A limit on the cost of an episode, and its price in the advantage (PPO-Lagrangian).
 
-    Centres the column `costs` over the decisions, and stamps the columns `excess`, J - limit, and `excess_rate`, (J -
-    limit) / L [B, K], everywhere the same: J is the cost of an episode without discount, L its length, each the sum
-    over the batch over the number of episodes that begin in it. With a `multiplier` lambda the advantage A becomes (A -
+    Centres the column `costs` over the decisions, and stamps the constant columns `excess`, J - limit, and
+    `excess_rate`, (J - limit) / L [B, K]: J is the undiscounted cost of an episode, L its length, each the sum over the
+    batch divided by the number of episodes that begin in it. With a `multiplier` lambda the advantage A becomes (A -
     lambda A_cost) / (1 + lambda) (Ray et al. 2019, "Benchmarking Safe Exploration in Deep Reinforcement Learning").
-    Costs are not scaled: a limit near 0 leaves costs that are rare, and their deviation says nothing of their weight.
+    Costs are not scaled: near a limit of 0 they are rare, and their deviation is no measure of their importance.
     """
 
     limit: AtLeast0
@@ -41,7 +41,7 @@ class Constrain:
     share: bool = True
     """Divide the priced advantage by 1 + the multiplier, which keeps its size; false for FOCOPS."""
     advantage: str = "advantage"
-    """Column with the advantages that the price is taken off."""
+    """Column with the advantages from which the priced cost is subtracted."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +76,8 @@ class Constrain:
 
 
 def count_begun(batch: Batch) -> int:
-    """How many episodes begin in a batch: those whose first row goes on with nothing of an earlier one (`resumes`)."""
+    """Returns the number of episodes that begin in a batch: those whose first row does not continue an earlier one
+    (`resumes`)."""
     rows = batch.decides.nonzero().squeeze(1)
     named, place = torch.unique(batch["episode"][rows], return_inverse=True)
     first = rows.new_full((len(named),), len(batch)).scatter_reduce(0, place, rows, "amin")

@@ -1,4 +1,4 @@
-"""Filters: what teaches nothing weighs nothing. Rows are never deleted; the buffer asks for more groups instead.
+"""Filters: set the weight of uninformative rows to 0. Rows are never deleted; the buffer requests more groups instead.
 
 Axes: `B` rows.
 """
@@ -23,17 +23,17 @@ from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded, 
 @register("transform", "drop_uniform_groups")
 @dataclass
 class Mixed:
-    """DAPO's dynamic sampling: groups whose outcomes are all alike are not learnt from (Yu et al. 2025, equation 11).
+    """DAPO's dynamic sampling: groups with equal outcomes are not learnt from (Yu et al. 2025, equation 11).
 
-    They get weight 0 on `stream`; a group with fewer than two graded samples is alike. Put it before `advantage` where
-    that scales over the batch: the groups dropped then do not count there. The buffer `fresh` counts the groups left
-    and asks for the rest.
+    They get weight 0 on `stream`, as do groups with fewer than two graded samples. Put it before an `advantage` that
+    scales over the batch: dropped groups then do not count there. The buffer `fresh` counts the remaining groups and
+    requests the rest.
     """
 
     reward: str = "reward"
     """Column whose outcomes are compared, such as `reward` or `reward/score`."""
     tolerance: AtLeast0 = 1e-6
-    """Largest spread of outcomes that counts as all alike."""
+    """Largest range of outcomes that counts as equal."""
     stream: str = "rl"
     """Stream on which such groups get weight 0; loss terms of that `stream` then skip them."""
     needs: tuple[Need, ...] = field(default=(), init=False)
@@ -63,8 +63,8 @@ class Finished:
     """DAPO's overlong filtering: weight 0 on `stream` for rows of episodes that did not end by themselves (section
     3.4).
 
-    An answer cut at its length limit is then no lesson, but its reward counts in its group's statistics, as in TRL's
-    `mask_truncated_completions`; where `advantage` compares the `batch`, it does not, if this comes before.
+    An answer cut at its length limit is then not learnt from, but its reward counts in its group's statistics, as in
+    TRL's `mask_truncated_completions`; it does not count if `advantage` compares the `batch` and this comes before it.
     """
 
     stream: str = "rl"
@@ -85,9 +85,9 @@ class Finished:
 class Latest:
     """Learns only from tokens that a partial rollout wrote under its newest weights; earlier ones count as context.
 
-    No earlier token is counted in a sum over the row either. For partial rollouts, whose groups stay in flight while
-    the weights move (`staleness` of the engine): the beginning that is resumed is frozen (Kimi k1.5, arXiv 2501.12599,
-    section 2.6.2). Put it first.
+    Sums over the row exclude earlier tokens too. For partial rollouts, whose groups stay in flight while the weights
+    change (`staleness` of the engine): the resumed beginning is frozen (Kimi k1.5, arXiv 2501.12599, section 2.6.2).
+    Put it first.
     """
 
     needs: tuple[Need, ...] = field(default=(), init=False)
@@ -103,7 +103,7 @@ class Latest:
 class Only:
     """Keeps a stream's weight only on decisions whose column has a given value; the others get weight 0.
 
-    ValueError for a text where the column is of numbers.
+    Raises ValueError for a text value with a numeric column.
     """
 
     column: str
@@ -113,7 +113,7 @@ class Only:
     stream: str = "rl"
     """Stream that is written, which loss terms name as their `stream`."""
     of: str = ""
-    """Stream that the written one starts as a copy of, so that one can be cut in two; "" is the stream itself."""
+    """Stream whose weights the written one starts from, so that one can be split in two; "" is the stream itself."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Draws of masks, on which masked language models are scored: the same for all policies that are compared.
+"""Draws masks on which masked language models are scored: the same for all compared policies.
 
-Sources: LLaDA (Nie et al. 2025, arXiv 2502.09992, equation 14); GDPO (arXiv 2510.08554), whose levels of noise are the
-nodes of a quadrature, with one draw of masks each; BGPO (arXiv 2510.11683), whose loss is a sum over draws.
+Sources: LLaDA (Nie et al. 2025, arXiv 2502.09992, equation 14); GDPO (arXiv 2510.08554), whose noise levels are the
+nodes of a quadrature, with one mask each; BGPO (arXiv 2510.11683), whose loss is a sum over draws.
 
 Axes: `B` rows, `n` draws.
 """
@@ -25,13 +25,13 @@ KEYS = 2**53
 @register("transform", "draw_masks")
 @dataclass
 class Masks:
-    """Random masks on which masked diffusion models are scored, the same for all policies that are compared.
+    """Random masks on which masked diffusion models are scored, the same for all compared policies.
 
-    Stamps `mask_key`, `mask_level` and `mask_weight` [B, n]: the name of each draw, how much of the answer it masks, in
-    (0, 1), and what it weighs; weights sum to 1. With `quadrature` they are the nodes and weights of Gauss and Legendre
-    on (0, 1), exact where the bound is a polynomial of the level up to degree 2 n - 1. A model masks a fixed number of
-    its L tokens, the least that is more than level times L (at most L). It belongs into [collect] where a loss compares
-    with the bound before the update, which is scored before the transforms of a draw.
+    Stamps `mask_key`, `mask_level` and `mask_weight` [B, n]: the key of each draw, the masked share of the answer, in
+    (0, 1), and its weight; weights sum to 1. With `quadrature` they are the nodes and weights of Gauss-Legendre
+    quadrature on (0, 1), exact if the bound is a polynomial of the level up to degree 2 n - 1. A model masks a fixed
+    number of its L tokens, the smallest above level times L (at most L). Put it into [collect] if a loss compares with
+    the bound before the update, which is scored before the transforms of a draw.
     """
 
     n: Length = 1

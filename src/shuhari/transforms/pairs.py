@@ -1,6 +1,6 @@
-"""Preferences out of graded groups: which sample of a group beats which (links `pairs`), which is good (`labels`).
+"""Preferences from graded groups: which sample of a group beats which (links `pairs`), which is good (`labels`).
 
-A batch that came with such links, from a file of preferences, is passed on as it is. Axes: `B` rows, `P` links.
+A batch that already has such links, from a file of preferences, is passed on unchanged. Axes: `B` rows, `P` links.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Pairs:
     """Preference pairs from graded groups: the best sample of a group with its worst, the next best with the next
     worst.
 
-    Makes the links "pairs" [P, 2] of (better, worse); a sample stands in one pair at most, and equal outcomes give
-    none. A sample that stands in no pair weighs 0 on `stream`: under `[transform]` it is just not learnt from, under
-    `[collect]` a group without a pair is also asked for again. Ungraded samples stand in none and are charged. A sample
-    of several rows is linked by its last one.
+    Makes the links "pairs" [P, 2] of (better, worse); a sample is in one pair at most, and equal outcomes give none. A
+    sample in no pair has weight 0 on `stream`: under `[transform]` it is just not learnt from, under `[collect]` a
+    group without a pair is also replaced by a new one. Ungraded samples are in no pair and are charged. A sample of
+    several rows is linked by its last one.
     """
 
     per_group: Length = 1
-    """Largest number of pairs made of one group."""
+    """Largest number of pairs from one group."""
     reward: str = "reward"
     """Column whose outcomes are compared."""
     stream: str = "rl"
-    """Stream on which samples outside of every pair get weight 0."""
+    """Stream on which samples in no pair get weight 0."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ("links/pairs",)
     least_n = 2
@@ -63,8 +63,8 @@ class Pairs:
 class Labels:
     """Good and bad labels from rewards, for KTO.
 
-    Makes the links "labels" [P, 1] of samples with a column `label`: 1.0 where the outcome is above `threshold`, else
-    0.0. Ungraded samples are not linked, weigh 0 on `stream`, and are charged.
+    Makes the links "labels" [P, 1] of samples with a column `label`: 1.0 if the outcome is above `threshold`, else 0.0.
+    Ungraded samples are not linked, have weight 0 on `stream`, and are charged.
     """
 
     threshold: float = 0.5
@@ -91,7 +91,8 @@ class Labels:
 
 
 def _graded_samples(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[Batch, Tensor, Tensor]:
-    """The batch without what nobody graded, outcomes [B], and the last row of each sample that counts."""
+    """Returns the batch with weight 0 for ungraded samples, outcomes [B], and the last row of each sample that
+    counts."""
     if reward not in batch and batch.links:
         kind, other = next(iter(batch.links)), "pairs" if "labels" in batch.links else "labels"
         raise ValueError(
@@ -104,8 +105,8 @@ def _graded_samples(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[B
 
 
 def pair_best_with_worst(x: Tensor, unit: Tensor, most: int) -> Tensor:
-    """[P, 2] positions (better, worse) in x [B]: within each `unit` [B] the i-th best with the i-th worst, i < most, as
-    long as the one is above the other. Of equals the earlier counts as the better."""
+    """Returns [P, 2] positions (better, worse) in x [B]: within each `unit` [B] the i-th best with the i-th worst, i <
+    most, while the first is larger. Of equal ones the earlier counts as better."""
     order = x.argsort(descending=True, stable=True)
     order = order[unit[order].argsort(stable=True)]  # unit after unit, each from best to worst
     u, n = unit[order], torch.bincount(unit)

@@ -1,12 +1,12 @@
 """Credit over the graph of decisions: generalised advantage estimation and discounted returns.
 
 Axes: `B` rows, `K` positions of a row. A *node* is what credit treats as one decision (`level`), its *head* the first
-decision in it: rewards of the node gather there and its value is read there. Positions that are not decisions are
-skipped: a reward on one moves to the decision before it, also across rows; one before any decision is nobody's doing.
-A row that decides nothing and has no successor closes an episode: its value counts times its `cont`; one in the middle
-(a forced prefix, another's move) is passed through. Inside a row the recursion is a scan of affine maps (log2 K
-passes); a row is then one affine map, composed along chains by pointer jumping (log2 of the length) and along trees
-level by level, where a row with several successors takes their mean. Off-policy corrections (V-trace) are left out.
+decision in it: rewards of the node are summed there and its value is read there. Positions that are not decisions are
+skipped: a reward on one moves to the decision before it, also across rows; one before any decision is dropped. A row
+without decisions and successors closes an episode: its value counts times its `cont`; one in the middle (a forced
+prefix, another player's move) is passed through. Inside a row the recursion is a scan of affine maps (log2 K passes); a
+row is then one affine map, composed along chains by pointer jumping (log2 of the length) and along trees level by
+level, where several successors of a row are averaged. Off-policy corrections (V-trace) are left out.
 
 Source: Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation, equations 11-16.
 """
@@ -46,7 +46,7 @@ class Gae:
     lam: Discount = 0.95
     """GAE's lambda, in [0, 1]: 0 is the one-step temporal difference, 1 the Monte Carlo return less the value."""
     critic: str = "critic"
-    """Role of the critic whose values are the baseline; of several members their mean."""
+    """Role of the critic whose values are the baseline; the mean of several members."""
     reward: str = "reward"
     """Column [B, K] with the rewards that are credited."""
     level: CreditLevel = "auto"
@@ -94,7 +94,7 @@ class Returns:
     """Discounted returns without a critic: REINFORCE's advantages.
 
     Stamps columns `target` and `into` [B, K], both the discounted sum of the rewards from the decision on. Nothing is
-    bootstrapped: what a cut or truncated episode would have earned counts 0. Ungraded rows are as in `gae`.
+    bootstrapped: rewards after a cut or truncation count as 0. Ungraded rows are as in `gae`.
     """
 
     gamma: Discount = 1.0
@@ -141,12 +141,13 @@ def credit(
     level: str = "auto",
     bootstrap_truncated: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(advantage, return), both [B, K], 0 where nothing is decided; value [B, K] or None (no baseline, no bootstrap).
+    """Returns (advantage, return), both [B, K], 0 at positions without a decision; value [B, K] or None (no baseline,
+    no bootstrap).
 
-    Ungraded rewards (NaN) count 0 here, and ungraded branches of a tree do not count in its means. Raises ValueError
-    for a view that lacks successors of its rows, for `episode` on trees, and for a column that is no reward.
+    Ungraded rewards (NaN) count as 0, and ungraded branches of a tree do not count in its means. Raises ValueError for
+    a view that lacks successors of its rows, for `episode` on trees, and for a column that is not a reward.
     """
-    if level == "auto":  # text alone stores how long its rows are
+    if level == "auto":  # only text stores the length of its rows
         level = "decision" if "length" in batch else "row"
     mask, r = batch["mask"], batch[reward]
     if r.shape != mask.shape:
@@ -161,7 +162,7 @@ def credit(
     graph = _Graph(batch, bad)
     decides, cont = batch.decides, batch["cont"]
     head, before, first = find_heads(batch, level)
-    entry = value.gather(1, first)[:, 0]  # [B] the value of the row: at its first decision, or where it closes
+    entry = value.gather(1, first)[:, 0]  # [B] the value of the row: at its first decision, or of its closing state
 
     if bool((r.masked_fill(head, 0.0) != 0).any()):
         lost = r.masked_fill(before >= 0, 0.0).sum(1)
@@ -172,7 +173,7 @@ def credit(
         return _credit_episodes(batch, graph, r, lost, entry, gamma)
 
     passing = ~decides & (graph.child != -1)
-    handed = cont * entry  # [B] the value that a row hands to the decision before it
+    handed = cont * entry  # [B] the value that a row passes to the decision before it
     if bool(passing.any()):
         lost = graph.back(lost, passing.to(r.dtype))
         handed = graph.back(handed.masked_fill(passing, 0.0), cont * passing)
@@ -190,7 +191,7 @@ def credit(
         following = torch.cat([value, following], 1).gather(1, after)
         extra = extra * (after == K)
     delta = (r + extra + discount * following - value).masked_fill(~head, 0.0)
-    decay = torch.where(head, discount * lam, torch.ones_like(r))  # what is no head is passed through
+    decay = torch.where(head, discount * lam, torch.ones_like(r))  # positions that are not heads are passed through
     y, p = _scan(delta, decay)
     run = graph.back(cont * y[:, 0], cont * p[:, 0])  # [B] cont times the advantage at the row's first head
     advantage = y + p * graph.mean(run)[:, None]
@@ -223,13 +224,13 @@ class _Graph:
         return x.new_zeros(len(self.parent)).index_add_(0, self.parent[rows], x[rows])
 
     def mean(self, x: Tensor) -> Tensor:
-        """[B] the mean of x [B] over each row's successors, 0 where there is none."""
+        """Returns [B] the mean of x [B] over each row's successors, 0 if there are none."""
         if self.branched:
             return self._up(torch.arange(len(x)), x * self.weight) / self.count
         return torch.where(self.child < 0, 0.0, x[self.child.clamp(min=0)])
 
     def back(self, x: Tensor, c: Tensor) -> Tensor:
-        """[B] y = x + c * (mean of y over the successors)."""
+        """Returns [B] y = x + c * (mean of y over the successors)."""
         if self.branched:
             y, below = x.clone(), torch.zeros_like(x)
             for rows in self.levels:
@@ -245,7 +246,8 @@ class _Graph:
 
 
 def find_heads(batch: Batch, level: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Heads [B, K]; the last head at or before each position [B, K], -1 if none; the first decision [B, 1], or 0."""
+    """Returns the heads [B, K]; the last head at or before each position [B, K], -1 if none; the first decision [B, 1],
+    or 0."""
     mask = batch["mask"]
     B, K = mask.shape
     if K == 1:
@@ -263,7 +265,7 @@ def find_heads(batch: Batch, level: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _next_head(head: Tensor) -> Tensor:
-    """[B, K] the first head after each position, K if none."""
+    """Returns [B, K] the first head after each position, K if none."""
     B, K = head.shape
     place = torch.where(head, torch.arange(K), K)
     ahead = torch.cat([place[:, 1:], place.new_full((B, 1), K)], 1)
@@ -271,12 +273,12 @@ def _next_head(head: Tensor) -> Tensor:
 
 
 def _last_decision(mask: Tensor) -> Tensor:
-    """[B, 1] the last decision, 0 if none."""
+    """Returns [B, 1] the last decision, 0 if none."""
     return torch.where(mask, torch.arange(mask.shape[1]), 0).amax(1, keepdim=True)
 
 
 def _scan(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """y[k] = x[k] + c[k] y[k+1], and the products of c from k on: [B, K] each, in log2 K passes."""
+    """Returns y[k] = x[k] + c[k] y[k+1], and the products of c from k on: [B, K] each, in log2 K passes."""
     step = 1
     while step < x.shape[1]:
         x = torch.cat([x[:, :-step] + c[:, :-step] * x[:, step:], x[:, -step:]], 1)
@@ -288,17 +290,17 @@ def _scan(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 def _credit_episodes(
     batch: Batch, graph: _Graph, r: Tensor, lost: Tensor, entry: Tensor, gamma: float
 ) -> tuple[Tensor, Tensor]:
-    """One node a chain: all its rewards, discounted once before the value of its end."""
+    """Credits each chain as one node: all its rewards, discounted once before the value of its end."""
     if graph.branched:
         raise ValueError("level 'episode' is for chains: here rows have several successors; use 'decision' or 'row'")
     decides, parent = batch.decides, batch.local(batch["parent"])
     closes = ~decides & (graph.child == -1)
     own = r.sum(1) + lost + gamma * batch["cont"] * entry * closes
     total, rows = graph.back(own, torch.ones_like(own)), torch.arange(len(own))
-    up = parent  # the nearest row before that decides
+    up = parent  # the nearest deciding row before
     while bool((skip := (up >= 0) & ~decides[up.clamp(min=0)]).any()):
         up = torch.where(skip, parent[up.clamp(min=0)], up)
-    start = torch.where(up >= 0, up, rows)  # then the first: what came before is nobody's doing
+    start = torch.where(up >= 0, up, rows)  # then the first: what came before is nobody's decision
     while bool((start[start] != start).any()):
         start = start[start]
     target, mask = total[start] - lost[start], batch["mask"]
@@ -308,7 +310,7 @@ def _credit_episodes(
 
 
 def _put(batch: Batch, columns: dict[str, Tensor], ctx: Ctx, reward: str, scale: bool | str, stream: str) -> Batch:
-    """With the columns (advantage, then return), 0 where the reward is unknown, the first of them scaled if asked."""
+    """Adds the columns (advantage, then return), 0 for unknown rewards, the first of them scaled if `scale`."""
     if bool(batch[reward].isnan().any()):
         bad = batch.outcome(reward).isnan()
         columns = {name: x.masked_fill(bad[:, None], 0.0) for name, x in columns.items()}

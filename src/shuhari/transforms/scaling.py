@@ -1,4 +1,4 @@
-"""Rewards in units of the running standard deviation of the discounted return.
+"""Divides rewards by the running standard deviation of the discounted return.
 
 Leaves out centring, which would change the task. Axes: `B` rows, `K` positions, `N` lanes.
 """
@@ -25,11 +25,11 @@ class ScaleRewards:
     """Reward normalisation by the running standard deviation of the return, as in Stable-Baselines3's VecNormalize.
 
     Divides the column `reward` [B, K] by the standard deviation of R_t = gamma R_{t-1} + r_t over all decisions
-    collected so far, these included, and clips it (NormalizeReward of Gymnasium). A transform of `[collect]`, where
-    each decision comes by once. The statistic is a part of the critic's model (with `returns = true`), saved and
-    exported with it; what each lane's R has come to is in `state`. R begins at 0 in every episode. `reward/<name>` stay
-    as they are, and so do evaluation and reported returns. Ungraded rewards stay NaN and count as 0. Raises ValueError
-    for a critic without the statistic, and for a draw from a buffer.
+    collected so far, including these, and clips it (NormalizeReward of Gymnasium). A transform of `[collect]`, where
+    each decision passes once. The statistic is part of the critic's model (with `returns = true`), saved and exported
+    with it; each lane's current R is in `state`. R begins at 0 in every episode. `reward/<name>`, evaluation and
+    reported returns are unchanged. Ungraded rewards stay NaN and count as 0. Raises ValueError for a critic without the
+    statistic, and for a draw from a buffer.
     """
 
     gamma: Discount = 0.99
@@ -67,8 +67,8 @@ class ScaleRewards:
         return batch.put({"reward": scaled.clamp(-self.clip, self.clip)})
 
     def _returns(self, batch: Batch, gamma: float) -> Tensor:
-        """[B] R of each row, by doubling the stretch of rows that is summed; a row that its lane resumes goes on from
-        where the lane's R stands."""
+        """Returns [B] R of each row, by doubling the stretch of rows that is summed; a resumed row continues from the
+        lane's R."""
         up = batch["parent"]
         total = batch["reward"].double().nan_to_num(0.0).sum(1)
         lane = batch["lane"]
@@ -80,6 +80,6 @@ class ScaleRewards:
         up = up.clamp(min=0)
         while bool((c != 0).any()):
             total, c, up = total + c * total[up], c * c[up], up[up]
-        if "resumes" in batch:  # the last row of each lane decides nothing yet: its R is what goes on, discounted
+        if "resumes" in batch:  # the last row of each lane has no decision yet: its R carries over, discounted
             self.state["returns"] = total[-(int(lane.max()) + 1) :].clone()
         return total

@@ -1,4 +1,4 @@
-"""Rewards changed before credit is assigned.
+"""Changes rewards before credit assignment.
 
 Axes: `B` rows, `K` positions.
 """
@@ -22,16 +22,16 @@ from shuhari.ports import Ctx
 @register("transform", "kl_in_reward")
 @dataclass
 class KlInReward:
-    """The KL penalty in the reward, as in InstructGPT's PPO and RLOO, decision by decision.
+    """The KL penalty in the reward, per decision, as in InstructGPT's PPO and RLOO.
 
     Subtracts beta times an estimate of KL(policy || reference) from column `reward` (Ouyang et al. 2022, equation 2),
-    and stamps what it added as `reward/kl` [B, K] (<= 0 on average, 0 where nothing was decided). Both
+    and stamps the added part as `reward/kl` [B, K] (<= 0 on average, 0 at positions without a decision). Both
     log-probabilities are scored before the update. It comes before `gae`, `returns` or `advantage`. Ungraded rewards
     stay NaN.
     """
 
     beta: Coefficient = 0.05
-    """Coefficient of the KL penalty, in units of reward a nat; 0 is off."""
+    """Coefficient of the KL penalty, in units of reward per nat; 0 is off."""
     form: Literal["k1", "k2", "k3"] = "k1"
     """Estimator of the KL from the decision taken: `k1` (the log-ratio, unbiased and usual), `k2` or `k3`."""
     role: str = "policy"
@@ -61,10 +61,10 @@ class Overlong:
     """DAPO's soft overlong punishment: a growing penalty as an answer of n decisions nears its length limit.
 
     Adds to column `reward` equation 13: 0 up to n = length - cache, from there linear to -1 at n = length, -1 beyond;
-    times `weight`. It falls on the last decision of the row, and is stamped as `reward/overlong` [B, K] (<= 0). Put it
-    before `advantage`, and after `drop_uniform_groups`, which then compares the answers' own rewards. Ungraded rewards
-    stay NaN. Source: Yu et al. 2025, arXiv 2503.14476. Overlong filtering is the filter `drop_truncated`. ValueError
-    for a cache above the length.
+    times `weight`. It applies to the last decision of the row, and is stamped as `reward/overlong` [B, K] (<= 0). Put
+    it before `advantage`, and after `drop_uniform_groups`, which then compares the answers' own rewards. Ungraded
+    rewards stay NaN. Source: Yu et al. 2025, arXiv 2503.14476. Overlong filtering is the filter `drop_truncated`.
+    Raises ValueError for a cache above the length.
     """
 
     length: Length

@@ -1,8 +1,8 @@
-"""Next steps of one state, compared: states where it matters which is taken, and the step at which an answer is lost.
+"""Compares the next steps of one state: finds states at which the choice matters, and the step that loses an answer.
 
-A state is what has been said so far; its next steps are the rows that continue one row of a tree, or those that begin
-at the prompt. A step's value is the mean outcome of the graded answers below it, so trees of the rollout `tree` that
-are whole (`whole`, `every`) estimate it by as many answers as there are. Plain samples are next steps of the prompt.
+A state is the text so far; its next steps are the rows that continue one row of a tree, or those that begin at the
+prompt. A step's value is the mean outcome of the graded answers below it, so whole trees of the rollout `tree`
+(`whole`, `every`) estimate it by all available answers. Plain samples are next steps of the prompt.
 
 Sources: "Improving Multi-Step Reasoning Abilities of Large Language Models with Direct Advantage Policy Optimization"
 (arXiv 2412.18279), whose advantages come from a critic; "RL on Incorrect Synthetic Data Scales the Efficiency of LLM
@@ -31,14 +31,14 @@ from shuhari.transforms.streams import find_carried, zero_ungraded, zero_weight
 @register("transform", "drop_tied_steps")
 @dataclass
 class Apart:
-    """Skips the next steps of a state at which it does not matter which is taken.
+    """Drops the next steps of states at which the choice makes no difference.
 
-    Weight 0 on `stream` where their values, of `reward`, lie no further apart than `least`. A state with one graded
-    next step is such a state.
+    Sets weight 0 on `stream` if the values of a state's next steps, by `reward`, differ by at most `least`, or if only
+    one is graded.
     """
 
     least: AtLeast0 = 0.0
-    """Spread of the next steps' values that must be exceeded for them to be learnt from."""
+    """Range of the next steps' values above which they are learnt from."""
     reward: str = "reward"
     """Column whose mean outcome below a step is the step's value."""
     stream: str = "rl"
@@ -68,19 +68,19 @@ class FirstPit:
     """Preference pairs at the first wrong step of answers in a tree: the step that loses them, against the best one
     there.
 
-    Links "pairs" [P, 2] of (better, worse) next steps of one state. The worse one is a pit: its value, of `reward`, is
-    at most `floor`, and that of the state it is taken in above it, so it is where the answers below it are lost, first;
-    the better one is the state's best, of equal ones the first. A pit stands in one pair, however many answers fall
-    into it (in the paper once for each of them). The value of a state is that of the step before it; of the prompt, the
-    mean over its answers. A step in no pair weighs 0 on `stream`. Ungraded answers count for nothing and are charged.
+    Makes the links "pairs" [P, 2] of (better, worse) next steps of one state. The worse step is the first that loses
+    the answers below it: its value, by `reward`, is at most `floor`, and the value of the state before it is above; the
+    better one is the state's best, the first of a tie. A losing step is in one pair, however many answers pass through
+    it (in the paper once for each of them). The value of a state is that of the step before it; at the prompt, the mean
+    over its answers. A step in no pair has weight 0 on `stream`. Ungraded answers do not count and are charged.
     """
 
     floor: float = 0.0
-    """Value at or below which a step counts as lost; 0 with rewards of 0 and 1 is no right answer below it."""
+    """Value at or below which a step counts as lost; 0 with rewards of 0 and 1 means no right answer below it."""
     reward: str = "reward"
     """Column whose mean outcome below a step is the step's value."""
     stream: str = "rl"
-    """Stream on which steps outside of every pair get weight 0."""
+    """Stream on which steps in no pair get weight 0."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ("links/pairs",)
     least_n = 2
@@ -100,7 +100,7 @@ class FirstPit:
         rows = counts.nonzero()[:, 0]
         order = rows[value[rows].argsort(descending=True, stable=True)]
         best = torch.full((int(state.max()) + 1 if len(state) else 0,), -1)
-        best[state[order].flip(0)] = order.flip(0)  # the last that is written is the first in order
+        best[state[order].flip(0)] = order.flip(0)  # the last one written is the first in order
         pit = counts & (value <= self.floor) & (before > self.floor)
         better, worse = best[state[pit]], pit.nonzero()[:, 0]
         some = value[better] > value[worse]
@@ -111,7 +111,7 @@ class FirstPit:
 
 
 def _find_values(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[Batch, Tensor, Tensor]:
-    """(the batch without what nobody graded; values [B]; [B] which rows count)."""
+    """Returns (the batch with weight 0 for ungraded rows; values [B]; [B] the rows that count)."""
     value = batch.outcome(reward)
     batch = zero_ungraded(batch, value.isnan() & find_usable(batch), ctx, stream)
     return batch, value, find_carried(batch, stream) & ~value.isnan()

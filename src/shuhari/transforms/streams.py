@@ -1,7 +1,7 @@
-"""Which rows carry a stream, and how a transform takes weight from some: the helpers of this package.
+"""Which rows carry a stream, and how a transform removes the weight of some: helpers of this package.
 
-Filters never delete rows: they set `weight/<stream>` to 0, so pointers, groups and links stay whole.
-Axes: `B` rows, `K` positions.
+Filters never delete rows: they set `weight/<stream>` to 0, so pointers, groups and links stay whole. Axes: `B` rows,
+`K` positions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from shuhari.ports import Ctx
 
 
 def find_carried(batch: Batch, stream: str = "rl") -> Tensor:
-    """[B] bool: rows that decide, did not end in an error, and weigh something on `stream`.
-
-    A batch on which nobody has stamped weights yet carries every stream in full.
-    """
+    """Returns [B] bool: rows that decide, did not end in an error, and have weight on `stream`. A batch without weights
+    carries every stream in full."""
     rows = batch.decides & find_usable(batch)
     if f"weight/{stream}" in batch:
         return rows & (batch.weight(stream) != 0).any(1)
@@ -27,19 +25,20 @@ def find_carried(batch: Batch, stream: str = "rl") -> Tensor:
 
 
 def weights_on(batch: Batch, stream: str = "rl") -> Tensor:
-    """[B, K] the weight of each decision on a stream; where there is none yet, 1 on the rows carried."""
+    """Returns [B, K] the weight of each decision on a stream; without weights, 1 on the rows carried."""
     if f"weight/{stream}" in batch:
         return batch.weight(stream).float()
     return (find_carried(batch, stream)[:, None] * batch["mask"]).float()
 
 
 def zero_weight(batch: Batch, rows: Tensor, stream: str = "rl") -> Batch:
-    """`batch` with weight 0 on `stream` for the rows [B] bool."""
+    """Returns `batch` with weight 0 on `stream` for the rows [B] bool."""
     return batch.put({f"weight/{stream}": weights_on(batch, stream).masked_fill(rows[:, None], 0.0)})
 
 
 def zero_ungraded(batch: Batch, rows: Tensor, ctx: Ctx, stream: str = "rl") -> Batch:
-    """`zero_weight` the rows [B] bool that nobody graded; those that carried the stream are charged as `ungraded`."""
+    """Returns `batch` with weight 0 for the ungraded rows [B] bool; those that carried the stream are charged as
+    `ungraded`."""
     lost = rows & find_carried(batch, stream)
     if not bool(lost.any()):
         return batch
@@ -48,8 +47,8 @@ def zero_ungraded(batch: Batch, rows: Tensor, ctx: Ctx, stream: str = "rl") -> B
 
 
 def whiten(x: Tensor, where: Tensor, eps: float = 1e-8) -> Tensor:
-    """[B, K] x minus its mean over its standard deviation (unbiased) plus `eps`, both over `where` [B, K]; 0 elsewhere.
-    Fewer than two numbers have no scale: they are left as they are."""
+    """Returns [B, K] x minus its mean over its standard deviation (unbiased) plus `eps`, both over `where` [B, K]; 0
+    elsewhere. Fewer than two numbers are left unscaled."""
     some = x[where]
     if some.numel() < 2:
         return x * where

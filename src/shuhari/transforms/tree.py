@@ -1,6 +1,6 @@
 """Credit for the nodes of a search tree, once for each shared step.
 
-Left out: where `q` comes from; a rollout stamps it (`rollouts.tree`). Axes: `B` rows, `K` positions.
+Left out: computing `q`; a rollout stamps it (`rollouts.tree`). Axes: `B` rows, `K` positions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from shuhari.transforms.streams import zero_ungraded
 class NodeAdvantage:
     """Advantages of the nodes of a search tree, once for each shared step (DeepSearch, arXiv 2509.25454, section 3.4).
 
-    Stamps column `into` [B, K]: q(node) less the mean value of the group's answers, or less q of the node that it
-    continues (its last decision), undivided, on every decision of the node; 0 elsewhere. A node that continues none has
-    the mean of the group, which is what the problem is worth. An answer's value is 2 r - 1 of its `reward` r in [0, 1].
-    Where no search has said what a node is worth (column `q` [B, K] missing or NaN: plain samples, nodes that nothing
-    was backed up to), it is the mean value of the graded answers below it. Rows without any get advantage 0 and weight
-    0 on `stream`, and are charged as `ungraded`.
+    Stamps column `into` [B, K] on every decision of the node, 0 elsewhere: q(node) less the mean value of the group's
+    answers, or less q of its parent node (at its last decision), not divided. A node without a parent uses the mean of
+    the group, which is the value of the problem. An answer's value is 2 r - 1 of its `reward` r in [0, 1]. If q is
+    unknown (column `q` [B, K] missing or NaN: plain samples, nodes without backups), it is the mean value of the graded
+    answers below. Rows without any get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
     """
 
     reward: str = "reward"
@@ -71,8 +70,8 @@ class NodeAdvantage:
 
 
 def _before(q: Tensor, below: Tensor, mean: Tensor, batch: Batch) -> Tensor:
-    """[B, K] q [B, 1 or K] at the last decision of the node before: of the segment before in the row, else of the row
-    before, where `below` [B] stands for one that decides nothing; `mean` [B] where there is none."""
+    """Returns [B, K] q [B, 1 or K] at the last decision of the previous node: the previous segment of the row, else the
+    previous row, for which `below` [B] is used if it decides nothing; `mean` [B] if there is none."""
     mask = batch["mask"]
     q, place = q.expand(mask.shape), torch.arange(mask.shape[1])
     latest = torch.where(mask, place, -1).cummax(1).values  # the last decision at or before each position

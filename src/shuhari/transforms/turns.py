@@ -1,10 +1,10 @@
-"""What credit compares: whole rows, or the turns of rows that are several; a number of each, and back to decisions.
+"""The items that credit compares, whole rows or turns: reads a number of each, and spreads it back over its decisions.
 
-A turn is a segment of a row in which something is decided; one that is a row of its own, as where the context is
-rebuilt, is a turn of its episode like any other. Left out: turns in which another moved or that were given, which are
-nobody's; a call that a branch of a tree splits is a turn in each of its rows.
+A turn is a segment of a row with a decision; one in a row of its own, if the context is rebuilt, is a turn of its
+episode like any other. Left out: turns of others and given turns; a call split by a branch of a tree is a turn in each
+of its rows.
 
-Axes: `B` rows, `K` positions, `U` what is compared.
+Axes: `B` rows, `K` positions, `U` compared items.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shuhari.batch import Batch
 
 @dataclass(frozen=True)
 class Compared:
-    """row, first [U]: where each is, and its first decision there (0 where it decides nothing); at [B, K]: which one a
-    decision is of. `name` in errors: "row" or "turn"."""
+    """The compared items. row, first [U]: the row of each, and its first decision there (0 if it has none); at [B, K]:
+    the item of each decision. `name` in errors: "row" or "turn"."""
 
     name: str
     row: Tensor
@@ -29,7 +29,7 @@ class Compared:
     mask: Tensor
 
     def read(self, x: Tensor, column: str) -> Tensor:
-        """[U] the number of each in x [B] or [B, K]. ValueError where x differs within one."""
+        """Returns [U] the number of each in x [B] or [B, K]. Raises ValueError if x differs within one."""
         if x.dim() == 1 or x.shape[1:] == (1,):
             return x.flatten()[self.row]
         if x.shape != self.mask.shape:
@@ -46,29 +46,29 @@ class Compared:
         return found
 
     def read_whole(self, x: Tensor, column: str) -> Tensor:
-        """[U] the same as whole numbers. ValueError where one of those that decide is none."""
+        """Returns [U] the same as integers. Raises ValueError if a deciding one is not an integer."""
         found = self.read(x, column)
         if not found.is_floating_point():
             return found.long()
-        odd = self.mask[self.row].any(1) & (found != found.round())  # NaN is no whole number either
+        odd = self.mask[self.row].any(1) & (found != found.round())  # NaN is no integer either
         if bool(odd.any()):
             raise ValueError(f"advantage: unit is {column!r}, a column that holds {float(found[odd][0]):g}: expected "
                              f"whole numbers, one a {self.name}")  # fmt: skip
         return torch.where(found == found.round(), found, -1.0).long()
 
     def spread(self, x: Tensor) -> Tensor:
-        """[B, K] x [U] on each of its decisions, 0 elsewhere."""
+        """Returns [B, K] x [U] on each of its decisions, 0 elsewhere."""
         return x[self.at] * self.mask if len(x) else torch.zeros(self.mask.shape)
 
 
 def find_rows(batch: Batch) -> Compared:
-    """Every row, whether it decides or not: U is B."""
+    """Returns every row, whether it decides or not: U is B."""
     mask, row = batch["mask"], torch.arange(len(batch))
     return Compared("row", row, mask.int().argmax(1), row[:, None].expand(mask.shape), mask)
 
 
 def find_turns(batch: Batch) -> Compared:
-    """Every turn, in the order of rows and, in a row, of time. ValueError for rows that do not tell their turns."""
+    """Returns every turn, in the order of rows and then of time. Raises ValueError for rows without turns."""
     mask = batch["mask"]
     if len(batch) and "segment" not in batch:
         raise ValueError("advantage: level is 'turn', and these rows have no turns (no column 'segment', which text "
@@ -84,7 +84,7 @@ def find_turns(batch: Batch) -> Compared:
 
 
 def add_rewards(batch: Batch, turns: Compared, x: Tensor) -> Tensor:
-    """[U] the sum of x [B, K] over the positions of each turn, also those that decide nothing."""
+    """Returns [U] the sum of x [B, K] over the positions of each turn, including those without a decision."""
     key, own = _key(batch), _key(batch)[turns.row, turns.first]
     place = torch.searchsorted(own, key).clamp(max=max(len(own) - 1, 0))
     within = (batch["segment"] >= 0) & (own[place] == key) if len(own) else torch.zeros_like(turns.mask)
@@ -92,7 +92,7 @@ def add_rewards(batch: Batch, turns: Compared, x: Tensor) -> Tensor:
 
 
 def number_turns(batch: Batch, turns: Compared) -> Tensor:
-    """[U] how many turns the same role had before each in its episode, along its path."""
+    """Returns [U] the number of earlier turns of the same role in each turn's episode, along its path."""
     count = torch.bincount(turns.row, minlength=len(batch))  # [B] turns of a row
     before, role, up = torch.zeros_like(count), batch["role"], batch.local(batch["parent"])
     parent = up

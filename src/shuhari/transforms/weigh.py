@@ -28,8 +28,8 @@ class Weigh:
     """Weights for advantage-weighted regression: a stream on which better decisions weigh more.
 
     Stamps `weight/<stream>` [B, K]: min(exp(A / temperature), most) on the decisions of stream `of`, 0 elsewhere, A the
-    `column` less the `baseline`. Where A is unknown (NaN) the weight is 0. ValueError where a weight is not finite. A
-    term learns by it where it names the stream: `terms.nll = {stream = "<stream>"}`.
+    `column` less the `baseline`; 0 if A is unknown (NaN). Use them in a term with that stream: `terms.nll = {stream =
+    "<stream>"}`. Raises ValueError for a weight that is not finite.
     """
 
     column: str = "advantage"

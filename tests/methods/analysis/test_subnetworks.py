@@ -1,6 +1,6 @@
 """How far weights moved, by hand.
 
-The arms of the claim on subnetworks: one start and one optimiser, right words alone for imitation, tested alike.
+The sides of the demonstration: one start and one optimiser, right words alone for imitation, tested alike.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from shuhari import testing
 from shuhari.config.build import build_stage
-from shuhari.lab.claims.claim import read
+from shuhari.lab.demonstrations import read
 from shuhari.methods.analysis.subnetworks.weight_changes import Weights
 from spoken import said
 
@@ -48,13 +48,13 @@ def test_a_tolerance_hides_small_changes() -> None:
 
 
 def test_other_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"x \(1,\) has no match in role 'start': \(2,\)"):
+    with pytest.raises(ValueError, match=r"role 'start' has no parameter x of shape \(1,\): \(2,\)"):
         Weights()(context(policy=[1.0], start=[1.0, 2.0]))
     assert math.isnan(Weights()(context(policy=[1.0], start=[0.0]))["relative"])
 
 
 def test_imitation_sees_right_words_alone_and_all_else_is_alike() -> None:
-    claim = read("analysis/subnetworks")
+    claim = read("analysis/subnetworks").claim
     method, baseline = (build_stage(claim.arms[arm].stages[-1]) for arm in ("method", "baseline"))
     train = baseline.task.problems("train")
     shown = [train[i] for i in range(400)]
@@ -67,7 +67,7 @@ def test_imitation_sees_right_words_alone_and_all_else_is_alike() -> None:
 
 
 def test_what_is_tested_are_the_words_of_the_bed() -> None:
-    stage = build_stage(read("analysis/subnetworks").arms["method"].stages[-1])
+    stage = build_stage(read("analysis/subnetworks").claim.arms["method"].stages[-1])
     assert stage.evaluate is not None and stage.evaluate.task is not None
     ours, theirs = (task.problems("test") for task in (stage.evaluate.task, stage.task))
     assert ours.size() == theirs.size() == 16

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from built import answers, built, learnt, padded, same, table
-from shuhari.config.build import build_stage
-from shuhari.lab.claims.claim import read
+from built import answers, built, demonstrated, learnt, padded, same, table
 
 
 def test_on_policy_the_gradient_is_reinforce_s_whatever_bound_there_is() -> None:
@@ -23,11 +21,7 @@ def test_on_policy_the_gradient_is_reinforce_s_whatever_bound_there_is() -> None
 
 
 def test_domains_in_order() -> None:
-    recipes: Any = read("curriculum/acereason").recipes
-    orders = {arm: build_stage(recipes[arm].stages[-1]).curriculum for arm in ("method", "other")}
-    assert {arm: c.order for arm, c in orders.items()} == {
-        "method": (("A",), ("C",)), "other": (("A",), ("B",)),
-    }  # fmt: skip
-    assert all((c.key, c.again) == ("domain", 0.0) for c in orders.values())
+    shown: Any = demonstrated("curriculum/acereason").curriculum
+    assert shown.order == (("A",), ("C",)) and (shown.key, shown.again) == ("domain", 0.0)
     usual: Any = built("curriculum/acereason", usual=True).curriculum
     assert usual.order == (("math",), ("code",)) and usual.key == ""

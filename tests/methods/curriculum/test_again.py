@@ -117,7 +117,7 @@ def test_the_analysis_is_the_study_and_its_gain_a_difference() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="expected two teachers"):
+    with pytest.raises(ValueError, match="expected two different teachers"):
         Cubes(over="again")
     with pytest.raises(ValueError, match="pretest is 1"):
         Classroom(pretest=1.0)

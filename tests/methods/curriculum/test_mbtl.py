@@ -312,7 +312,7 @@ def test_the_best_are_those_of_all_sets_and_all_contexts_leave_nothing_to_choose
 
 def test_wrong_settings_and_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = stored(tmp_path, [HAND])
-    with pytest.raises(ValueError, match="expected two rules"):
+    with pytest.raises(ValueError, match="expected two different rules"):
         Transfer("random")
     with pytest.raises(ValueError, match="not there; did you mean 'cartpole'"):
         Transfer(file="cartpol")(7)

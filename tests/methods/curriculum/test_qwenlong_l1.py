@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from built import SCALED, built, holds, one_loss
+from built import SCALED, demonstrated, holds, one_loss
 from shuhari.testing import context
 
 
@@ -15,8 +15,8 @@ def test_numbers_of_the_paper() -> None:
 
 
 def test_prompts_of_two_and_four_facts_come_first_and_of_seven_then() -> None:
-    """The claim's limits are 9 and 15 tokens, of which each character is one; a fact has two, and the frame one."""
-    stage: Any = built("curriculum/qwenlong_l1")
+    """The limits are 9 and 15 tokens, of which each character is one; a fact has two, and the frame one."""
+    stage: Any = demonstrated("curriculum/qwenlong_l1")
     ctx: Any = context(task=stage.task)
     ctx.encode = lambda prompt, role: prompt
     for at, lengths in ((0.0, {5, 9}), (0.49, {5, 9}), (0.5, {15}), (1.0, {15})):

@@ -22,5 +22,5 @@ def test_what_it_sets() -> None:
 def test_its_arms_choose_other_problems_and_nothing_else() -> None:
     arms = {name: build_stage(arm.stages[-1]).learners["main"] for name, arm in read("data/redstar").arms.items()}
     ranges = {name: (x.buffer.low, x.buffer.high) for name, x in arms.items()}  # type: ignore[attr-defined]
-    assert ranges == {"method": (0.0, 0.333), "baseline": (0.667, 1.0), "any": (0.0, 1.0)}
+    assert ranges == {"method": (0.0, 0.333), "baseline": (0.667, 1.0), "any": (0.0, 1.0), "fast": (0.0, 1.0)}
     assert len({(x.buffer.most, x.buffer.size, x.buffer.n) for x in arms.values()}) == 1  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from typing import Any
 from built import SCALED, built, holds, one_loss
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
-from shuhari.lab.claims.claim import read
+from shuhari.lab import demonstrations
 from shuhari.objectives.likelihood import Nll
 from shuhari.rollouts.single import Single
 
@@ -35,5 +35,6 @@ def test_the_guide_is_taught_by_solutions_before() -> None:
 
 
 def test_its_baseline_is_never_led() -> None:
-    found: Any = {name: build_stage(arm.stages[-1]).rollout for name, arm in read("data/rlgf").arms.items()}
+    arms = demonstrations.read("data/rlgf").claim.arms
+    found: Any = {name: build_stage(arm.stages[-1]).rollout for name, arm in arms.items()}
     assert {name: rollout.share for name, rollout in found.items()} == {"method": 0.2, "baseline": 0.0}

@@ -39,6 +39,9 @@ def test_the_objective_bounds_the_exponential_of_the_mean_from_below(advantage: 
     assert (-loss).flatten().tolist() == pytest.approx([expected] * K, abs=1e-6)
     assert -float(loss.mean()) <= advantage * exp(sum(d) / 2)
     assert info["log_ratio"].flatten().tolist() == pytest.approx([-0.1] * K)
+    assert info["loose"].tolist() == [[1.0] * K]  # exp(-0.1) is 0.905, so 0.005 and 0.041 lie between
+    assert not Boundary()(row(d, 0.0), context())[1]["loose"].any()
+    assert not Boundary()(row((0.01, 0.01), advantage), context())[1]["loose"].any()  # exp(0.01) - 1.01 is 0.00005
 
 
 @pytest.mark.parametrize("advantage", [2.0, -2.0])

@@ -6,7 +6,7 @@ from math import exp
 
 import pytest
 
-from flows import chain_of, clipped, imitation_comes_first_and_the_baseline_is_frozen
+from flows import chain_of, clipped, imitation_comes_first_and_the_baseline_has_noise_of_one_size
 
 
 def test_it_clips_the_mean_of_steps_at_a_fifth() -> None:
@@ -15,8 +15,8 @@ def test_it_clips_the_mean_of_steps_at_a_fifth() -> None:
     assert clipped("diffusion/flow_noise", [1.0, 0.0, 0.0, 0.0])[0] == pytest.approx(-1.2)
 
 
-def test_imitation_comes_first_and_the_baseline_is_frozen() -> None:
-    imitation_comes_first_and_the_baseline_is_frozen("diffusion/flow_noise")
+def test_imitation_comes_first_and_the_baseline_has_noise_of_one_size() -> None:
+    imitation_comes_first_and_the_baseline_has_noise_of_one_size("diffusion/flow_noise")
 
 
 def test_its_noise() -> None:

@@ -6,7 +6,7 @@ from math import log
 
 import pytest
 
-from flows import chain_of, clipped, imitation_comes_first_and_the_baseline_is_frozen
+from flows import chain_of, clipped, imitation_comes_first_and_the_baseline_has_noise_of_one_size
 
 
 def test_it_clips_the_ratio_of_its_one_step() -> None:
@@ -16,8 +16,8 @@ def test_it_clips_the_ratio_of_its_one_step() -> None:
     assert clipped("diffusion/flow_sde", [0.0, log(0.7), 0.0, 0.0], advantage=-1.0)[0] == pytest.approx(0.8)
 
 
-def test_imitation_comes_first_and_the_baseline_is_frozen() -> None:
-    imitation_comes_first_and_the_baseline_is_frozen("diffusion/flow_sde")
+def test_imitation_comes_first_and_the_baseline_has_noise_of_one_size() -> None:
+    imitation_comes_first_and_the_baseline_has_noise_of_one_size("diffusion/flow_sde")
 
 
 def test_its_noise() -> None:

@@ -7,7 +7,7 @@ from math import exp
 import pytest
 
 from built import built
-from flows import chain_of, clipped, imitation_comes_first_and_the_baseline_is_frozen
+from flows import chain_of, clipped, imitation_comes_first_and_the_baseline_has_noise_of_one_size
 
 
 def test_it_clips_the_geometric_mean_of_steps_and_dimensions() -> None:
@@ -20,8 +20,8 @@ def test_it_clips_the_geometric_mean_of_steps_and_dimensions() -> None:
     assert terms["entropy"].weight == 0.015
 
 
-def test_imitation_comes_first_and_the_baseline_is_frozen() -> None:
-    imitation_comes_first_and_the_baseline_is_frozen("diffusion/reinflow")
+def test_imitation_comes_first_and_the_baseline_has_noise_of_one_size() -> None:
+    imitation_comes_first_and_the_baseline_has_noise_of_one_size("diffusion/reinflow")
 
 
 def test_its_noise() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from built import POLICY, built, holds
 from shuhari.config.build import build_stage
-from shuhari.lab.claims.claim import read
+from shuhari.lab.demonstrations import read
 from shuhari.objectives.dual_value import DualValue
 from shuhari.objectives.expectile import ValueTD
 from shuhari.objectives.likelihood import Nll
@@ -45,7 +45,7 @@ def test_a_quarter_of_the_recorded_values_lie_above_the_value() -> None:
 
 
 def test_its_baseline_is_xql() -> None:
-    arms: Any = read("offline/f_dvl").arms
+    arms: Any = read("offline/f_dvl").claim.arms
     part: Any = build_stage(arms["baseline"].stages[-1]).learners["main"]
     objective = part.parts["value"].terms["dual_value"].objective
     assert (objective.form, objective.tau) == ("reverse_kl", 1.0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from built import answers, built, learnt, padded, same, table
+from built import answers, built, demonstrated, learnt, padded, same, table
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.data import Ramp
@@ -127,15 +127,16 @@ SAID, SCORE, ENTROPY = ["abcde"] * 4, [1.0, 0.0, 1.0, 1.0], [0.1, 0.2, 0.3, 0.4]
 
 
 def test_mu_climbs_to_one_and_falls_to_two_fifths() -> None:
-    for usual, warm, fall in ((True, 30, 120), (False, 20, 80)):  # of 150 steps, and of the claim's 100
-        mu = built("rlvr/canon", usual=usual).collect["split_groups"].mu
+    stages = (built("rlvr/canon"), 30, 120), (demonstrated("rlvr/canon"), 20, 80)  # of 150 steps, and of 100
+    for stage, warm, fall in stages:
+        mu = stage.collect["split_groups"].mu
         assert [mu(0), mu(warm / 2 - 1)] == pytest.approx([1 / warm, 0.5])
         assert [mu(warm + x * fall) for x in (0, 0.5, 1)] == pytest.approx([1.0, 0.7, 0.4])
 
 
 def test_the_gradient_by_hand() -> None:
     """mu = 1: means of halves 1/2 and 1, advantages 0, -1, 1/2, 1/2; over 4 answers and the constant of 5 tokens."""
-    stage = built("rlvr/canon")
+    stage = demonstrated("rlvr/canon")
     stage.collect["split_groups"] = replace(stage.collect["split_groups"], mu=1.0)
     batch = answers(stage, SAID, SCORE)
     log_prob = padded(*([0.0] * 5 for _ in SAID)).requires_grad_()

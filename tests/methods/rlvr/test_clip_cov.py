@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arms import counted_of_grpo, in_the_place_of_the_clip, same_bounds_without_the_mechanism
+from arms import in_the_place_of_the_clip, same_bounds_without_the_mechanism
 from built import CLIP, holds, one_loss
 from shuhari.objectives.selective import ClipCov
 
@@ -15,10 +15,6 @@ def test_numbers_of_the_paper() -> None:
 
 def test_another_loss_in_the_place_of_the_clip() -> None:
     in_the_place_of_the_clip("clip_cov")
-
-
-def test_what_is_counted_of_grpo_is_counted_of_grpo() -> None:
-    counted_of_grpo("clip_cov", {"fraction": 0.0})
 
 
 def test_the_same_bounds_without_the_mechanism() -> None:

@@ -23,8 +23,8 @@ def test_numbers_of_the_paper() -> None:
 
 @pytest.mark.parametrize("usual", [True, False])
 def test_three_continuations_until_half_of_the_stage_and_none_then(usual: bool) -> None:
-    """The steps of the claim's 80: 40 with, 40 without. Of 16 samples four are plain, and each of these is cut."""
+    """The steps of the claim's 80: 40 with, 40 without. Of 8 samples two are plain, and each of these is cut."""
     stage = built("rlvr/cure", usual=usual)
     regrow = [stage.rollout.regrow(Count(t, t, 80, in_steps=True)) for t in range(80)]  # type: ignore[union-attr]
     assert regrow[:40] == [3.0] * 40 and set(regrow[41:]) == {0.0}
-    assert usual or (stage.n, stage.n - 3 * (stage.n // (1 + 3))) == (16, 4)
+    assert usual or (stage.n, stage.n - 3 * (stage.n // (1 + 3))) == (8, 2)

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from shuhari.batch import Batch
+from shuhari.config.recipe import load
 from shuhari.data import Problem, Ramp, Request, Sampling
+from shuhari.loop.run import loop, open_run
 from shuhari.methods.rlvr.ead.annealed_temperature import Annealed, find_temperature
 from shuhari.methods.rlvr.ead.untempered_logp import Unheated
 from shuhari.objectives.clip import Clip
@@ -98,3 +100,13 @@ def test_with_unbounded_weights_it_is_the_gradient_on_policy() -> None:
 def test_rows_are_scored_at_one() -> None:
     batch = Batch({"mask": torch.ones(2, 3, dtype=torch.bool), "temperature": torch.full((2, 3), 0.5)})
     assert Unheated()(batch, context())["temperature"].eq(1).all()  # type: ignore[arg-type]
+
+
+def test_pi_old_is_at_one_and_the_sampler_is_not() -> None:
+    """With one update a batch the ratio of the policy to its score before that is 1, and the weight, of that score over
+    the sampler's at 1.2 and less, is what differs: as the batch is known at 1 before the learner scores it."""
+    small = {"stage.warm-up.steps": 1, "steps": 1, "models.policy.hidden": 16, "buffer.size": 4, "evaluate.every": 0}
+    curriculum = {"curriculum.decay": 9.0, "curriculum.plain": 0}
+    *_, told = loop(open_run(load("rlvr/ead", settings={**small, **curriculum})))
+    assert told["policy/ratio"] == pytest.approx(1, abs=1e-5)
+    assert told["policy/sampler_kl"] > 0.01

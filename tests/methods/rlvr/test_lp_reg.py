@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arms import counted_of_grpo, in_the_place_of_the_clip
+from arms import in_the_place_of_the_clip
 from built import CLIP, holds, one_loss
 from shuhari.objectives.selective import LpReg
 
@@ -15,7 +15,3 @@ def test_numbers_of_the_paper() -> None:
 
 def test_another_loss_in_the_place_of_the_clip() -> None:
     in_the_place_of_the_clip("lp_reg")
-
-
-def test_what_is_counted_of_grpo_is_counted_of_grpo() -> None:
-    counted_of_grpo("lp_reg", {"fraction": 0.1, "beta": 0.0})

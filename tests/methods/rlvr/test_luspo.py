@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from built import answers, built, learnt, padded, same, table
+from built import answers, built, demonstrated, learnt, padded, same, table
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 
@@ -32,13 +32,13 @@ def test_every_token_weighs_the_same_whatever_the_length() -> None:
     same(gspo, [[-a / 4 / len(t)] * len(t) for a, t in zip(SIGNS, SAID, strict=True)])
 
 
-def test_in_the_claim_an_answer_of_its_mean_length_weighs_as_in_gspo() -> None:
-    same(gradients(built("rlvr/luspo")), [[-a / 4 / 23] * len(t) for a, t in zip(SIGNS, SAID, strict=True)])
+def test_in_the_demonstration_an_answer_of_its_mean_length_weighs_as_in_gspo() -> None:
+    same(gradients(demonstrated("rlvr/luspo")), [[-a / 4 / 23] * len(t) for a, t in zip(SIGNS, SAID, strict=True)])
 
 
 def test_with_one_update_a_batch_gspo_is_the_bed() -> None:
     """Where no ratio has moved, the whole answer's and the token's give one gradient."""
-    bed, gspo = built("beds/work/padded"), built("rlvr/luspo")
+    bed, gspo = built("beds/work/padded"), demonstrated("rlvr/luspo")
     (term,), (own,) = (s.learners["main"].parts["policy"].terms.values() for s in (bed, gspo))
     assert bed.learners["main"].parts["policy"].minibatches == gspo.learners["main"].parts["policy"].minibatches == 1
     assert (term.reduce, own.reduce) == ("row", "constant:23")

@@ -59,7 +59,7 @@ def test_whitened_over_the_batch() -> None:
 
 
 def test_rewards_that_are_no_rate_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected 0 to 1"):
+    with pytest.raises(ValueError, match="a success rate needs 0 to 1"):
         Tracker()(single([2.0], [1]), context())
     with pytest.raises(ValueError, match="keep is 0"):
         Tracker(keep=0.0)
@@ -122,7 +122,6 @@ def test_numbers_of_the_paper() -> None:
     stage = holds(
         "rlvr/mssr",
         {
-            "n": 1,
             "collect": {
                 "tracked_advantage": Tracker(keep=0.9, prior=(1.0, 1.0)),
                 "advantage": Advantage(column="surplus", centre="mean", unit="batch", scale="batch"),

@@ -6,7 +6,7 @@ from math import log, sqrt
 
 import pytest
 
-from built import answers, built, learnt, padded, same, table
+from built import answers, built, demonstrated, learnt, padded, same, table
 from shuhari.events import Evaluated
 from shuhari.models.follow import Ema
 from shuhari.objectives.divergence import Divergence
@@ -45,7 +45,7 @@ def test_the_kl_term_is_k3():
 
 
 def test_the_papers_numbers():
-    stage, claimed = built("rlvr/prorl", usual=True), built("rlvr/prorl")
+    stage, claimed = built("rlvr/prorl", usual=True), demonstrated("rlvr/prorl")
     part = stage.learners["main"].parts["policy"]
     assert (claimed.n, stage.sampling.temperature) == (16, 1.2)
     assert list(stage.collect.values()) == [Mixed(), Advantage()]
@@ -55,7 +55,7 @@ def test_the_papers_numbers():
 
 def test_reference_and_optimiser_are_renewed_at_once_where_the_score_stalls():
     """Scores that never beat their first: both rules wait as long, and go off at the same evaluation."""
-    stage = built("rlvr/prorl")
+    stage = demonstrated("rlvr/prorl")
     follow, reset = stage.follows["reference"], stage.learners["main"].parts["policy"].optimiser.reset
     assert isinstance(follow, Ema) and follow.rate == 1 and follow.of == "policy"
     assert stage.models["reference"].init == "policy"

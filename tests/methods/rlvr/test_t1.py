@@ -16,7 +16,7 @@ from shuhari.config.recipe import load
 from shuhari.data import Problem, Ramp, Request, Status, Step, Trajectory
 from shuhari.kernel.reduce import reduced
 from shuhari.kernel.reduce import weights as weights_of
-from shuhari.lab.claims.claim import read
+from shuhari.lab.demonstrations import read
 from shuhari.loop.run import loop, open_run
 from shuhari.methods.rlvr.t1.repetition import Repetition
 from shuhari.needs import evaluate
@@ -175,7 +175,7 @@ def test_the_entropy_bonus_has_the_gradient_of_minus_the_entropy():
 
 
 def test_many_hot_samples_and_arms_that_differ_in_the_reference_alone():
-    arms = {name: recipe.stages[-1] for name, recipe in read("rlvr/t1").arms.items()}
+    arms = {name: recipe.stages[-1] for name, recipe in read("rlvr/t1").claim.arms.items()}
     own, frozen = arms["method"], arms["baseline"]
     assert own["rollout"]["n"] == 64 and own["rollout"]["sampling"]["temperature"] == 1.2
     assert {k for k in {*own, *frozen} if own.get(k) != frozen.get(k)} == {"follow"}

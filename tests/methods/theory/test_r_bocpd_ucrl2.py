@@ -23,7 +23,8 @@ def test_its_arms_never_restart() -> None:
     arms = read("theory/r_bocpd_ucrl2").arms
     learner: Any = {name: build_stage(arm.stages[-1]).learners["main"] for name, arm in arms.items()}
     found = {name: (x.restarts, x.window) for name, x in learner.items()}
-    assert found == {"method": ("all", 0), "baseline": ("never", 0), "window": ("never", 5000)}
+    others = {"window": ("never", 5000), "short": ("never", 2500), "bold": ("never", 0)}
+    assert found == {"method": ("all", 0), "baseline": ("never", 0), **others}
 
 
 def test_the_simulation_tells_alarms_and_delays() -> None:

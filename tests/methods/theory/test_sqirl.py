@@ -181,7 +181,8 @@ class Scripted:
 
 def test_it_counts_the_quickest_run_of_each_arm_and_ranks_them() -> None:
     runs: Any = Scripted()
-    study = Horizons({"task.kwargs.side": (3, 4, 5)}, {"sqirl": ({"k": 1}, {"k": 2}), "ppo": ({},)})
+    contexts = {"task.kwargs.side": (3, 4, 5), "task.kwargs.distance": (2, 1, 3)}
+    study = Horizons(contexts, {"sqirl": ({"k": 1}, {"k": 2}), "ppo": ({},)}, known=("task.kwargs.distance",))
     rows = [r for r in study(runs) if "study/size" in r]
     assert [round(10 ** r["study/sqirl"]) for r in rows] == [20, 30, 10]
     assert [round(10 ** r["study/ppo"]) for r in rows] == [10, 30, 20]  # of what is not solved all that was spent
@@ -189,9 +190,13 @@ def test_it_counts_the_quickest_run_of_each_arm_and_ranks_them() -> None:
     assert "study/spearman" not in rows[1]
     # ranks (2, 3, 1) and (1, 3, 2): 1 - 6 * 2 / 24 = 0.5; of (1, 2, 3) and (1, 3, 2) the same
     assert rows[2]["study/spearman"] == pytest.approx(0.5) and rows[2]["study/spearman_size"] == pytest.approx(0.5)
+    # of (2, 1, 3) and (1, 3, 2): 1 - 6 * 6 / 24 = -0.5
+    assert rows[2]["study/spearman_distance"] == pytest.approx(-0.5)
     assert rows[2]["study/unsolved"] == pytest.approx(1 / 3)
     assert len(runs.went["sqirl-0-0"]) == 2  # it stopped there
     asked = runs.asked["sqirl-1-2"]
     assert asked["k"] == 2 and asked["task.kwargs.side"] == 5 and asked["seed"] == asked["task.kwargs.layout"]
+    with pytest.raises(ValueError, match="known is 'side': expected one of the contexts"):
+        Horizons({"task.kwargs.side": (3, 4)}, {"x": (), "y": ()}, known=("side",))
     with pytest.raises(ValueError, match="expected as many values of each, and two arms"):
         Horizons({"a": (1,), "b": (1, 2)}, {"x": (), "y": ()})

@@ -128,7 +128,7 @@ def edit(at: int, kind: str, value: Any) -> Callable[[bytes], bytes]:
     ("change", "told"),
     [
         (lambda raw: b"", "begins with b''"),
-        (lambda raw: b"PK\3\4" + raw[4:], "is no GGUF file: it begins with b'PK"),
+        (lambda raw: b"PK\3\4" + raw[4:], "is not a GGUF file: it begins with b'PK"),
         (edit(4, "I", 9), "GGUF of version 9: expected 2 or 3"),
         (lambda raw: raw[:10], "10 bytes and ends within its head: it is cut"),
         (lambda raw: raw[:700], "700 bytes and ends within its head: it is cut"),

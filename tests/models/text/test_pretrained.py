@@ -25,6 +25,7 @@ from shuhari.models.text.causal import Causal
 from shuhari.models.text.expressions import explain_slow
 from shuhari.models.text.made_tokenizers import bpe_tokenizer
 from shuhari.models.text.tokenizers import Template, Tokenizer
+from shuhari.models.text.trunk import describe_wreck
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no lean forward for layout")
 
@@ -195,7 +196,7 @@ def test_without_a_padding_token_or_with_one_the_model_has_not(place: Path) -> N
     want = torch.stack([taken(model.module.lm, c, np.array([5, 6])) for c in (a, b)])
     torch.testing.assert_close(model(batch).log_prob().detach(), want, atol=1e-5, rtol=1e-5)
     with pytest.raises(
-        ValueError, match=r"token '\[PAD\]' \(id 270\) of 'a\[PAD\]' is none that the model has \(270\)"
+        ValueError, match=r"token '\[PAD\]' \(id 270\) of 'a\[PAD\]' is beyond the vocabulary.*expected an id below 270"
     ):
         model.encode(Template("a[PAD]"))
 
@@ -235,7 +236,7 @@ def test_adapters_are_read_merged_into_their_base(place: Path, tmp_path: Path, w
     )
     settings(there / "adapter_config.json", base_model_name_or_path="org/base")
     with pytest.raises(
-        ValueError, match="holds adapters of 'org/base', which is no directory: set base_model_name_or_path"
+        ValueError, match="holds adapters of 'org/base', which is not a directory: set base_model_name_or_path"
     ):
         loaded(there)
     (there / "adapter_model.safetensors").rename(there / "adapter_model.bin")
@@ -317,8 +318,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "an index of nothing": (index({}), "weight_map is {}: expected names of tensors"),
     "an index of lists": (index([]), r"weight_map is \[\]: expected names of tensors"),
     "an index of numbers": (index({"a": 1}), "weight_map is .*: expected names of tensors"),
-    "damaged weights": (lambda p: next(p.glob("model-00002*")).write_bytes(b"x" * 64), "is no good file of safetens"),
-    "cut weights": (lambda p: os.truncate(next(p.glob("model-00002*")), 400), "is no good file of safetensors"),
+    "damaged weights": (lambda p: next(p.glob("model-00002*")).write_bytes(b"x" * 64), "cannot be read as a safetens"),
+    "cut weights": (lambda p: os.truncate(next(p.glob("model-00002*")), 400), "cannot be read as a safetensors file"),
     "many layers": (
         lambda p: settings(p / "config.json", num_hidden_layers=50_000, layer_types=None),
         "num_hidden_layers is 50000 by its config.json: expected 1 to ",
@@ -462,3 +463,17 @@ def test_a_hub_that_does_not_answer_is_waited_for_no_longer_than_said(monkeypatc
 )  # fmt: skip
 def test_which_expressions_repeat_what_repeats(pattern: str, hangs: bool) -> None:
     assert bool(explain_slow(pattern)) is hangs
+
+
+def test_damaged_weights_are_named_and_no_architecture_is_blamed(text: Tokenizer, tmp_path: Path) -> None:
+    lm = network("llama", text.size)
+    with torch.no_grad():
+        lm.model.layers[1].mlp.up_proj.weight[3, 2] = float("nan")
+    lm.save_pretrained(tmp_path)
+    text.save(str(tmp_path))
+    with pytest.raises(ValueError, match=r"damaged: model\.layers\.1\.mlp\.up_proj\.weight has NaN or Inf"):
+        loaded(tmp_path)
+    with torch.no_grad():
+        lm.model.norm.weight[0] = float("inf")
+    assert "up_proj.weight and 1 more has NaN or Inf" in describe_wreck(lm)
+    assert describe_wreck(network("llama", text.size)) == ""

@@ -82,7 +82,7 @@ def test_a_run_whose_base_is_gone_or_another(home: Path, tmp_path: Path) -> None
         file = run / "recipe.toml"
         file.write_text(file.read_text().replace(str(home / "base"), change))
         said = refused(run)
-        assert ("nowhere', which is not there" if name == "gone" else "do not fit its base") in said
+        assert ("nowhere', and there is no such file or directory" if name == "gone" else "do not fit its base") in said
     itself = Path(shutil.copytree(home / "adapted", tmp_path / "itself"))
     file = itself / "recipe.toml"
     file.write_text(file.read_text().replace(str(home / "base"), str(itself)))

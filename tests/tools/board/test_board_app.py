@@ -166,7 +166,7 @@ def test_the_address_that_is_printed_holds_a_token_of_its_own_and_no_key(
     from shuhari.desk.cli import main
     from shuhari.desk.serving import running
 
-    monkeypatch.setattr(results, "warm", lambda: None)
+    monkeypatch.setattr(results, "preload", lambda: None)
     served: list[Any] = []
 
     def serve(app: Any, at: Any, ready: Callable[[], None], grace: int, key: str) -> None:

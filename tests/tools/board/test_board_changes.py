@@ -15,7 +15,7 @@ from shuhari.desk.board.app import make_app
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.sketches import POINTS
 from shuhari.desk.board.views import CHANGES
-from shuhari.desk.board.views.metrics import escape, tell_metrics
+from shuhari.desk.board.views.metrics import describe_metrics, escape
 from shuhari.desk.board.views.runs import list_runs as tell_runs
 from shuhari.store import Store, list_runs
 
@@ -144,7 +144,7 @@ def test_what_is_found_wrong_is_told_by_rule(tmp_path: Path) -> None:
         store.write_text("recipe.toml", 'name = "a"')
     runs = Catalogue(tmp_path)
     runs.choose(wait=True)
-    text = tell_metrics(runs).data.decode()
+    text = describe_metrics(runs).data.decode()
     (line,) = [line for line in text.splitlines() if line.startswith("shuhari_run_finding{")]
     assert 'rule="gradient-not-finite",stage="rl",alarm="true"} 1.0' in line
 
@@ -155,7 +155,7 @@ def test_a_number_that_no_float_holds_makes_one_run_unreadable(root: Path) -> No
     told = {r.name: r for r in runs.choose(wait=True)}
     assert told["huge"].status == "unreadable" and "401 digits" in told["huge"].note
     assert told["a"].status == "complete"
-    lines = [line for line in tell_metrics(runs).data.decode().splitlines() if 'run="huge"' in line]
+    lines = [line for line in describe_metrics(runs).data.decode().splitlines() if 'run="huge"' in line]
     assert not any(line.startswith("shuhari_run_steps_total{") for line in lines)
 
 
@@ -164,7 +164,7 @@ def test_prometheus_is_told_of_each_run(board_root: Path, root: Path) -> None:
     text = ""
     runs = Catalogue(root)
     for _ in range(50):  # as it is read
-        text = tell_metrics(runs).data.decode()
+        text = describe_metrics(runs).data.decode()
         if text.count("shuhari_run_findings{") == 4:
             break
     samples = re.findall(r'^(\w+)\{((?:\w+="(?:[^"\\\n]|\\.)*",?)*)\} (\S+)$', text, re.MULTILINE)

@@ -18,7 +18,7 @@ from shuhari.desk.board.views.claims import list_claimed
 from shuhari.lab.claims import board
 from shuhari.lab.claims.cards import find
 from shuhari.lab.claims.kept_results import find_results, read_result
-from shuhari.lab.claims.wording import describe_verdict
+from shuhari.lab.claims.wording import describe_verdict, find_decisive
 from shuhari.store import Store
 
 Ask = Callable[..., Any]
@@ -55,7 +55,9 @@ def test_the_scoreboard_says_what_the_results_say(ask: Ask) -> None:
         if head.get("effect") is None or not head["margin"]:  # not tested, or no margin to tell it in
             assert row["effect"] is None
         else:
-            assert row["effect"] == pytest.approx(head["effect"] / head["margin"])
+            rivals = {rival["name"]: rival for rival in result.get("rivals", ())}
+            decisive = rivals.get(find_decisive(result), head)
+            assert row["effect"] == pytest.approx(decisive["effect"] / head["margin"])
         assert row["year"] == result["paper"].get("year")
     assert found["chance"] == board.false_holds([r for r in kept.values() if r])
 
@@ -118,8 +120,8 @@ def test_a_result_below_results_stands_first_and_is_read_once(
 def test_a_broken_result_is_told_and_hides_no_other(ask: Ask, elsewhere: Path) -> None:
     write_result(elsewhere, PACS).write_text("{")
     found = ask("claims")
-    assert "pacs.json is no result" in found["problems"][0] and found["total"] > 50
-    assert "is no result" in ask(f"claim?method={PACS}", 422)["error"]["message"]
+    assert "pacs.json is not the result" in found["problems"][0] and found["total"] > 50
+    assert "is not the result" in ask(f"claim?method={PACS}", 422)["error"]["message"]
 
 
 def test_the_picture_of_effects_is_whole_whatever_a_result_is_called(board_root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from starlette.testclient import TestClient
 
 from shuhari.desk.board.app import make_app
 from shuhari.desk.board.views import compare
+from shuhari.desk.contrasts import find_word
 from shuhari.store import Store
 
 X, Y = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5]
@@ -71,6 +73,36 @@ def test_its_numbers_are_those_of_the_terminal(
     assert (found["arms"][1]["low"], found["arms"][1]["high"]) == pytest.approx((wanted.low, wanted.high))
 
 
+@pytest.mark.parametrize("what", ["area", "best", "final", "last=2", "to=0.2", "at=spent/tokens>=10"])
+def test_a_reading_is_that_of_the_terminal(
+    ask: Ask, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """By hand, of values 0 and x at two steps: the area is x / 2, the last two have that mean too, the best is x."""
+    from shuhari.desk.cli import comparing
+
+    monkeypatch.chdir(root.parent)
+    comparing.compare([A, B], metric=f"m:{what}", png=Path("c.png"), n=None, json=True)
+    printed, found = json.loads(capsys.readouterr().out), ask("compare", arm=[A, B], metric=f"m:{what}")
+    assert (found["metric"], found["curve"], found["reading"]) == (f"m:{what}", "m", what)
+    for arm in found["arms"]:
+        numbers = printed["arms"][arm["label"]]
+        assert {key: arm[key] for key in numbers} == pytest.approx(numbers, nan_ok=True)
+    assert found["caveats"] == printed["caveats"]
+    if (part := {"area": 0.5, "last=2": 0.5, "best": 1.0, "final": 1.0}.get(what)) is not None:
+        assert [r["value"] for r in found["arms"][0]["runs"]] == pytest.approx([part * x for x in X])
+        assert found["arms"][1]["word"] == "higher" and found["arms"][1]["low"] > 0
+        assert found["arms"][0]["word"] == ""
+    assert found["arms"][0]["curve"]["mean"] == pytest.approx([0, sum(X) / 5])  # of the metric
+    assert ask("plot", arm=[A, B], metric=f"m:{what}").headers["content-type"].startswith("image/svg+xml")
+
+
+def test_a_word_says_what_an_interval_does() -> None:
+    assert [find_word({"low": a, "high": b}) for a, b in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1), (0.0, 0.1))] == [
+        "higher", "lower", "open", "open"
+    ]  # fmt: skip
+    assert find_word({}) == find_word({"low": math.nan, "high": math.nan}) == ""
+
+
 def test_beside_them_stand_the_numbers_of_rliable(ask: Ask) -> None:
     found = ask("compare", arm=[A, B], metric="m")
     first, second = found["arms"]
@@ -122,6 +154,9 @@ def test_text_of_recipes_stays_text_and_is_cut(ask: Ask) -> None:
         ({"arm": ["a-s0,again"], "metric": "m"}, 400, "two runs have seed 0"),
         ({"arm": ["a-s0", "other"], "metric": "m"}, 400, "expected one task"),
         ({"arm": ["a-s0"], "metric": "mm"}, 400, "no metric 'mm'"),
+        ({"arm": ["a-s0"], "metric": "m:aera"}, 400, "did you mean 'area'"),
+        ({"arm": ["a-s0"], "metric": "mm:area"}, 400, "no metric 'mm'"),
+        ({"arm": ["a-s0"], "metric": "m:at=mm>=1"}, 400, "no metric 'mm'"),
         ({"arm": ["a-s0"], "metric": "m", "x": "spent/token"}, 400, "did you mean 'spent/tokens'"),
         ({"arm": ["a-s9"], "metric": "m"}, 404, "no run 'a-s9'"),
         ({"arm": ["../elsewhere"], "metric": "m"}, 404, "no run"),

@@ -12,9 +12,9 @@ from board_runs import MARKUP
 from shuhari.desk.board import numbers
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.views.curriculum import BINS
+from shuhari.desk.board.views.curriculum import describe_difficulty as find_difficulty
 from shuhari.desk.board.views.curriculum import list_problems as find_problems
-from shuhari.desk.board.views.curriculum import tell_difficulty as find_difficulty
-from shuhari.desk.board.views.curves import tell_curves
+from shuhari.desk.board.views.curves import describe_curves
 from shuhari.store import Run, Store
 
 STEPS = [
@@ -30,7 +30,7 @@ def list_problems(runs: Catalogue, run: str, **asked: Any) -> dict[str, Any]:
     return found
 
 
-def tell_difficulty(runs: Catalogue, run: str, **asked: Any) -> dict[str, Any]:
+def describe_difficulty(runs: Catalogue, run: str, **asked: Any) -> dict[str, Any]:
     found = find_difficulty(runs, run, **asked)
     assert found is not None
     return found
@@ -78,17 +78,17 @@ def test_problems_are_chosen_ordered_and_paged(runs: Catalogue) -> None:
 
 
 def test_difficulty_is_the_share_that_was_right(runs: Catalogue) -> None:
-    found = tell_difficulty(runs, "r")
+    found = describe_difficulty(runs, "r")
     assert found["solved"]["a"]["x"].tolist() == [1, 2, 3] and found["solved"]["a"]["y"].tolist() == [0.5, 0.125, 0]
     assert found["solved"]["b"]["x"].tolist() == [1, 3] and found["solved"]["b"]["y"].tolist() == [0.5, 1]
     shares = {k: v.tolist() for k, v in found["shares"].items()}
     assert shares["never"] == [0.3333, 0.5, 0.5] and shares["always"] == [0.3333, 0, 0.5]
-    few = tell_difficulty(runs, "r", points=2)
+    few = describe_difficulty(runs, "r", points=2)
     assert few["shares"]["x"].tolist() == [2, 3] and few["solved"]["a"]["y"].tolist() == [0.3125, 0]
 
 
 def test_what_a_curriculum_reports_by_level_is_one_chart(runs: Catalogue) -> None:
-    charts = {c["title"]: c["names"] for c in tell_curves(runs, "r")["charts"]}
+    charts = {c["title"]: c["names"] for c in describe_curves(runs, "r")["charts"]}
     assert charts["curriculum/share"] == [f"curriculum/share@{k}" for k in range(3)]
 
 
@@ -105,6 +105,6 @@ def test_a_run_without_counts_has_none(ask: Callable[..., Any], tmp_path: Path) 
     with Store.open(tmp_path / "r") as store:
         store.commit(1, metrics={}, tree={})
     runs = Catalogue(tmp_path)
-    assert list_problems(runs, "r")["total"] == 0 and tell_difficulty(runs, "r")["solved"] == {}
+    assert list_problems(runs, "r")["total"] == 0 and describe_difficulty(runs, "r")["solved"] == {}
     assert ask("curriculum?run=sums/0")["total"] > 0 and ask("difficulty?run=sums/0")["solved"]["arithmetic"]["x"]
     assert "error" in ask("curriculum?run=damaged", 422)

@@ -46,7 +46,7 @@ def test_a_walk_is_played_drawn_and_told_as_a_table(runs: Catalogue, monkeypatch
     (expected,) = play(runs.find("walk"), None, 1)
     assert played["problem"] == "test/0" and played["rewards"] == expected["episodes"][0]["reward"]
     assert played["track"]["curves"]["action"] == [*expected["episodes"][0]["actions"], None]
-    policy = media.tell_policy(runs, "walk")
+    policy = media.describe_policy(runs, "walk")
     assert policy["names"] == ["up", "right", "down", "left"] and policy["cells"][0] == "S..#"
     assert len(policy["chances"]) == 16 and sum(policy["chances"][0]) == pytest.approx(1, abs=1e-3)
     assert media.play_episode(runs, "walk") is played  # kept
@@ -110,7 +110,7 @@ def test_one_is_made_one_waits_and_others_are_told(runs: Catalogue, monkeypatch:
 
 
 def test_what_cannot_be_played_is_said(runs: Catalogue) -> None:
-    for view in (media.play_episode, media.tell_policy, media.draw_samples):
+    for view in (media.play_episode, media.describe_policy, media.draw_samples):
         with pytest.raises(Refused, match=r"writes t(ext|oken by token)") as refused:
             view(runs, "sums")  # type: ignore[operator]
         assert refused.value.status == 422

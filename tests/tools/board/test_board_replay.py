@@ -93,7 +93,7 @@ def test_a_setting_of_a_stage_is_told_as_its_own(home: Path, tmp_path: Path) -> 
     text = write_sums(2, 4) + "[[stage]]\nname = 'one'\nsteps = 1\n[[stage]]\nname = 'two'\nsteps = 1\n"
     (tmp_path / "two.toml").write_text(text + "[stage.part.policy]\noptimiser.lr = 1e-3\n")
     train(tmp_path / "two.toml", tmp_path / "runs" / "two")
-    told = replay.tell_replay(Catalogue(tmp_path / "runs"), "two")
+    told = replay.describe_replay(Catalogue(tmp_path / "runs"), "two")
     assert told["stage"] == "two" and told["folder"] == ""
     assert told["settings"]["stage.two.part.policy.optimiser.lr"] == "0.001"
     assert "part.policy.optimiser.lr" not in told["settings"] and "part.policy.terms.loss.low" in told["settings"]
@@ -113,7 +113,7 @@ def test_the_steps_that_can_be_made_again_are_those_of_the_terminal(tmp_path: Pa
         with suppress(ValueError):
             find_start(stored, find_state(stored.metrics(), step))
             again.append(step)
-    assert replay.tell_replay(Catalogue(tmp_path / "runs"), "two")["again"] == again
+    assert replay.describe_replay(Catalogue(tmp_path / "runs"), "two")["again"] == again
     assert 0 < len(again) < len(stored.kept_steps()), "the case is worth nothing where all can, or none"
 
 

@@ -92,6 +92,7 @@ def test_groups_are_listed_with_the_same_problem_elsewhere(kept: Catalogue) -> N
     assert [g["step"] for g in rollouts.list_groups(kept, "made", text="four", order="step")["groups"]] == [0]
     (turns,) = rollouts.list_groups(kept, "made", replies=1)["groups"]
     assert (turns["step"], turns["replies"], turns["samples"]) == (5, 3, 1)
+    assert found["groups"][0]["prompt"] == find(kept, 3)["problem"]["prompt"][-1]["text"][:90].strip()
     with pytest.raises(Refused, match="no word"):
         rollouts.list_groups(kept, "made", text="+")
 

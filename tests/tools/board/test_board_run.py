@@ -22,7 +22,7 @@ from shuhari.desk.board.app import make_app
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.board.numbers import Known
 from shuhari.desk.board.views import curves
-from shuhari.desk.board.views.curves import tell_curves, thin
+from shuhari.desk.board.views.curves import describe_curves, thin
 from shuhari.desk.board.views.run import list_events, show_findings, show_recipe, show_run
 from shuhari.desk.ends import tabulate_ends
 from shuhari.desk.serving.refusals import Refused
@@ -75,11 +75,11 @@ def test_a_curve_over_what_was_spent_begins_where_nothing_was(tmp_path: Path) ->
     """As after imitation: the held-out score before RL stands at 0 tokens, and no step of imitation does."""
     write(tmp_path / "a", [{"x/loss/nll": 3.0}, {"x/loss/nll": 2.0, "evaluate/greedy": 0.3}])
     write(tmp_path / "a", [{"spent/tokens": 10.0}, {"spent/tokens": 20.0, "evaluate/greedy": 0.9}], 3, "rl")
-    found = tell_curves(Catalogue(tmp_path), "a", x="spent/tokens")["curves"]
+    found = describe_curves(Catalogue(tmp_path), "a", x="spent/tokens")["curves"]
     assert found["evaluate/greedy"] | {"n": 0} == {"x": [0, 20], "y": [0.3, 0.9], "n": 0, "odd": 0}
     assert found["x/loss/nll"]["y"] == [], "of another stage"
     write(tmp_path / "b", [{"x/loss/nll": 3.0}, {"x/loss/nll": 2.0, "spent/tokens": 9.0}])
-    found = tell_curves(Catalogue(tmp_path), "b", x="spent/tokens")["curves"]
+    found = describe_curves(Catalogue(tmp_path), "b", x="spent/tokens")["curves"]
     assert found["x/loss/nll"]["x"] == [0, 9]
 
 
@@ -95,14 +95,14 @@ def test_thinning_keeps_what_sticks_out() -> None:
 def test_a_run_that_goes_on_is_asked_for_its_new_steps_alone(tmp_path: Path) -> None:
     runs = Catalogue(tmp_path)
     path = write(tmp_path / "a", [{"reward/mean": float(i), "x/loss/y": math.nan if i == 2 else 1.0} for i in range(5)])
-    first = tell_curves(runs, "a")
+    first = describe_curves(runs, "a")
     assert first["fresh"] and first["curves"]["reward/mean"]["y"] == [0, 1, 2, 3, 4]
     assert first["curves"]["x/loss/y"] == {"x": [1, 2, 4, 5], "y": [1, 1, 1, 1], "n": 5, "odd": 1}
     write(path, [{"reward/mean": 7.0}, {"reward/mean": 8.0}], first=6, stage="next")
-    more = tell_curves(runs, "a", after=first["last"], version=first["version"])
+    more = describe_curves(runs, "a", after=first["last"], version=first["version"])
     assert not more["fresh"] and more["curves"]["reward/mean"] == {"x": [6, 7], "y": [7, 8], "n": 2, "odd": 0}
     assert more["known"] != first["known"]  # a stage has begun: the page asks for all
-    assert [s["name"] for s in tell_curves(runs, "a")["stages"]] == ["main", "next"]
+    assert [s["name"] for s in describe_curves(runs, "a")["stages"]] == ["main", "next"]
 
 
 def test_a_run_that_is_made_again_comes_as_a_whole(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_a_run_that_is_made_again_comes_as_a_whole(tmp_path: Path) -> None:
 
     runs = Catalogue(tmp_path)
     path = write(tmp_path / "a", [{"reward/mean": 1.0}] * 3)
-    first = tell_curves(runs, "a")
+    first = describe_curves(runs, "a")
     shutil.rmtree(path)
     write(path, [{"reward/mean": 2.0}] * 4)
-    again = tell_curves(runs, "a", after=first["last"], version=first["version"])
+    again = describe_curves(runs, "a", after=first["last"], version=first["version"])
     assert again["fresh"] and again["curves"]["reward/mean"]["y"] == [2, 2, 2, 2]
 
 
@@ -123,11 +123,11 @@ def test_some_steps_stand_for_all_while_a_long_run_is_read(tmp_path: Path, monke
     slow = Known(path)
     read = slow._read_chunk
     monkeypatch.setattr(slow, "_read_chunk", lambda: time.sleep(0.3) or read())
-    some = slow.look(0.01)
+    some = slow.read_steps(0.01)
     assert not some.whole and len(some.step) == 10 and some.last == 60
     assert slow.make("n", lambda s: len(s.step), 0.01) is None
-    assert slow.look(10).whole and slow.make("n", lambda s: len(s.step)) == 60
-    lists, stored = slow.look().to_lists(), Run(path).metrics()
+    assert slow.read_steps(10).whole and slow.make("n", lambda s: len(s.step)) == 60
+    lists, stored = slow.read_steps().to_lists(), Run(path).metrics()
     assert {k: lists[k] for k in stored} == stored
 
 
@@ -180,7 +180,8 @@ def test_a_recipe_is_told_beside_those_that_it_is_made_of(tmp_path: Path) -> Non
     found = show_recipe(Catalogue(tmp_path), "a")
     named, below = found["parents"][:2]
     assert named["name"] == "baselines/quickstart"
-    assert named["changes"] == [{"path": "rollout.n", "here": "3", "there": "16"}]
+    says = "Number of samples of each problem (the group size)."
+    assert named["changes"] == [{"path": "rollout.n", "here": "3", "there": "16", "says": says}]
     assert below["name"] == "baselines/grpo" and "rollout.n" in {c["path"] for c in below["changes"]}
     for name in ("../../etc/passwd", "/etc/passwd.toml", "nosuch/nosuch", "x", ""):
         (path / "recipe.toml").write_text(f'name = "{name}"\nsteps = 1\n')
@@ -246,4 +247,4 @@ def test_a_run_is_saved_as_csv_and_as_a_picture(board_root: Path) -> None:
 
 def test_a_long_list_of_names_is_refused(board_root: Path) -> None:
     with pytest.raises(Refused, match="at most"):
-        tell_curves(Catalogue(board_root), "sums/0", names=["x"] * 61)
+        describe_curves(Catalogue(board_root), "sums/0", names=["x"] * 61)

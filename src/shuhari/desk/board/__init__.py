@@ -1,6 +1,6 @@
-"""The board: runs, rollouts and claims in a browser. It reads; what changes a run is asked of `store`, as by the
+"""The board: runs, rollouts and claims in a browser. It reads runs; changes to them are made by `store`, as in the
 terminal.
 
-`app` has the addresses, `views/` what each says in plain values (also `shuhari board --json`), `catalogue` finds runs,
-`static/` is the page: plain modules of JavaScript, without a build step and without anything from elsewhere.
+`app` has the routes, `views/` the content of each as plain values (also `shuhari board --json`), `catalogue` finds
+runs, `static/` is the page: plain JavaScript modules, without a build step or external resources.
 """

@@ -1,8 +1,8 @@
-"""The addresses of the board, as an ASGI application.
+"""The routes of the board, as an ASGI application.
 
-`/` and `/static/` are the page, `/api/NAME` the views, which run in threads or, as coroutines, in the server's loop,
-`/metrics` what Prometheus reads. Nothing comes from elsewhere, nothing may be embedded elsewhere (the headers below),
-and text of models reaches the page as JSON alone.
+`/` and `/static/` serve the page, `/api/NAME` the views, which run in threads or, if coroutines, in the server's loop,
+and `/metrics` Prometheus. Nothing is loaded from or embedded in other sites (the headers below), and text of models
+reaches the page only as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shuhari.data import nearest
 from shuhari.desk.board.asking import read_query
 from shuhari.desk.board.catalogue import Catalogue, name_doctor
 from shuhari.desk.board.views import CHANGES, COSTLY, VIEWS
-from shuhari.desk.board.views.metrics import tell_metrics
+from shuhari.desk.board.views.metrics import describe_metrics
 from shuhari.desk.board.views.picture import Flow, Picture
 from shuhari.desk.plain import to_json
 from shuhari.desk.serving.bodies import Bodies, read_object
@@ -55,8 +55,8 @@ log = logging.getLogger("shuhari")
 
 
 def make_app(root: str | Path, key: str, *, local: bool = True) -> ASGIApp:
-    """The board of the runs below `root`. `key`: what has to come as `Authorization: Bearer KEY` with each change and
-    each question that loads a model, and where it does not listen on loopback (`local`) with every question."""
+    """Return the board of the runs below `root`. `key`: required as `Authorization: Bearer KEY` for each change and
+    each request that loads a model; if the board does not listen on loopback (`local`), for every request."""
 
     closed = {f"/api/{name}" for name in COSTLY}
 
@@ -68,7 +68,7 @@ def make_app(root: str | Path, key: str, *, local: bool = True) -> ASGIApp:
 
 
 def make_pages(runs: Catalogue) -> ASGIApp:
-    """The addresses, without a guard."""
+    """Return the routes, without a guard."""
     bodies = Bodies()
 
     async def view(request: Request) -> Response:
@@ -85,7 +85,7 @@ def make_pages(runs: Catalogue) -> ASGIApp:
         return await _answer(found, runs, read_query(found, query), request)
 
     async def metrics(request: Request) -> Response:
-        return await _answer(tell_metrics, runs, {}, request)
+        return await _answer(describe_metrics, runs, {}, request)
 
     return Starlette(
         routes=[
@@ -101,7 +101,7 @@ def make_pages(runs: Catalogue) -> ASGIApp:
 
 
 def find_plotly() -> Path:
-    """plotly.js, as the Python package brings it. ModuleNotFoundError where that is not installed."""
+    """Return the path of plotly.js in the Python package. Raises ModuleNotFoundError if it is not installed."""
     found = find_spec("plotly")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError('shuhari board needs plotly: pip install "shuhari[board]"')
@@ -109,7 +109,7 @@ def find_plotly() -> Path:
 
 
 class Headed:
-    """Adds `HEADERS` to every answer, and forbids to keep what is not part of the page."""
+    """Adds `HEADERS` to every response, and forbids caching of anything but the page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -142,15 +142,15 @@ def _find(views: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., A
 async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str, Any], request: Request) -> Response:
     try:
         if iscoroutinefunction(view):
-            found = await _watch(view(runs, **asked), request)
+            found = await _cancel_if_gone(view(runs, **asked), request)
         else:
             found = await run_in_threadpool(view, runs, **asked)
     except NoRunError as error:
         raise Refused(str(error), status=404) from None
     except LockedError as error:
         raise Refused(str(error), status=409) from None
-    except (StoreError, RecipeError, sqlite3.Error) as error:  # a damaged run: its neighbours are well
-        raise Refused(await run_in_threadpool(_tell, error, runs, asked), status=422) from None
+    except (StoreError, RecipeError, sqlite3.Error) as error:  # a damaged run does not affect others
+        raise Refused(await run_in_threadpool(_explain, error, runs, asked), status=422) from None
     if isinstance(found, Picture):
         return Response(found.data, media_type=found.kind)
     if isinstance(found, Flow):
@@ -158,8 +158,8 @@ async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str,
     return Response(await run_in_threadpool(to_json, found), media_type="application/json")
 
 
-def _tell(error: Exception, runs: Catalogue, asked: Mapping[str, Any]) -> str:
-    """Why a question is not answered; of a run that is damaged also what says more of it."""
+def _explain(error: Exception, runs: Catalogue, asked: Mapping[str, Any]) -> str:
+    """Return why a request failed; for a damaged run, with a pointer to `shuhari doctor`."""
     name = asked.get("run")
     if isinstance(error, RecipeError) or not isinstance(name, str):
         return str(error)
@@ -169,8 +169,8 @@ def _tell(error: Exception, runs: Catalogue, asked: Mapping[str, Any]) -> str:
     return name_doctor(str(error), path) if damaged and not isinstance(error, NewerError) else str(error)
 
 
-async def _watch(work: Coroutine[Any, Any, Any], request: Request) -> Any:
-    """What `work` gives; it is cancelled when who asked has gone. The body of the request has been read."""
+async def _cancel_if_gone(work: Coroutine[Any, Any, Any], request: Request) -> Any:
+    """Await `work`, and cancel it if the client disconnects. The request's body has been read."""
 
     async def leave() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -191,7 +191,7 @@ async def _watch(work: Coroutine[Any, Any, Any], request: Request) -> Any:
         gone.cancel()
 
 
-async def _refuse(request: Request, error: Exception) -> Response:  # coroutines all three: none waits for a thread
+async def _refuse(request: Request, error: Exception) -> Response:  # all three are coroutines: none waits for a thread
     assert isinstance(error, Refused)
     return JSONResponse(error.body, error.status, dict(error.headers))
 
@@ -203,7 +203,7 @@ async def _miss(request: Request, error: Exception) -> Response:
 
 
 async def _fail(request: Request, error: Exception) -> Response:
-    """What went wrong is told in the terminal; the page is told that it did."""
+    """Log an error in the terminal; the page learns only that there was one."""
     log.error("the board could not answer %s", show(request.url.path), exc_info=error)
     why = f"the board failed ({type(error).__name__}): its terminal says more"
     return await _refuse(request, Refused(why, status=500))

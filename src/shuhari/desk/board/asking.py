@@ -1,4 +1,4 @@
-"""What a query asks of a view: its parameters by the annotations of the view, with errors that name the nearest."""
+"""Queries of views: parameters are checked by the annotations of the view, with errors that name the nearest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from shuhari.desk.serving.refusals import Refused, show, unknown
 
 
 def read_query(view: Callable[..., Any], given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The arguments of `view`, less the first one, from texts: a parameter that is a list takes each text that was
-    given under its name, others the last. Refused for one that is unknown, missing, or of another kind."""
+    """Parse the arguments of `view`, except the first, from a query: a list parameter takes every value given under its
+    name, others the last. Raises Refused for an unknown, missing or invalid one."""
     _, *parameters = inspect.signature(view).parameters.values()
     kinds, plain = get_type_hints(view, include_extras=True), get_type_hints(view)
     names = [p.name for p in parameters]

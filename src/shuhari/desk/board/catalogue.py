@@ -1,7 +1,7 @@
-"""The runs below a folder, as a board lists them: summaries are kept as long as a run's files do not change.
+"""The runs below a folder, for the board; summaries are cached until a run's files change.
 
-A thread reads those that are not known yet, the newest first, so that a list of thousands is there at once, with what
-is known by then.
+A thread reads the summaries that are missing, the newest first, so that a list of thousands appears at once with what
+is known so far.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from shuhari.store.listing import STATUSES, TAGS, Summary, matches, summarise
 from shuhari.store.schema import FILES
 
 PENDING = "pending"  # the status of a run that was not read yet
-DEPTH = 3  # names, one in another, of a run below the root
-AT_ONCE = 0.2  # seconds of reading, after which a list is told with what is known
-AGAIN = 20.0  # seconds for which what was made of a run is kept while it goes on
+DEPTH = 3  # nested folders of a run below the root
+AT_ONCE = 0.2  # seconds of reading, after which a list is returned as far as known
+AGAIN = 20.0  # seconds for which derived data of a running run are cached
 
-Stamp = tuple[tuple[int, int], ...]  # (when it was changed, bytes) of the files of a run's database, and of its tags
+Stamp = tuple[tuple[int, int], ...]  # (time of change, bytes) of the files of a run's database, and of its tags
 
 
 class Catalogue:
-    """The runs below `root`. Any thread may ask. `local`: whether who asks is of this machine, and may name code of
+    """The runs below `root`. Thread-safe. `local`: whether requests come from this machine, and may name code of
     theirs."""
 
     def __init__(self, root: str | Path, *, local: bool = False) -> None:
@@ -40,8 +40,8 @@ class Catalogue:
         self._reader: threading.Thread | None = None
 
     def find(self, name: str) -> Path:
-        """The directory of a run by its name below the root, or of `latest`. NoRunError for every other text, a path
-        among them."""
+        """Return the directory of a run by its name below the root, or of `latest`. Raises NoRunError for anything
+        else, paths included."""
         if (path := self._find_at_once(name)) is not None:
             return path
         there = self._list_places()
@@ -54,8 +54,8 @@ class Catalogue:
     def choose(
         self, words: Iterable[str] = (), status: str = "", *, wait: bool = False, children: bool = True
     ) -> list[Summary]:
-        """Summaries of the runs that words and status choose, the last written first; without `children` those alone
-        that no claim and no study has made. Those that were not read yet are `PENDING`, and are read meanwhile; with
+        """Return summaries of the runs that match words and status, the last written first; without `children` only
+        runs that no claim or study made. Runs that were not read yet are `PENDING` and read in the background; with
         `wait` all are read first."""
         wanted = [word.lower() for word in words]
         everything = self._list_places()
@@ -74,14 +74,14 @@ class Catalogue:
         return [r for r in found if status in ("", r.status) and matches(r, wanted)]
 
     def count_children(self) -> int:
-        """How many of the runs a claim or a study has made."""
+        """Count the runs made by claims or studies."""
         return sum(map(is_child, self._list_places().values()))
 
     def make(
         self, what: str, runs: Sequence[Summary], work: Callable[[Summary], Any], seconds: float = AT_ONCE
     ) -> Mapping[str, Any]:
-        """Name -> what `work` makes of a run, kept as long as its files do not change, and for AGAIN seconds; of those
-        that were read. After so many seconds the others are left out, until they are asked for again."""
+        """Return name -> the result of `work` for each run that was read, cached until its files change, and for AGAIN
+        seconds. After that many seconds the remaining runs are left out until the next call."""
         end, out = time.monotonic() + seconds, dict[str, Any]()
         for run in runs:
             stamp, kept = read_stamp(run.path), self._made.get((what, run.name))
@@ -96,19 +96,19 @@ class Catalogue:
         return out
 
     def _find_at_once(self, name: str) -> Path | None:
-        """The directory of a run by its name, without a list of all; None where it takes that list to say."""
+        """Return the directory of a run by its name, without listing all; None if that requires the list."""
         parts = name.split("/")
         if name == "latest" or len(parts) > DEPTH or not {"", ".", ".."}.isdisjoint(parts):
             return None
         path = self.root / name
         try:
             there = (path / FILES[0]).is_file() and path.resolve().is_relative_to(self.root.resolve())
-        except OSError:  # a name that no file may have
+        except OSError:  # an invalid file name
             return None
         return path if there else None
 
     def explain_left_out(self) -> str:
-        """Why runs are not listed that stand in the root; "" where none is left out."""
+        """Return why runs in the root are not listed; "" if all are."""
         root = self.root.resolve()
         out = [path for path in find_runs(self.root) if not path.resolve().is_relative_to(root)]
         if not out:
@@ -117,13 +117,13 @@ class Catalogue:
         return f"{many} out of {self.root}/, and not shown: give --root the folder that they are in"
 
     def _list_places(self) -> dict[str, Path]:
-        """Name -> directory; without links that lead out of the root."""
+        """Return name -> directory, without links that lead out of the root."""
         root = self.root.resolve()
         found = {str(path.relative_to(self.root)): path for path in find_runs(self.root)}
         return {name: path for name, path in found.items() if path.resolve().is_relative_to(root)}
 
     def _is_stale(self, name: str, stamp: Stamp) -> bool:
-        """Whether a run has to be read: it was not, or was written since; one that runs may have ended unseen."""
+        """Whether a run has to be read: it is new or was written since, or it was running and may have ended."""
         with self._lock:
             before, summary = self._known.get(name, ((), None))
         return summary is None or before != stamp or summary.status == STATUSES[0]
@@ -138,7 +138,7 @@ class Catalogue:
     def _read(
         self, places: dict[str, Path], stamps: dict[str, Stamp], names: list[str], seconds: float = float("inf")
     ) -> list[str]:
-        """Read runs until so many seconds are over; the names of those that are left."""
+        """Read runs until the seconds are over; return the names that remain."""
         end = time.monotonic() + seconds
         for i, name in enumerate(names):
             if time.monotonic() > end:
@@ -150,18 +150,18 @@ class Catalogue:
 
 
 def name_doctor(why: str, path: Path) -> str:
-    """Why a run cannot be read, with what says more of it: `shuhari doctor`."""
+    """Add a pointer to `shuhari doctor` to the reason why a run cannot be read."""
     return why if "shuhari doctor" in why else f"{why} (`shuhari doctor {path}` says what is whole)"
 
 
 def read_stamp(path: Path) -> Stamp:
-    """Of the files that make up its summary and are there."""
+    """Return the stamp of the existing files that a summary depends on."""
     found = []
     for name in (*FILES[:2], TAGS):
         try:
             stat = (path / name).stat()
         except OSError:
             continue
-        tags = name == TAGS  # which make no run newer
+        tags = name == TAGS  # tags do not make a run newer
         found.append((0, stat.st_mtime_ns) if tags else (stat.st_mtime_ns, stat.st_size))
     return tuple(found)

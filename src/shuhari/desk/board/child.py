@@ -1,5 +1,5 @@
-"""A command of the terminal in a process of its own, for what loads models or a user's code and may take long, fail or
-never end: one at a time, ended with all that it began when its time is over or who asked has gone.
+"""Runs a command of the terminal in a process of its own, for anything that loads models or a user's code and may be
+slow, fail or never end: one at a time, killed with its children on timeout, or if the client disconnects.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from shuhari.desk.serving.refusals import Refused
 from shuhari.kernel.begin import build_command
 from shuhari.kernel.printable import make_printable
 
-SECONDS = 290.0  # that one may take: browsers wait 300 for an answer
-MOST = 64 << 20  # bytes of what it prints
+SECONDS = 290.0  # time limit of a command: browsers wait 300 for a response
+MOST = 64 << 20  # bytes of its output
 TOLD = 2000  # characters of an error
 
 
 class Desk:
-    """Where one command at a time is done. command: what stands before its words, shuhari of this Python."""
+    """Runs one command at a time. command: the words before its own, by default shuhari of this Python."""
 
     def __init__(self, command: Sequence[str] = ()) -> None:
         self.command = tuple(command) or tuple(build_command("shuhari"))
         self._taken, self._since, self._what = threading.Lock(), 0.0, ""
 
     async def run(self, words: Sequence[str], what: str, seconds: float | None = None) -> dict[str, Any]:
-        """The object that `shuhari WORDS --json` prints. what: it in words, for who asks meanwhile. Refused where
-        another is being done, where it fails, by its own last words, and where it takes longer than `seconds`."""
+        """Return the object that `shuhari WORDS --json` prints. what: a description of the command for requests that
+        come meanwhile. Raises Refused if another command is running, if it fails, with its last words, or if it takes
+        longer than `seconds`."""
         if not self._taken.acquire(blocking=False):
             since = time.monotonic() - self._since
             raise Refused(f"{self._what} is being done, since {since:.0f} s: one at a time", status=409, code="busy")
@@ -52,7 +53,7 @@ async def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
     assert child.stdout is not None and child.stderr is not None
 
     def kill() -> None:
-        """With its own children."""
+        """Kill the process with its children."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
 
@@ -65,17 +66,17 @@ async def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
                       status=504) from None  # fmt: skip
     finally:
         kill()
-        with suppress(TimeoutError):  # where what it began has left its group, and holds the pipe
+        with suppress(TimeoutError):  # if a process that it started has left its group, and holds the pipe
             await asyncio.wait_for(asyncio.gather(_drain(child.stdout), _drain(child.stderr), child.wait()), 2)
     if len(said) > MOST:
         raise Refused(f"it printed more than {MOST >> 20} MB and was ended: ask of fewer steps", status=422)
     if code:
-        raise Refused(_tell_failure(code, wrong), status=422)
-    return await asyncio.to_thread(_read_json, said)  # seconds, where it is long
+        raise Refused(_read_failure(code, wrong), status=422)
+    return await asyncio.to_thread(_read_json, said)  # takes seconds if it is long
 
 
 async def _read(stream: asyncio.StreamReader, most: int, end: Callable[[], None]) -> bytes:
-    """All that comes; of more than `most` bytes the first, once `end` has ended it."""
+    """Read the whole stream; beyond `most` bytes call `end`, and return only the start."""
     out = bytearray()
     while piece := await stream.read(1 << 16):
         if len(out) <= most:
@@ -91,15 +92,15 @@ async def _drain(stream: asyncio.StreamReader) -> None:
 
 
 async def _read_end(stream: asyncio.StreamReader) -> str:
-    """The last that comes, as it can be looked at."""
+    """Return the end of a stream, made printable."""
     out = b""
     while piece := await stream.read(1 << 16):
         out = (out + piece)[-8 * TOLD :]
     return make_printable(out.decode("utf-8", "replace")).strip()
 
 
-def _tell_failure(code: int, wrong: str) -> str:
-    """From the line on that begins an error; else the last lines."""
+def _read_failure(code: int, wrong: str) -> str:
+    """Return the error message in a failed command's output; otherwise its last lines."""
     if code < 0:
         name = signal.Signals(-code).name if -code in {*signal.Signals} else str(-code)
         why = ": the machine may lack memory" if name == "SIGKILL" else ""
@@ -112,7 +113,7 @@ def _tell_failure(code: int, wrong: str) -> str:
 
 
 def _read_json(said: bytes) -> dict[str, Any]:
-    """The object that is printed last: a user's code may have printed before."""
+    """Parse the object that is printed last: a user's code may have printed before."""
     text = said.decode("utf-8", "replace")
     try:
         found, _ = json.JSONDecoder().raw_decode(text, text.rfind("\n{\n") + 1)

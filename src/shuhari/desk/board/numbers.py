@@ -1,7 +1,7 @@
-"""What runs stored step by step, as arrays that are kept while they are looked at.
+"""The stored steps of runs as arrays, cached while they are viewed.
 
-A thread reads what is not known yet: of a run of a hundred thousand steps some are shown at once, and all as soon as
-they are read. A run that goes on is read from where it was known on.
+A thread reads what is missing: of a run of a hundred thousand steps a sample is shown at once, and all steps as soon as
+they are read. Of a running run only new steps are read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from shuhari.store.rows import read_rows
 from shuhari.store.sizes import check_table
 
 KEPT = 6  # runs
-AT_ONCE = 0.2  # seconds that a reader is waited for
-CHUNK = 500  # steps that are read in one go
-SAMPLE = 400  # steps that stand for all while those are read
-NAMES = 5000  # metrics of a run; what is beyond has no curve
+AT_ONCE = 0.2  # seconds to wait for a reader
+CHUNK = 500  # steps that are read at a time
+SAMPLE = 400  # steps in the sample that is shown meanwhile
+NAMES = 5000  # metrics of a run; further ones have no curve
 
 T = TypeVar("T")
 _versions = count(1)
@@ -35,9 +35,9 @@ _versions = count(1)
 
 @dataclass
 class Steps:
-    """The steps of a run: [n] arrays of `step`, `wall` (seconds) and each metric, NaN where a step has none; what is
-    stored as NaN is infinity here. stages: (name, first row). whole: whether these are all steps; last: the last one
-    that is stored; version: another number once what was known is no longer so."""
+    """The steps of a run: [n] arrays of `step`, `wall` (seconds) and each metric, NaN if a step has none; stored NaN
+    becomes infinity. stages: (name, first row). whole: whether these are all steps; last: the last stored step;
+    version: changes if known steps became invalid."""
 
     step: Array
     columns: Mapping[str, Array]
@@ -47,10 +47,10 @@ class Steps:
     version: int
 
     def to_lists(self, names: Iterable[str] | None = None) -> dict[str, list[Any]]:
-        """As `Run.metrics` has them: columns of equal length, None where a step has no value."""
+        """Return columns of equal length as in `Run.metrics`, None if a step has no value."""
         names = self.columns if names is None else [n for n in names if n in self.columns]
         out: dict[str, list[Any]] = {"step": self.step.tolist(), "stage": []}
-        ends = [*(begin for _, begin in self.stages[1:]), len(self.step)][: len(self.stages)]  # none before step 1
+        ends = [*(begin for _, begin in self.stages[1:]), len(self.step)][: len(self.stages)]  # no stage before step 1
         for (name, begin), end in zip(self.stages, ends, strict=True):
             out["stage"] += [name] * (end - begin)
         return out | {
@@ -61,10 +61,10 @@ class Steps:
 
 @dataclass
 class _Table:
-    """Rows as they come, in arrays that grow."""
+    """A growing table of rows."""
 
     n: int = 0
-    values: int = 0  # that were stored
+    values: int = 0  # number of stored values
     step: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
     columns: dict[str, Array] = field(default_factory=dict)
     stages: list[tuple[str, int]] = field(default_factory=list)
@@ -99,7 +99,7 @@ class _Table:
 
 
 class _Kept:
-    """Something that a thread makes; `found` is what was made before until it is done."""
+    """Something that a thread computes; `found` is the previous result until it is done."""
 
     def __init__(self, work: Callable[[], Any], state: float, before: _Kept | None) -> None:
         self.state, self.again = state, 0.0
@@ -112,29 +112,29 @@ class _Kept:
         began = time.monotonic()
         try:
             self.found, self.error = work(), None
-        except Exception as error:  # told to whoever asks
+        except Exception as error:  # raised to the caller
             self.error = error
         self.again = time.monotonic() + 20 * (time.monotonic() - began)
 
 
 class Known:
-    """One run as far as it was read. Any thread may ask."""
+    """A run as far as it was read. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._table, self._mark, self._version = _Table(), None, next(_versions)
-        self._whole = False  # whether all was read once: what has come since is few
+        self._whole = False  # whether all steps were read once: then few are new
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._sampled: tuple[float, Steps] | None = None
-        self._busy = threading.Event()  # somebody waits for a sample: the reader lets it pass
+        self._busy = threading.Event()  # somebody waits for a sample: the reader pauses
         self._made: dict[str, tuple[tuple[int, int], float, float, Any]] = {}
         self._kept: dict[str, _Kept] = {}
 
-    def look(self, seconds: float | None = None) -> Steps:
-        """The steps after at most about so many seconds (by default AT_ONCE): all, or SAMPLE of them while they are
-        read for the first time."""
+    def read_steps(self, seconds: float | None = None) -> Steps:
+        """Return the steps after at most about that many seconds (default: AT_ONCE): all, or a sample of SAMPLE while
+        they are read for the first time."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._error = None
@@ -157,9 +157,9 @@ class Known:
             self._busy.clear()
 
     def make(self, name: str, work: Callable[[Steps], T], seconds: float | None = None) -> T | None:
-        """What `work` makes of all steps, kept until there are more, and for twenty times as long as it took; None
-        while steps are read."""
-        steps = self.look(seconds)
+        """Return the result of `work` on all steps, cached until there are more, and for twenty times as long as it
+        took; None while steps are read."""
+        steps = self.read_steps(seconds)
         state = (steps.version, len(steps.step))
         kept = self._made.get(name)
         if kept is not None and (kept[0] == state or time.monotonic() < kept[1] + 20 * kept[2]):
@@ -173,8 +173,9 @@ class Known:
         return found
 
     def keep(self, name: str, work: Callable[[], T], seconds: float | None = None) -> T | None:
-        """What `work` makes, kept until the run is written to again, and for twenty times as long as it took. What was
-        made before, or None, where that takes longer than about so many seconds (by default AT_ONCE)."""
+        """Return the result of `work`, cached until the run is written to again, and for twenty times as long as it
+        took. If it takes longer than about that many seconds (default: AT_ONCE), return the previous result, or
+        None."""
         with self._lock:
             kept, state = self._kept.get(name), read_change_time(self.path)
             if kept is None or (kept.state != state and time.monotonic() > kept.again and not kept.thread.is_alive()):
@@ -193,12 +194,11 @@ class Known:
                     while self._busy.is_set():
                         time.sleep(0.01)
                 self._whole = True
-        except Exception as error:  # told to whoever looks
+        except Exception as error:  # raised to the caller
             self._error = error
 
     def _check(self) -> None:
-        """Begin anew where the last step that is known is another now: the run was made again from there on, or is
-        another run."""
+        """Start over if the last known step has changed: the run went back and repeated it, or is another run."""
         if not self._table.n:
             return
         with Run(self.path)._open() as db:
@@ -232,7 +232,7 @@ class Known:
 
 
 class Numbers:
-    """The runs that were looked at last."""
+    """The runs that were viewed last."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept, self._known, self._lock = kept, OrderedDict[Path, Known](), threading.Lock()

@@ -1,7 +1,7 @@
-"""Results of claims and cards of beds, as the board reads them: kept as long as their files do not change.
+"""Results of claims and cards of beds, for the board; cached until their files change.
 
-As in the terminal a result below `OUT` stands before the one that the library brings. Whether the core has changed
-since takes seconds to find out, and is told once a thread knows.
+As in the terminal, a result below `OUT` takes precedence over the packaged one. Whether the core has changed since
+takes seconds to find out, and is shown once a thread has done so.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims.kept_results import find_cards, find_results
 
 OUT = Path("results")
-BRINGS = "shuhari"  # what the results are of that the library brings
+BRINGS = "shuhari"  # the origin of packaged results
 _known: dict[tuple[Path, str], tuple[tuple[int, int], Any]] = {}
 _core: list[threading.Thread] = []
 Read = TypeVar("Read")
 
 
 def keep(path: Path, what: str, read: Callable[[], Read]) -> Read | None:
-    """What `read` gives of a file, read again where the file has changed; None where there is no such file."""
+    """Return what `read` returns for a file, cached until the file changes; None if there is no file."""
     try:
         stat = path.stat()
     except OSError:
@@ -38,8 +38,8 @@ def keep(path: Path, what: str, read: Callable[[], Read]) -> Read | None:
 
 
 def read_one(name: str) -> tuple[dict[str, Any], str] | None:
-    """(the result of a method's claim, where it is from: OUT or `BRINGS`); None where there is none. RecipeError where
-    it cannot be read."""
+    """Return (the result of a method's claim, its origin: OUT or `BRINGS`); None if there is none. Raises RecipeError
+    if it cannot be read."""
     from shuhari.lab.claims.result import read_kept
 
     for at, where in ((OUT / "claims", str(OUT)), (find_results(), BRINGS)):
@@ -50,7 +50,7 @@ def read_one(name: str) -> tuple[dict[str, Any], str] | None:
 
 
 def read_all() -> tuple[dict[str, tuple[dict[str, Any], str]], list[str]]:
-    """(name -> as `read_one`, of the methods that have a result; why some could not be read)."""
+    """Return (name -> as from `read_one`, for methods with a result; messages about those that could not be read)."""
     found, problems = {}, []
     for method in list_recipes():
         try:
@@ -64,7 +64,7 @@ def read_all() -> tuple[dict[str, tuple[dict[str, Any], str]], list[str]]:
 
 
 def read_elsewhere(folder: str) -> list[dict[str, Any]]:
-    """Results below OUT beside those of claims: `explore`, `scale`. What is no result is left out."""
+    """Return results below OUT other than claims: `explore`, `scale`. Invalid files are skipped."""
     import json
 
     out = []
@@ -77,7 +77,7 @@ def read_elsewhere(folder: str) -> list[dict[str, Any]]:
 
 
 def find_card(bed: str) -> Any:
-    """The card of a bed, OUT's before the library's; None where there is none."""
+    """Return the card of a bed, in OUT or packaged; None if there is none."""
     from shuhari.lab.claims.cards import find
 
     for at in ((OUT / "beds").absolute(), find_cards()):
@@ -89,7 +89,7 @@ def find_card(bed: str) -> Any:
 
 
 def list_claimed(among: Collection[str] | None = None) -> Iterator[Method]:
-    """The recipes (of those `among`, else all) that state a claim, or have a result of one."""
+    """Yield the recipes (of those in `among`, or all) that have a claim, or a result of one."""
     for method in list_recipes():
         if among is not None and method.name not in among:
             continue
@@ -99,26 +99,26 @@ def list_claimed(among: Collection[str] | None = None) -> Iterator[Method]:
 
 @lru_cache(maxsize=1024)
 def describe(name: str) -> Mapping[str, Any]:
-    """What a recipe's own file says, before it is laid over others; nothing of one that is not there."""
+    """Return a recipe's own table, before it is laid over others; empty if there is none of that name."""
     source = find_recipe(name)
     return {} if source is None else read_table(name, source)
 
 
 def knows_core(*, wait: bool = False) -> bool:
-    """Whether the digest of the core is known, or is now with `wait`; a thread computes it meanwhile."""
+    """Whether the digest of the core is known; a thread computes it. With `wait` it is computed first."""
     from shuhari.lab.claims.sources import digest_core
 
     if wait:
         digest_core()
         return True
     if not _core:
-        _core.append(threading.Thread(target=warm, daemon=True))
+        _core.append(threading.Thread(target=preload, daemon=True))
         _core[0].start()
     return not _core[0].is_alive()
 
 
-def warm() -> None:
-    """Import what rollouts and claims need, and learn what takes long, so that the first page does not wait for it."""
+def preload() -> None:
+    """Import and compute in advance what rollouts and claims need, so that the first page does not wait for it."""
     from shuhari.store import rollouts  # noqa: F401, I001 - first: it is asked for first, and takes longest
 
     import scipy.stats  # noqa: F401

@@ -1,4 +1,4 @@
-"""What a list of runs shows beside their summaries: a small curve of the score, and what is found wrong."""
+"""Additions to a list of runs: a small curve of the score, changed settings, and findings."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from shuhari.store.listing import Summary
 from shuhari.store.rows import read_rows
 
 POINTS = 40  # of a small curve
-LOOKED = 200  # steps that are looked at, where the score is among most of them
+LOOKED = 200  # steps that are read, if most of them have the score
 CHANGES, LONG = 20, 120  # settings of a list; characters of one
-JUDGED = 5000  # steps of a run that is judged for a list
+JUDGED = 5000  # steps of a run that is diagnosed for a list
 UNREADABLE = StoreError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError
 
 
 def sketch(run: Summary) -> list[float]:
-    """At most POINTS values of the score that its summary names, in the order of steps; none where it cannot be read.
-    """
+    """Return at most POINTS values of the score named in the summary, in order of steps; empty if it cannot be read."""
     if not run.score_name or run.step < 0:
         return []
     try:
@@ -31,8 +30,8 @@ def sketch(run: Summary) -> list[float]:
 
 
 def list_changes(run: Summary) -> list[str]:
-    """The settings, CHANGES at most, in which a run differs from the recipe of its name in the library, or why they
-    could not be compared; none where that has no such, or the run tells no name."""
+    """Return at most CHANGES settings in which a run differs from the packaged recipe of its name, or why they could
+    not be compared; empty if there is no such recipe, or the run has no name."""
     from shuhari.desk.board.views.run import compare_recipes
 
     if not run.recipe:
@@ -47,8 +46,8 @@ def list_changes(run: Summary) -> list[str]:
 
 
 def name_findings(run: Summary) -> list[tuple[str, str, bool]] | None:
-    """(rule, stage, whether it is an alarm) of each finding that `shuhari diagnose` has of a run; None where it has too
-    many steps to be asked in passing, or cannot be read."""
+    """Return (rule, stage, whether it is an alarm) of each finding of `shuhari diagnose`; None if the run has too many
+    steps for a list, or cannot be read."""
     try:
         opened = Run(run.path)
         with opened._open() as db:
@@ -62,7 +61,7 @@ def name_findings(run: Summary) -> list[tuple[str, str, bool]] | None:
 
 
 def _find_steps(run: Run, name: str, last: int) -> list[tuple[int, float]]:
-    """(step, value): of some steps, evenly, where most have the metric; else of all that have it."""
+    """Return (step, value) at evenly spaced steps if most have the metric; otherwise at all steps that have it."""
     wanted = sorted({*np.linspace(0, last, LOOKED + 1).astype(int).tolist()})
     some = _read(run, name, f"where step in ({', '.join('?' * len(wanted))}) order by step", wanted)
     if len(some) >= POINTS // 2 or last <= LOOKED:

@@ -1,7 +1,7 @@
 """The command line. Help imports nothing heavy: each command imports what it needs when it runs.
 
-Exit codes: 0 done, 1 the run failed, or nothing was found of what was asked for by name, 2 a mistake in what was asked,
-130 stopped and saved.
+Exit codes: 0 done, 1 the run failed, or nothing with the given name was found, 2 a mistake in the command, 130 stopped
+and saved.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shuhari.desk.cli import (
     comparing,
     components,
     data,
+    demonstrating,
     diagnosing,
     doctoring,
     evaluating,
@@ -28,6 +29,7 @@ from shuhari.desk.cli import (
     planning,
     reading,
     replaying,
+    reproducing,
     serving,
     training,
 )
@@ -60,6 +62,8 @@ for name, command in (
     ("compare", comparing.compare),
     ("board", boarding.board),
     ("claim", claiming.claim),
+    ("demonstrate", demonstrating.demonstrate),
+    ("reproduce", reproducing.reproduce),
     ("plan", planning.plan),
     ("methods", catalogue.methods),
     ("tasks", catalogue.tasks),
@@ -92,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit with one of the codes above."""
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
-    told = _tell_code()
+    told = _announce_code()
     registry.HEARS.append(told)
     try:
         with printable_log():
@@ -105,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(refuse(error))
     except SystemExit:
         raise
-    except BaseException as error:  # of a user's code it may be one that is no `Exception`
+    except BaseException as error:  # a user's code may raise one that is not an `Exception`
         if debug:
             from traceback import format_exception
 
@@ -115,25 +119,31 @@ def main(argv: Sequence[str] | None = None) -> None:
         registry.HEARS.remove(told)
 
 
-def _tell_code() -> Callable[[str], None]:
-    """What says, once a file, whose code is about to run."""
+def _announce_code() -> Callable[[str], None]:
+    """Return a callback that announces, once a file, that its code is about to run."""
     known = set[str]()
 
-    def tell(file: str) -> None:
+    def announce(file: str) -> None:
         if file not in known:
             known.add(file)
             note(f"running {file}, as the recipe names it")
 
-    return tell
+    return announce
 
 
 def refuse(error: Any) -> int:
-    """Say what of a command line is wrong, in the form of any other error; the exit code that it deserves."""
+    """Report a mistake in the command line like any other error, and return its exit code."""
     message, ctx = _reword(error, error.format_message()), getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
     told = message.removeprefix("Invalid value: ").removeprefix("Invalid value for ")
+    option = vars(error).get("option_name") if type(error).__name__ == "NoSuchOption" else None
+    if option and ctx is not None and any("--set" in p.opts for p in ctx.command.params):
+        from shuhari.config.words import explain_option
+
+        if meant := explain_option(option):
+            told = f"no option {option}; {meant}"
     note(f"error: {told}")
     if ctx is not None:
         note(f"({ctx.command_path} --help shows what it takes)")
@@ -141,7 +151,7 @@ def refuse(error: Any) -> int:
 
 
 def _reword(error: Any, message: str) -> str:
-    """With the value, and what was expected, in our words, where pydantic has refused it."""
+    """Replace pydantic's message in a refusal by the value and what was expected."""
     from pydantic import ValidationError
 
     if not isinstance(error.__cause__, ValidationError):
@@ -154,13 +164,13 @@ def _reword(error: Any, message: str) -> str:
 
 
 def explain(error: BaseException, *, debug: bool = False) -> int:
-    """Say what went wrong, without a traceback; the exit code that it deserves."""
+    """Report an error without a traceback, and return its exit code."""
     from shuhari.config.overlay import RecipeError
     from shuhari.data import StalledError
     from shuhari.store.directory import NoRunError
     from shuhari.store.files import FULL, LockedError, StoreError
 
-    clear = isinstance(error, RecipeError | StoreError | StalledError | ImportError)  # these say all there is to say
+    clear = isinstance(error, RecipeError | StoreError | StalledError | ImportError)  # whose messages are complete
     message = describe_error(error)
     if isinstance(error, OSError) and error.errno in FULL:
         clear, message = True, f"{f'{error.filename}: ' if error.filename else ''}the disk is full: free some space"

@@ -1,4 +1,4 @@
-"""`board`: runs, rollouts and claims in a browser, or what a page of it says as JSON."""
+"""`board`: runs, rollouts and claims in a browser, or the content of one of its pages as JSON."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def board(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print what a page says as JSON, and serve nothing.")] = False,
 ) -> None:
-    """Look at runs, rollouts and claims in a browser. Nothing is loaded from elsewhere.
+    """Look at runs, rollouts and claims in a browser. Nothing is loaded from other sites.
 
-    It listens at 127.0.0.1 unless told otherwise. The address that it prints holds a token, unless it is
-    that of --key-env: changes need it, and beyond loopback everything does. Ctrl-C ends it.
+    It listens at 127.0.0.1 by default. The address that it prints contains a token, unless --key-env gives one: changes
+    need it, and beyond loopback everything does. Ctrl-C ends it.
 
     Example: shuhari board --port 6060
     """
@@ -49,7 +49,7 @@ def board(
     check_installed("board")
     from shuhari.desk.board.app import find_plotly, make_app
     from shuhari.desk.board.catalogue import Catalogue
-    from shuhari.desk.board.results import warm
+    from shuhari.desk.board.results import preload
     from shuhari.desk.serving.guard import is_loopback
 
     try:
@@ -59,7 +59,7 @@ def board(
     find_plotly()
     if told := Catalogue(root).explain_left_out():
         note(told)
-    Thread(target=warm, daemon=True).start()
+    Thread(target=preload, daemon=True).start()
     try:
         at = listen(host, port)
     except OSError as error:
@@ -73,7 +73,7 @@ def board(
 
 
 def read_page(page: str, root: Path) -> object:
-    """What a page says in plain values: an address as those of its /api, such as `run?run=latest`."""
+    """Return the content of a page as plain values; a page is an address below /api, such as `run?run=latest`."""
     from inspect import signature
     from urllib.parse import parse_qs
 

@@ -22,9 +22,11 @@ def methods(
     trouble: Annotated[
         str | None, typer.Option("--for", metavar="TROUBLE", help="Only those against a trouble; `all` lists troubles.")
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All, with what each does; otherwise names by family.")] = False,
     json: Json = False,
 ) -> None:
-    """List the recipes: name, the verdict of its claim, what each does; then the beds that methods are measured on.
+    """List the recipes by family. With words, --for or --all: name, the verdict of its claim, what each does; then the
+    beds that methods are measured on.
 
     Example: shuhari methods --for "entropy collapse"
     """
@@ -34,6 +36,9 @@ def methods(
     from shuhari.data import nearest
     from shuhari.lab.claims.kept_results import list_methods as listed
 
+    if not (words or trouble or every or json):
+        _say_families()
+        return
     if trouble == "all":
         print_json(TROUBLES) if json else print_table(("trouble", "how it shows"), TROUBLES.items())
         return
@@ -41,8 +46,8 @@ def methods(
         near, exact = _find_troubles(trouble, TROUBLES)
         if len(near) != 1 or not exact:
             guess = f"did you mean {' or '.join(map(repr, near))}?" if near else nearest(trouble, TROUBLES)
-            raise typer.BadParameter(f"no trouble {trouble!r}; {guess} (`shuhari methods --for all` lists them)",
-                                     param_hint="--for")  # fmt: skip
+            message = f"expected a trouble, got {trouble!r}; {guess} (`shuhari methods --for all` lists them)"
+            raise typer.BadParameter(message, param_hint="--for")
         (trouble,) = near
 
     wanted = [word.lower() for word in words or ()]
@@ -88,8 +93,28 @@ def methods(
         _say_method(m, None)
 
 
+def _say_families() -> None:
+    """Print the names of all recipes by family, those of beds by bed, without the verdicts, which take long to read."""
+    from textwrap import fill
+
+    from shuhari.config.library import BEDS, CONTROL, list_recipes
+
+    families: dict[str, list[str]] = {}
+    for one in list_recipes():
+        *family, last = one.name.split("/") if one.problem is None else (one.name, f"({one.problem})")
+        if family[:1] != [BEDS] or CONTROL not in family:
+            families.setdefault("/".join(family), []).append(last)
+    first = ("baselines", "pretrained")
+    for name, of in sorted(families.items(), key=lambda item: (item[0].startswith(BEDS), item[0] not in first)):
+        text = f"{name}/ ({len(of)}): {', '.join(of)}"
+        say(fill(text, 80, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False))
+    say("\n`shuhari methods WORD ...`: what those do whose name, summary or verdict has the words, as `rlvr/`")
+    say("--for TROUBLE: those against it (`--for all` lists troubles); --all: everything")
+
+
 def _find_troubles(text: str, troubles: Mapping[str, str]) -> tuple[list[str], bool]:
-    """The troubles that most words of a text stand in, or else are misspelt of; and whether they stand there."""
+    """Return the troubles that match most words of a text, exactly or otherwise allowing misspellings; and whether they
+    match exactly."""
     for exact in (True, False):
         found = {
             t: sum(_stands(word, f"{t} {sign}", exact) for word in text.split())
@@ -107,7 +132,7 @@ def _stands(word: str, text: str, exact: bool) -> bool:
 
 
 def _say_method(method: Any, verdict: str | None) -> None:
-    """A recipe in lines of 80 columns."""
+    """Print a recipe in lines of 80 columns."""
     from textwrap import fill
 
     head = f"{method.name}: {verdict}" if verdict else method.name
@@ -117,7 +142,7 @@ def _say_method(method: Any, verdict: str | None) -> None:
 
 
 def _describe_verdict(method: Any) -> str | None:
-    """What became of its claim; None where it states none."""
+    """Return the verdict on a recipe's claim; None if it has no claim."""
     from shuhari.config.recipe import load
     from shuhari.lab.claims.kept_results import read_result
     from shuhari.lab.claims.wording import describe_verdict
@@ -200,7 +225,7 @@ def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None
         )
         for p in shown
     ]
-    if shown_by_default != ["id"] or more:  # an episode of an environment is no more than its seed
+    if shown_by_default != ["id"] or more:  # an episode of an environment is only its seed
         print_table((*shown_by_default, *more), rows)
     own = {k: v for k in inspect.signature(type(task)).parameters if _is_plain(v := getattr(task, k, None))}
     say("settings: " + ", ".join(f"{k} = {v!r}" for k, v in own.items()))
@@ -211,7 +236,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _find_limit(task: Any) -> int | None:
-    """The time limit of a Gymnasium environment, None of another task, or where there is none."""
+    """Return the time limit of a Gymnasium environment; None for other tasks, or without a limit."""
     make = ability(task, "make")
     if make is None:
         return None

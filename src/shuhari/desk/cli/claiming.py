@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -22,15 +22,16 @@ from shuhari.desk.cli.text import make_console, make_printable, note, print_json
 if TYPE_CHECKING:
     from shuhari.lab.claims.pool import Progress
 
-QUIET = 15.0  # seconds between two lines where the output is no terminal
+QUIET = 15.0  # seconds between two lines if the output is not a terminal
 READS = {
     "": "RECIPE... --smoke --on --workers --out --runs --json",
     "--board": "--by --out --runs --json",
     "--matrix": "--out --json",
     "--bed": "RECIPE... --dry-run --metric --margin --seeds --workers --out --runs --json",
     "--card": "RECIPE... --dry-run --workers --out --runs",
+    "--tune": "RECIPE... --workers --out --runs --json",
     "--prove": "RECIPE... --stale --whole --quick --on --workers --out --runs --json",
-    "--show": "RECIPE... --stale --on --out --runs --json",  # --runs: at the end of a line that measured
+    "--show": "RECIPE... --stale --on --out --runs --json",  # --runs: printed commands may end with it
     "--dry-run": "RECIPE... --stale --smoke --on --workers --out --runs",
     "--stale": "RECIPE... --on --out --runs --json",
 }
@@ -46,6 +47,9 @@ def claim(
     prove: Annotated[bool, typer.Option("--prove", help="Rerun a part of each arm: does its result stand?")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="With --prove: one seed of every arm to its end.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --prove: no arm to its end.")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Run the grids of the claim's `tune` table, on seeds of their own.")
+    ] = False,
     board: Annotated[str, typer.Option(metavar="BED", help="Print the methods measured on BED, best first.")] = "",
     by: Annotated[str, typer.Option(help="With --board: the number to sort by ('': the bed's own score).")] = "",
     card: Annotated[bool, typer.Option("--card", help="Measure a bed beforehand: 24 runs of its baseline.")] = False,
@@ -64,14 +68,14 @@ def claim(
 ) -> None:
     """Measure what a recipe's paper claims: method and baseline on the same seeds, an interval, and a verdict.
 
-    A claim that was stopped goes on where it stood. Results go to OUT/claims/<family>/<method>.json, curves to
-    OUT/plots/<family>/<method>.png. With --prove a part of every arm (method, baseline, ...) is made again: the result
-    stands where it is the same bit for bit, and is marked stale where it is not.
+    A claim that was stopped resumes. Results go to OUT/claims/<family>/<method>.json, curves to
+    OUT/plots/<family>/<method>.png. With --prove a part of every arm (method, baseline, ...) is run again: the result
+    stands if it is the same bit for bit, otherwise it is marked stale.
 
     A bed is a small recipe on which methods are compared (docs/beds.md). With --bed any method, or several as A+B, is
     compared with any recipe alone; that is exploratory, and goes to OUT/explore/BED. With --on the same claim is
-    measured on another bed, such as one of larger policies; that goes to OUT/scale/BED. --show and --stale have those
-    too, or with --on that bed's alone.
+    measured on another bed, such as one of larger policies; that goes to OUT/scale/BED. --show and --stale include
+    those results or, with --on, only that bed's.
 
     Example: shuhari claim rlvr/pacs
     """
@@ -91,7 +95,7 @@ def claim(
     if bed:
         made: list[dict[str, Any]] = []
         for name in recipes or [""]:
-            with _end_by_sigterm(), _show_progress(f"{name} on {bed}") as tell:
+            with end_by_sigterm(), show_progress(f"{name} on {bed}") as tell:
                 asked = (name, bed, metric, margin, seeds)
                 result, path = exploring.run_exploration(*asked, dry, workers, runs, out, tell)
             exploring.show(result, path, json)
@@ -115,21 +119,24 @@ def claim(
         raise typer.BadParameter("which recipe? `shuhari methods` lists them, --stale those that are out of date")
     else:
         places = keeping.list_places(named, out, on) if show else [keeping.place(name, out, on) for name in named]
+    if tune:
+        _tune([at.read() for at in places], workers, runs, out, json)
+        return
     if prove:
         from shuhari.desk.cli.proving import prove as proving
 
         if whole and quick:
             raise typer.BadParameter("--whole and --quick are opposites: give one")
         depth = "whole" if whole else "quick" if quick else "spot"
-        with _end_by_sigterm():
-            stand = proving(places, runs, depth=depth, workers=workers, json=json, telling=_show_progress)
+        with end_by_sigterm():
+            stand = proving(places, runs, depth=depth, workers=workers, json=json, telling=show_progress)
         raise typer.Exit(0 if stand else 1)
     if show:
         keeping.show_kept(places, json)
         return
     out = places[0].out
     if card:
-        with _end_by_sigterm():
+        with end_by_sigterm():
             for name in named:
                 verdicts.show_card_plan(name, runs, out) if dry else _make_card(name, workers, runs, out)
         return
@@ -141,7 +148,7 @@ def claim(
     if dry:
         for at, one in zip(places, claims, strict=True):
             verdicts.show_plan(one, runs, at.out)
-            at.read(smoke=True)  # a mistake in `smoke` is one too
+            at.read(smoke=True)  # a mistake in `smoke` counts too
         return
     for option, folder in (("--out", out), ("--runs", runs))[smoke:]:
         try:
@@ -156,7 +163,7 @@ def claim(
         except (ClaimError, RecipeError) as error:
             if len(claims) == 1:
                 raise
-            note(f"{one.name}: {error}")  # the others go on
+            note(f"{one.name}: {error}")  # the others continue
             failed += 1
             continue
         found.append(result)
@@ -173,32 +180,59 @@ def claim(
 
 
 def _measure(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
+    from shuhari.lab.claims import registry, tuning
     from shuhari.lab.claims.measure import measure
     from shuhari.lab.claims.result import read_kept
     from shuhari.lab.claims.tries import file_of
 
     before, begun = (None, None) if one.smoke else (read_kept(one.name, out / "claims"), file_of(one.name, out))
     try:
-        with _show_progress(one.name) as tell, _end_by_sigterm():
-            return measure(one, root, before, workers=workers, tell=tell, begun=begun)
+        with show_progress(one.name) as tell, end_by_sigterm():
+            tuned = tuning.read(one.name, out / tuning.FOLDER) if one.tune else None
+            log = out / registry.FILE
+            return measure(one, root, before, workers=workers, tell=tell, begun=begun, log=log, tuned=tuned)
     except KeyboardInterrupt:
         note(f"stopped; the runs that were made are in {root}, and the same command goes on")
         raise
+
+
+def _tune(claims: Sequence[Any], workers: int, runs: Path, out: Path, json: bool) -> None:
+    """Run the grids of claims, store what was found, and print the best settings of each side."""
+    from shuhari.lab.claims import tuning
+    from shuhari.lab.claims.grids import SIDES
+
+    for one in claims:
+        if one.tune is None:
+            raise typer.BadParameter(f"{one.name} has no `tune` table: docs/claims-reference.md shows one")
+    made = []
+    for one in claims:
+        runs.mkdir(parents=True, exist_ok=True)
+        with show_progress(f"{one.name} tuned") as tell, end_by_sigterm():
+            found = tuning.tune(one, one.tune, runs, workers=workers, tell=tell)
+        path = tuning.write(found, out)
+        made.append(found)
+        for side in () if json else SIDES:
+            best = ", ".join(f"{key} = {value}" for key, value in found["sides"][side]["best"].items())
+            say(f"{one.name} {side}: {best}")
+        if not json:
+            say(f"{path}; write these into the claim before it is measured")
+    if json:
+        print_json(made)
 
 
 def _make_card(bed: str, workers: int, runs: Path, out: Path) -> None:
     from shuhari.lab.claims.making import make_card, plan_card, save_card
 
     runs.mkdir(parents=True, exist_ok=True)
-    with _show_progress(bed) as tell:
+    with show_progress(bed) as tell:
         made = make_card(bed, plan_card(bed), runs, workers=workers, tell=tell)
     spent = sum(sum(arm["cpu_s"]) for arm in made["arms"].values()) + sum(made["warm_cpu_s"])
     say(f"card: {save_card(made, out)}; {spent / 60:.1f} minutes of one core")
 
 
 @contextmanager
-def _end_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends what is inside as an interrupt does, so that workers end and nothing is left behind."""
+def end_by_sigterm() -> Iterator[None]:
+    """Treat SIGTERM like an interrupt inside, so that workers end and nothing is left behind."""
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -212,8 +246,8 @@ def _end_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
-    """Shows the progress of a claim: a bar on a terminal, a line now and then elsewhere."""
+def show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
+    """Show the progress of a claim: a bar on a terminal, otherwise a line now and then."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -227,9 +261,9 @@ def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
                 task, completed=p.share, description=make_printable(f"{p.done}/{p.total} {p.now}")
             )
         return
-    last = [-QUIET, time.monotonic(), 0.0]  # last line at, began at, the share that was there before
+    last = [-QUIET, time.monotonic(), 0.0]  # time of the last line, start time, initial share
 
-    def tell(p: Progress) -> None:
+    def show_line(p: Progress) -> None:
         now = time.monotonic()
         last[2] = p.share if last[0] < 0 else last[2]
         if p.finished or now - last[0] > QUIET:
@@ -239,4 +273,4 @@ def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
             note(f"{name}: {p.done}/{p.total} runs, {p.share:.0%}{left}{end}")
             last[0] = now
 
-    yield tell
+    yield show_line

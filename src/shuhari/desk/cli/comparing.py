@@ -1,7 +1,7 @@
-"""`compare`: runs, sets of seeds, or all that was measured on a bed, each against the first, with intervals.
+"""`compare`: compares runs, sets of seeds, or everything measured on a bed with the first, with intervals.
 
-Over seeds the interval of claims: Student's, of pairs of a seed, from five seeds on; several that are read together are
-corrected for that. Runs are opened read-only; nothing is stored in them.
+Over seeds, the interval is that of claims: Student's, on pairs with the same seed, from five seeds on, corrected for
+several comparisons. Runs are opened read-only; nothing is stored in them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shuhari.loop.measuring import Measured
 
 Arms = Mapping[str, Sequence[Path]]
-PLOT = Path("compare.png")  # where nothing is said
+PLOT = Path("compare.png")  # default
 
 
 def compare(
@@ -56,10 +56,10 @@ def compare(
 ) -> None:
     """Compare runs, or sets of seeds, with the first: difference, interval, and a plot of the curves.
 
-    Several runs an arm are compared over seeds, by the paired interval of claims: below five seeds an arm there is
-    none, as two or three say next to nothing of the next. Where several arms are compared with the first, the level of
-    each interval is corrected for that (Holm). One run an arm is evaluated anew, both on the same problems; that
-    interval is about these two runs, not about their methods.
+    Several runs an arm are compared over seeds, by the paired interval of claims, which needs five seeds an arm: two or
+    three say little about the next. If several arms are compared with the first, the level of each interval is
+    corrected for that (Holm). With one run an arm, the runs are evaluated again on the same problems; that interval is
+    about these runs, not about their methods.
 
     Example: shuhari compare GRPO=a-s0,a-s1,a-s2,a-s3,a-s4 DAPO=b-s0,b-s1,b-s2,b-s3,b-s4 --pdf a-b.pdf --table a-b.tex
 
@@ -109,15 +109,15 @@ def compare(
 
 
 def read_arms(given: Sequence[str]) -> dict[str, list[Path]]:
-    """Arms by name: that which stands before `=`, or what tells their runs apart."""
+    """Parse arms by name: the part before `=`, or a name that distinguishes their runs."""
     from shuhari.desk.comparison import name_arms
 
     if not given:
         raise typer.BadParameter("Missing argument '[NAME=]RUN,RUN...': two arms or more, or --bed")
     named: dict[str, list[Path]] = {}
-    order: dict[str, str] = {}  # text -> its name, "" where it has none
+    order: dict[str, str] = {}  # text -> its name, "" if it has none
     for text in dict.fromkeys(given):
-        name, equals, rest = text.partition("=")
+        name, equals, rest = _split_name(text)
         own = bool(equals and name) and not _is_run(text.partition(",")[0])
         runs = [resolve_run(one) for one in (rest if own else text).split(",") if one]
         if not runs:
@@ -136,6 +136,16 @@ def read_arms(given: Sequence[str]) -> dict[str, list[Path]]:
     return out
 
 
+def _split_name(text: str) -> tuple[str, str, str]:
+    """Return (name, "=", runs): at the first `=` that a run follows (`lr=0.1=RUN,RUN`), otherwise at the first."""
+    parts = text.split("=")
+    for i in range(1, len(parts)):
+        name, runs = "=".join(parts[:i]), "=".join(parts[i:])
+        if _is_run(runs.partition(",")[0].partition("@")[0]):
+            return name, "=", runs
+    return text.partition("=")
+
+
 def _number(label: str) -> Iterator[str]:
     yield label
     yield from (f"{label} ({i})" for i in range(2, 10_000))
@@ -148,7 +158,7 @@ def _is_run(name: str) -> bool:
 
 
 def _list_plots(png: Path | None, svg: Path | None, pdf: Path | None) -> list[Path]:
-    """The pictures that are asked for, `compare.png` where none is."""
+    """Return the plots to write, by default `compare.png`."""
     from shuhari.lab.plot import KINDS
 
     asked = ((png, ("", *KINDS), "--png"), (svg, ("", ".svg"), "--svg"), (pdf, ("", ".pdf"), "--pdf"))
@@ -161,7 +171,7 @@ def _list_plots(png: Path | None, svg: Path | None, pdf: Path | None) -> list[Pa
 
 
 def _compare_arms(arms: Arms, metric: str, guards: Sequence[str], n: int | None) -> tuple[Sides, str, str]:
-    """(what is said of the arms, `seeds` or `problems`, which reward is compared over problems)."""
+    """Return (the comparison, `seeds` or `problems`, the reward that is compared)."""
     from shuhari.desk.comparison import GREEDY, check_same_task, find_axis, list_caveats, list_measures
     from shuhari.desk.sides import Sides, compare_runs, draw_runs
     from shuhari.lab.plot import name_axis, name_metric
@@ -197,7 +207,7 @@ def _compare_arms(arms: Arms, metric: str, guards: Sequence[str], n: int | None)
 
 
 def _draw(sides: Sides, plots: Sequence[Path]) -> list[Path]:
-    """The pictures that were written."""
+    """Draw the plots, and return those that were written."""
     from shuhari.lab.plot import plot_arms
 
     drawn = []
@@ -225,22 +235,23 @@ def _write_table(sides: Sides, path: Path) -> None:
 
 def show_sides(sides: Sides, over: str) -> None:
     """Print a table of the metric, and one of each guard."""
-    from shuhari.desk.contrasts import format_level
+    from shuhari.desk.contrasts import find_word, format_confidence
     from shuhari.lab.plot import name_metric
 
-    heads = ("mean", "95 % interval", over, "difference", "its interval", "level", "paired")
+    heads = ("mean", "95 % interval", over, "difference", "its interval", "is", "level", "paired")
     for metric, arms in {sides.metric: sides.arms, **sides.guards}.items():
         rows = []
         for name, entry in arms.items():
             own = format_interval(entry.get("own_low"), entry.get("own_high"))
             of = format_interval(entry.get("low"), entry.get("high"))
-            at = format_level(entry.get("level", math.nan)) or "-"
-            rows.append((name, entry["value"], own, entry["n"], entry.get("difference"), of, at, entry.get("paired")))
+            at = format_confidence(entry.get("level", math.nan)) or "-"
+            by, paired = entry.get("difference"), entry.get("paired")
+            rows.append((name, entry["value"], own, entry["n"], by, of, find_word(entry) or "-", at, paired))
         print_table((name_metric(metric), *heads), rows, f"guard: {metric}" if metric in sides.guards else "")
 
 
 def _list_untold(runs: Sequence[Path], measure: str) -> list[str]:
-    """The rewards that were trained in any of the runs, where that which is compared is none of them."""
+    """Return the rewards that any of the runs trained, if the compared one is not among them."""
     from shuhari.desk.ends import list_trained
     from shuhari.store import Run
 
@@ -249,9 +260,9 @@ def _list_untold(runs: Sequence[Path], measure: str) -> list[str]:
 
 
 def _compare_problems(arms: Arms, n: int | None, name: str) -> tuple[str, bool, dict[str, dict[str, Any]]]:
-    """(the reward compared: `name`, or what evaluations read, or the task's own if they read different ones; whether
-    two arms differ by the same on every problem; each single run evaluated greedily, with differences over problems,
-    paired if they are the same problems)."""
+    """Evaluate each single run greedily. Returns (the reward compared: `name`, otherwise the one that evaluations read,
+    or the task's own if they read different ones; whether two arms differ by the same on every problem; the comparison
+    over problems, paired if these are the same)."""
     from shuhari.desk.comparison import FEWEST
     from shuhari.desk.contrasts import compare_with_first
 
@@ -279,7 +290,7 @@ def _compare_problems(arms: Arms, n: int | None, name: str) -> tuple[str, bool, 
 
 
 def _choose_measure(every: Sequence[Measured]) -> str:
-    """The reward that all evaluations read; if they read different ones, the task's own if all have it."""
+    """Return the reward that all evaluations read; if they read different ones, the task's own if all have it."""
     read = list(dict.fromkeys(measured.measure for measured in every))
     own = ("score", "task") if len(read) > 1 else ()
     known = [{measured.measure, *measured.outcomes.rewards} for measured in every]
@@ -288,7 +299,7 @@ def _choose_measure(every: Sequence[Measured]) -> str:
 
 @contextmanager
 def _explain() -> Iterator[None]:
-    """What cannot be compared is a mistake of the command."""
+    """Turn a ComparisonError into a mistake in the command."""
     from shuhari.desk.comparison import ComparisonError
 
     try:

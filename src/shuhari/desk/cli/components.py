@@ -1,4 +1,4 @@
-"""`components`: what there is to name in a recipe, and what the settings of one are. Nothing is trained or read."""
+"""`components`: lists the components that a recipe may name, and the settings of one. Nothing is trained or read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shuhari.desk.components import INFINITIES, describe, summarise
 
 
 def complete_kind(incomplete: str) -> list[str]:
-    """Kinds that begin so."""
+    """Return the kinds that begin with this."""
     from shuhari.kernel.registry import KINDS
 
     return [kind for kind in sorted(KINDS) if kind.startswith(incomplete)]
 
 
 def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Components of the kind that was typed, which begin so."""
+    """Return the components of the given kind that begin with this."""
     from shuhari.kernel import registry
 
     kind = ctx.params.get("kind") or ""
@@ -29,20 +29,35 @@ def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def components(
     kind: Annotated[
-        str, typer.Argument(help="One kind, or the name of a component.", autocompletion=complete_kind)
+        str, typer.Argument(help="One kind, the name of a component, or of a setting.", autocompletion=complete_kind)
     ] = "",
     name: Annotated[
         str, typer.Argument(help="One component, also as file.py:Class.", autocompletion=complete_name)
     ] = "",
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print a JSON schema of recipes, for the completion of editors.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """List the components (losses, rewards, models, ...) that a recipe may name, or show the settings of one.
 
+    The name of a setting, such as `reduce`, shows what it means, and which components have it.
+
     Example: shuhari components transform gae
     """
+    from shuhari.desk.sentences import list_meanings
     from shuhari.kernel import registry
 
+    if schema:
+        from shuhari.desk.json_schema import make_schema
+
+        print_json(make_schema())
+        return
     if kind and not name and kind not in registry.KINDS:
+        known = {n for _, n in _list_all()}
+        if kind.isidentifier() and kind not in known and (meanings := list_meanings(kind)):
+            _show_meanings(kind, meanings, json)
+            return
         kind, name = _find_of_any_kind(kind)
     if not name:
         found = [summarise(*key) for key in sorted(_list_all(kind))]
@@ -75,12 +90,24 @@ def components(
         say(f"\nIts module\n\n{shown['module']}")
 
 
+def _show_meanings(setting: str, meanings: Mapping[str, list[str]], json: bool) -> None:
+    """Print each sentence that describes a setting of that name, with what has the setting."""
+    if json:
+        print_json([{"setting": setting, "doc": doc, "of": owners} for doc, owners in meanings.items()])
+        return
+    for doc, owners in meanings.items():
+        more = f" and {len(owners) - 6} more" if len(owners) > 6 else ""
+        say(f"{setting}, a setting of {', '.join(owners[:6])}{more}:")
+        say(f"    {doc or 'no description'}\n")
+    say("shuhari components KIND NAME shows all settings of one; docs/words.md has words with several meanings")
+
+
 def _cut(text: str, limit: int = 110) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 
 def _list_all(kind: str = "") -> list[tuple[str, str]]:
-    """(kind, name) of each component, of one kind or of all."""
+    """Return (kind, name) of each component, of one kind or of all."""
     from shuhari.kernel import registry
 
     return [
@@ -91,7 +118,7 @@ def _list_all(kind: str = "") -> list[tuple[str, str]]:
 
 
 def _find_of_any_kind(text: str) -> tuple[str, str]:
-    """(kind, name) of the one component that is called so, or that a file or a dotted path registers."""
+    """Return (kind, name) of the one component of that name, or of the one registered by a file or a dotted path."""
     from shuhari.data import nearest
     from shuhari.kernel.registry import KINDS, known_as, locate
 
@@ -102,14 +129,15 @@ def _find_of_any_kind(text: str) -> tuple[str, str]:
         except LookupError as error:
             raise typer.BadParameter(str(error.args[0]), param_hint="KIND") from None
         if not found:
-            message = f"{text} is registered as no component: say its kind too, shuhari components KIND {text}"
+            message = f"{text} registers no component: name its kind too, shuhari components KIND {text}"
             raise typer.BadParameter(message, param_hint="KIND")
     if len(found) == 1:
         return found[0]
     if found:
         message = f"{text!r} is the name of several: {', '.join(f'{k} {n}' for k, n in found)}"
     else:
-        message = f"no kind and no component {text!r}; {nearest(text, [*KINDS, *(n for _, n in _list_all())])}"
+        near = nearest(text, [*KINDS, *(n for _, n in _list_all())])
+        message = f"expected a kind, a component or a setting, got {text!r}; {near}"
     raise typer.BadParameter(message, param_hint="KIND")
 
 

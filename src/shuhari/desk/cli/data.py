@@ -1,4 +1,4 @@
-"""`data`: how a file of problems is read, before anything is trained on it."""
+"""`data`: shows how a file of problems is read, before training on it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def data(
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting of the task: key=value.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how a file of problems is read: its columns, splits and lengths, and its first rows.
+    """Show how a file of problems is read: its columns, splits and lengths, and its first rows.
 
-    With --model, how many tokens they have, what is too long for it, and the token ids of a row as it is asked and as
-    it is trained: what is trained on is marked, special tokens are named.
+    With --model, also the number of tokens, rows that are too long for it, and the token ids of a row in sampling and
+    in training: tokens that are trained on are marked, special tokens are named.
 
     Example: shuhari data problems.jsonl --set columns.prompt=question
 
@@ -82,7 +82,7 @@ def data(
 
 @contextmanager
 def _told(option: str) -> Iterator[None]:
-    """A ValueError as a mistake in an option."""
+    """Turn a ValueError into a mistake in an option."""
     try:
         yield
     except ValueError as error:
@@ -120,7 +120,8 @@ def _say_report(path: str, found: Mapping[str, Any]) -> None:
         if rows:
             print_table((unit, "least", "median", "99 of 100 have at most", "longest", "at"), rows)
     if "limit" in found["lengths"]:
-        say(found["lengths"]["too_long"] or f"all rows fit into the {found['lengths']['limit']} tokens of the model")
+        fit = f"all rows fit into the {found['lengths']['limit']} tokens of the model"
+        say(found["lengths"]["too_long"] or f"{fit}; a recipe may read fewer (models.policy.context)")
     for row in found["first"]:
         _say_row(row)
 
@@ -144,7 +145,7 @@ def _cut(value: Any) -> str:
 
 
 def _say_tokens(shown: Mapping[str, Any]) -> None:
-    """The tokens of a row, by what is done with it; in colour on a terminal, else with marks around what is trained."""
+    """Print the tokens of a row by use; coloured on a terminal, otherwise with marks around trained ones."""
     console = make_console()
     for name, means in MEANS.items():
         if name not in shown:
@@ -169,7 +170,7 @@ def _choose_style(token: Mapping[str, Any]) -> str:
 
 
 def _mark(tokens: Sequence[Mapping[str, Any]]) -> str:
-    """The text of tokens, with `[[` and `]]` around what is trained on."""
+    """Return the text of tokens, with `[[` and `]]` around what is trained on."""
     out, inside = [], False
     for token in [*tokens, {"trained": False, "text": ""}]:
         if token["trained"] != inside:

@@ -1,4 +1,4 @@
-"""`diagnose`: what is wrong with a run, by rules over its stored numbers; read-only, also while it is written."""
+"""`diagnose`: what is wrong with a run, by rules over its stored numbers; read-only, also during training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def diagnose(
     run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what is wrong with a run: each number out of its healthy range, the likely cause, and what helps.
+    """Diagnose a run: each number out of its healthy range, the likely cause, and what helps.
 
     Example: shuhari diagnose latest
     """
@@ -49,7 +49,8 @@ def diagnose(
 
 
 def describe_finding(word: str, finding: Finding, path: Path) -> str:
-    """A finding in three lines, of which commands can be copied; a fourth where the kept answers tell the cause."""
+    """Return a finding in three lines, with commands ready to copy, and a fourth if the stored answers show the
+    cause."""
     from shuhari.desk.causes import try_causes
 
     tried = try_causes(finding, path)
@@ -58,7 +59,7 @@ def describe_finding(word: str, finding: Finding, path: Path) -> str:
 
 
 def say_findings(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], path: Path) -> None:
-    """Print what the rules find in a run, or that they find nothing."""
+    """Print the findings of the rules in a run, or that there are none."""
     from shuhari.lab.diagnosis import describe_health
     from shuhari.lab.diagnosis import diagnose as judged
     from shuhari.store import Run

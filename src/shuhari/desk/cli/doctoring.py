@@ -1,4 +1,4 @@
-"""`doctor`: describe this machine, or say what of a run on disk is whole, and repair it where that is asked for."""
+"""`doctor`: describes this machine, or checks a run on disk, and repairs it on request."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def doctor(
     address: Annotated[str, typer.Option(help="Of the cluster: `auto` or host:port. Without, Ray is tried here.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Describe this machine, for bug reports; or say of a run what is damaged, and with --repair go on without it.
+    """Describe this machine, for bug reports; or check a run for damage, and with --repair set the damaged parts aside.
 
-    With --cluster, say what each node of a Ray cluster has, and where its versions differ from those here.
+    With --cluster, show what each node of a Ray cluster has, and which of its versions differ from those here.
 
-    Of a run every row, every set of rows and every checkpoint is read and held to its checksum, also while the run is
-    written. Nothing is changed without --repair.
+    Every row, every set of rows and every checkpoint of a run is read and compared with its checksum, also during
+    training. Nothing is changed without --repair.
 
     Example: shuhari doctor runs/quickstart-s0
     """
@@ -48,7 +48,7 @@ def doctor(
 def _examine(name: str, repair: bool, json: bool) -> None:
     from shuhari.store import StoreError, inspect_run, repair_run, resolve
 
-    path = Path(name) if Path(name).is_dir() else resolve(name)  # one without a database too
+    path = Path(name) if Path(name).is_dir() else resolve(name)  # also one without a database
     report = inspect_run(path)
     done: list[str] = []
     if repair and report.faults:
@@ -86,9 +86,9 @@ def _examine(name: str, repair: bool, json: bool) -> None:
 
 
 def _explain_lost(report: Report) -> str:
-    """Why there is nothing that --repair could do."""
+    """Return why --repair could do nothing."""
     if "run.lock" in report.odd:
-        return f"move {report.path / 'run.lock'} away, and ask again: nothing is repaired without a lock"
+        return f"move {report.path / 'run.lock'} away and run this again: a repair needs the lock"
     return "no checkpoint is whole: the run cannot go on; where rows are whole, its metrics can be read"
 
 

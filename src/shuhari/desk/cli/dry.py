@@ -1,10 +1,11 @@
-"""`train --dry-run`: the sizes of a step, and every value of the resolved recipe with its source, stage by stage: what
-methods, or the file itself, change first, then the rest."""
+"""`train --dry-run`: the sizes of a step, and every value of the resolved recipe with its source, stage by stage: first
+the changes by methods or the file itself, then the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shuhari.data import EMPTY
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
     from shuhari.config.stage import Components
 
-Row: TypeAlias = tuple[str, str]  # `key = value`, and where it comes from
+Row: TypeAlias = tuple[str, str]  # `key = value`, and its source
 DEFAULT = "default"
-GIVEN = ("--set", "set")  # sources of what is laid over a recipe as a run is asked for
-MANY = 1_000_000  # rows of a step that no machine is likely to hold
+GIVEN = ("--set", "set")  # sources that a command adds to a recipe
+MANY = 1_000_000  # rows of a step that hardly any machine can hold
 
 
-def dry_run(recipe: Recipe, path: Run) -> None:
-    """Print the recipe and build its components once, so that every mistake but those of data shows. `path`: where the
-    run would be, whose checkpoints take room."""
+def dry_run(recipe: Recipe, path: Run, *, explain: bool = False) -> list[str]:
+    """Print the recipe and build its components once, so that mistakes show. Returns what a run would be refused for.
+    `path`: where the run would be, for the disk space of its checkpoints. explain: with the sentence of each setting.
+    """
     from shuhari.desk.amounts import describe_work
-    from shuhari.loop.checks import make_stages
     from shuhari.ports.hooks import ability
 
     study = None
@@ -38,8 +39,8 @@ def dry_run(recipe: Recipe, path: Run) -> None:
         study = make_study(recipe)
         if not trains_runs(study):
             _show_simulation(recipe)
-            return
-    stages = make_stages(recipe)
+            return []
+    stages = _make(recipe)
     models = _try_models(recipe, stages)
     say(f"# {recipe.name}")
     if study is not None:
@@ -62,11 +63,40 @@ def dry_run(recipe: Recipe, path: Run) -> None:
         _show_room(stages, models, path)
     for heading, rows in list_values(recipe, {x.name: x.defaults for x in stages}, _list_defaults(recipe)).items():
         say(f"\n## {heading}")
-        _show_rows(rows)
+        _show_rows(rows, [dict(table) for table in recipe.stages] if explain else ())
+    return _warn(recipe, stages, models) if study is None else []
+
+
+def _make(recipe: Recipe) -> list[Components]:
+    from shuhari.config.overlay import RecipeError
+    from shuhari.desk.foreseen import point_to_trained
+    from shuhari.loop.checks import make_stages
+
+    try:
+        return make_stages(recipe)
+    except RecipeError as error:
+        raise point_to_trained(error, recipe) from error
+
+
+def _warn(recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any]) -> list[str]:
+    """Print, below everything else, what the run would print before its first step: values that do not fit, and why it
+    would be refused, which is returned."""
+    from shuhari.config.overlay import RecipeError
+    from shuhari.desk.foreseen import list_advice, list_refusals
+    from shuhari.loop.tuned import list_slow, list_unfit, refuse_inherited_rates
+
+    refused = list_refusals(recipe, stages, models)
+    try:
+        refuse_inherited_rates(recipe, stages)
+    except RecipeError as error:
+        refused.append(str(error))
+    for problem in (*list_unfit(recipe, stages), *list_slow(recipe), *list_advice(recipe, stages)):
+        note(problem)
+    return refused
 
 
 def _show_room(stages: Sequence[Components], models: Mapping[str, Any], path: Run) -> None:
-    """What checkpoints would take of the disk, where every model tells its size."""
+    """Print the disk space of checkpoints, if the sizes of all models are known."""
     from shuhari.loop.space import find_room, measure_model, read_size
 
     sizes = {name: measure_model(model, None) for name, model in models.items()}
@@ -83,14 +113,26 @@ def _show_room(stages: Sequence[Components], models: Mapping[str, Any], path: Ru
         say(f"# {find_room(stages, sizes, path)}")
 
 
-def _show_rows(rows: Sequence[Row]) -> None:
+def _show_rows(rows: Sequence[Row], tables: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Print rows, each with the sentence of its setting below it if there are the tables of the stages."""
     width = min(72, max((len(text) for text, _ in rows), default=0))
     for text, source in rows:
         say(f"{text:<{width}}  # {source}")
+        if told := _explain(text.partition(" = ")[0], tables):
+            say(fill(told, 100, initial_indent="    # ", subsequent_indent="    # "))
+
+
+def _explain(key: str, tables: Sequence[Mapping[str, Any]]) -> str:
+    """The sentence of a setting of the first stage that has one."""
+    from shuhari.config.overlay import split_path
+    from shuhari.desk.sentences import find_sentence
+
+    path = split_path(key) if tables else ()
+    return next((told for table in tables if (told := find_sentence(table, path))), "")
 
 
 def _show_simulation(recipe: Recipe) -> None:
-    """Of a study that trains no run: what it does and reads, and nothing of the recipe that it would train."""
+    """Print a study that trains no run: its description and the settings that it reads."""
     from shuhari.loop.study import OWN
 
     shown = (*OWN, "alone", "paper", "claim")
@@ -112,7 +154,7 @@ def _describe_study(recipe: Recipe) -> str:
 
 
 def _list_defaults(recipe: Recipe) -> Mapping[str, Any]:
-    """Key -> value of the settings that a study leaves standing."""
+    """Return key -> value of the default settings of a study."""
     from shuhari.config.settings import Settings
 
     study = Settings()
@@ -122,7 +164,8 @@ def _list_defaults(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def list_nested(recipe: Recipe) -> list[str]:
-    """A line for each place that several methods wrap: their components stand in each other, which may be meant."""
+    """Return a line for each place that several methods wrap: their components are nested, which may not be
+    intended."""
     from shuhari.config.overlay import RecipeError
     from shuhari.config.recipe import read_method
 
@@ -130,7 +173,7 @@ def list_nested(recipe: Recipe) -> list[str]:
     for name in recipe.tree.get("laid", {}):
         try:
             table = read_method(name).table
-        except RecipeError:  # a file that is elsewhere
+        except RecipeError:  # the file is not available
             continue
         for key, one in table.items():
             if isinstance(one, Mapping) and "wraps" in one:
@@ -142,8 +185,8 @@ def list_nested(recipe: Recipe) -> list[str]:
 
 
 def _try_models(recipe: Recipe, stages: Sequence[Components]) -> dict[str, Any]:
-    """The models of every stage, made so that one that does not fit its task shows; none where weights are read from
-    elsewhere, which takes time and memory. RecipeError."""
+    """Make the models of every stage, so that one that does not fit its task shows; empty if weights are read from
+    files, which takes time and memory. Raises RecipeError."""
     from shuhari.config.overlay import RecipeError, walk_leaves
     from shuhari.loop.roles import cast_roles
 
@@ -163,9 +206,8 @@ def _try_models(recipe: Recipe, stages: Sequence[Components]) -> dict[str, Any]:
 def list_values(
     recipe: Recipe, defaults: Mapping[str, Mapping[str, Any]], of_study: Mapping[str, Any] = EMPTY
 ) -> dict[str, list[Row]]:
-    """Heading -> (`key = value`, source) of all that a recipe says and leaves standing: of the run, then of each stage,
-    what is changed before the rest. `defaults`: stage -> dotted key -> value. A stage that is repeated as it is stands
-    here once."""
+    """Return heading -> (`key = value`, source) of all values, set or default: of the run, then of each stage, changes
+    before the rest. `defaults`: stage -> dotted key -> value. Identical repetitions of a stage are listed once."""
     from shuhari.config.overlay import BUDGETS, SCALARS, WHOLE
     from shuhari.desk.origins import find_origin
 
@@ -185,7 +227,7 @@ def list_values(
 
 
 def _split(name: str, recipe: Recipe, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """What methods, settings and the recipe's own file say, and the rest."""
+    """Split the values into those by methods, settings and the recipe's own file, and the rest."""
     own = (recipe.sources.get(("name",), recipe.name), *GIVEN)
     parts: dict[bool, list[Row]] = {True: [], False: []}
     for row in rows:
@@ -196,7 +238,7 @@ def _split(name: str, recipe: Recipe, rows: Sequence[Row]) -> dict[str, list[Row
 
 
 def _list_rows(table: Mapping[str, Any], find: Callable[[Path], str], defaults: Mapping[str, Any]) -> list[Row]:
-    """A table's values with their sources, and the defaults that it leaves standing, by section."""
+    """Return a table's values with their sources, and its defaults, by section."""
     from shuhari.config.overlay import SCALARS, format_path, split_path, walk_leaves
 
     sections: dict[str, list[Row]] = {"": []}
@@ -207,7 +249,7 @@ def _list_rows(table: Mapping[str, Any], find: Callable[[Path], str], defaults: 
     there = [split_path(key) for key in defaults]
     for key, value in defaults.items():
         path = split_path(key)
-        if any(len(p) > len(path) and p[: len(path)] == path for p in there):  # what it holds has lines of its own
+        if any(len(p) > len(path) and p[: len(path)] == path for p in there):  # its contents have lines of their own
             continue
         if not any(p[: len(path)] == path for p in own):
             rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])

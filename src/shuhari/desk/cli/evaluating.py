@@ -1,5 +1,7 @@
-"""`eval`: scores of runs, of models as they are, and of several of these side by side, with intervals over problems
-(`stats.interval`, of every number alike). Runs are opened read-only; nothing is stored in them.
+"""`eval`: scores of runs, and of models without any training, also several side by side. Each score has a confidence
+interval over problems (`stats.interval`).
+
+Runs are opened read-only; nothing is stored in them.
 """
 
 from __future__ import annotations
@@ -56,11 +58,11 @@ def evaluate(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Evaluate runs and models on held-out problems: greedy, mean of samples and unbiased pass@k, with 95 % intervals;
-    of pairs (DPO, a reward model) the share whose chosen answer is above the rejected one. Each further way to play of
-    the recipe, or of --set, is told under its name, <way>.greedy, and each of its metrics.
+    for pairs (DPO, a reward model) the share whose chosen answer is above the rejected one. Each further way to play of
+    the recipe, or of --set, is shown as <way>.greedy, and each of its metrics.
 
-    Read is the reward that was trained, or that of --reward, with the task's own score beside it. A model without a run
-    needs --task. Several stand side by side: all are asked as the first run among them is.
+    The reward is the one that was trained, or that of --reward, and the task's own score is shown too. A model without
+    a run needs --task. Several policies are compared side by side, with the settings of the first run among them.
 
     Example: shuhari eval latest --samples 16 -k 1 -k 4 -k 16
 
@@ -69,6 +71,7 @@ def evaluate(
     Example: shuhari eval latest --set evaluate.more.cold.sampling.temperature=0.3
     """
     from shuhari.config.overlay import read_settings
+    from shuhari.desk.cli.pulse import Pulse
     from shuhari.desk.evaluating import find_policy
     from shuhari.loop.measuring import sets_samples
 
@@ -85,10 +88,11 @@ def evaluate(
     settings = {"n": n, "samples": drawn, "split": split, "k": tuple(k) if k else None if drawn is None else ()}
     settings = {key: v for key, v in settings.items() if v is not None}
     found: dict[str, Found]
-    if plain and runs:
-        found = {names[0]: _tell(named[0].path, measure_run(named[0].path, named[0].step, settings, over=given))}
-    else:
-        found = _measure_all(named, task, reward or [], settings, given)
+    with Pulse(what="the evaluation"):
+        if plain and runs:
+            found = {names[0]: _sum_up(named[0].path, measure_run(named[0].path, named[0].step, settings, over=given))}
+        else:
+            found = _measure_all(named, task, reward or [], settings, given)
     if json:
         _print_json(found, show)
         return
@@ -103,7 +107,7 @@ def evaluate(
 
 @contextmanager
 def _explain_step() -> Iterator[None]:
-    """What has no steps, and was asked for one, is a mistake of the command."""
+    """Turn the ValueError of a policy without steps into a mistake in --step."""
     try:
         yield
     except ValueError as error:
@@ -113,7 +117,7 @@ def _explain_step() -> Iterator[None]:
 def _measure_all(
     named: Sequence[Named], task: str, reward: Sequence[str], settings: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Found]:
-    """Name -> what was found of it, of policies that are asked alike."""
+    """Return name -> results, for policies evaluated with the same settings."""
     from shuhari.config.overlay import RecipeError
     from shuhari.desk.evaluating import Asked, make_graders, make_task, measure_policies, split_settings
 
@@ -135,7 +139,7 @@ def _measure_all(
         for one, measured in measure_policies(named, want):
             for problem in measured.problems:
                 note(f"{one.name}: {problem}")
-            out[one.name] = _tell(one.path, measured)
+            out[one.name] = _sum_up(one.path, measured)
     except RecipeError as error:
         if error.where != "evaluate.split" or "split" not in settings:
             raise
@@ -143,8 +147,8 @@ def _measure_all(
     return out
 
 
-def _tell(path: Path, measured: Measured) -> Found:
-    """(path, what was measured, name -> estimate). ValueError where nothing could be graded."""
+def _sum_up(path: Path, measured: Measured) -> Found:
+    """Return (path, what was measured, name -> estimate). Raises ValueError if nothing could be graded."""
     outcomes = measured.outcomes
     played = any(x == x for x in outcomes.greedy)
     if not (played or measured.recorded or measured.ways or measured.numbers):
@@ -156,17 +160,17 @@ def _tell(path: Path, measured: Measured) -> Found:
             found |= {f"{way}.{name}": x for name, x in _estimate(measured, own, how).items()}
         else:
             note(f"none of the {len(own.ids)} problems that {way!r} has played could be graded")
-    found |= {name: _tell_alone(x, 0) for name, x in measured.numbers.items()}
+    found |= {name: _estimate_alone(x, 0) for name, x in measured.numbers.items()}
     return path, measured, found | _estimate_recorded(measured)
 
 
 def _print_json(found: Mapping[str, Found], show: int) -> None:
-    from shuhari.desk.evaluating import tell_answer
+    from shuhari.desk.evaluating import describe_answer
 
     out = {}
     for name, (path, measured, estimates) in found.items():
         rows = {key: {"value": e.value, "low": e.low, "high": e.high, "n": e.n or None} for key, e in estimates.items()}
-        answers = {"answers": [tell_answer(t) for t in measured.played[:show]]} if show else {}
+        answers = {"answers": [describe_answer(t) for t in measured.played[:show]]} if show else {}
         out[name] = {
             "run": str(path),
             "step": measured.step,
@@ -183,7 +187,7 @@ def _print_json(found: Mapping[str, Found], show: int) -> None:
 
 
 def _say_one(path: Path, measured: Measured, found: Mapping[str, Estimate]) -> None:
-    """The table of one policy."""
+    """Print the table of one policy."""
     from shuhari.config.overlay import format_path, split_path, walk_leaves
 
     outcomes, used = measured.outcomes, measured.used
@@ -206,7 +210,7 @@ def _say_one(path: Path, measured: Measured, found: Mapping[str, Estimate]) -> N
 
 
 def _say_several(found: Mapping[str, Found]) -> None:
-    """The table of several policies side by side, and how each differs from the first, problem by problem."""
+    """Print the table of several policies side by side, and how each differs from the first, problem by problem."""
     (_, first, _), *_ = found.values()
     names = dict.fromkeys(
         name
@@ -234,7 +238,7 @@ def _spell_estimate(e: Estimate | None) -> str:
 
 
 def _say_cut(found: Mapping[str, Found]) -> None:
-    """How many answers were cut, where some were."""
+    """Print how many answers were cut, if any."""
     for name, (_, measured, _) in found.items():
         if measured.cut and any("text" in step.info for step in measured.played[0].steps):
             sampling = measured.played[0].request.sampling
@@ -245,11 +249,11 @@ def _say_cut(found: Mapping[str, Found]) -> None:
 
 
 def _say_answers(found: Mapping[str, Found], show: int) -> None:
-    """Some prompts with the greedy answers of all to them, their grades, and whether they were cut."""
-    from shuhari.desk.evaluating import tell_answer
+    """Print some prompts with all greedy answers to them, their grades, and whether they were cut."""
+    from shuhari.desk.evaluating import describe_answer
 
     told = {
-        name: {answer["id"]: answer for answer in map(tell_answer, measured.played)}
+        name: {answer["id"]: answer for answer in map(describe_answer, measured.played)}
         for name, (_, measured, _) in found.items()
     }
     ids = dict.fromkeys(
@@ -276,14 +280,15 @@ def _say_answer(name: str, told: Mapping[str, Any]) -> None:
 
 
 def _spell(value: Any) -> str:
-    """A prompt or an answer as text; of a conversation its turns."""
+    """Return a prompt or an answer as text; a conversation turn by turn."""
     if isinstance(value, Sequence) and value and all(isinstance(one, Mapping) for one in value):
         return "\n".join(f"{one.get('role', '')}: {one.get('content', '')}" for one in value)
     return str(value)
 
 
 def _compare(found: Mapping[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
-    """score -> name -> {difference, low, high, ...} of each but the first, of what all have, problem by problem."""
+    """Return score -> name -> {difference, low, high, ...} for each policy but the first, problem by problem, for
+    scores that all have."""
     from shuhari.desk.comparison import FEWEST
     from shuhari.desk.contrasts import compare_with_first
 
@@ -303,7 +308,8 @@ def _compare(found: Mapping[str, Found]) -> dict[str, dict[str, dict[str, Any]]]
 
 
 def _list_values(outcomes: Outcomes) -> dict[str, list[float]]:
-    """score -> one value a problem, NaN where it could not be graded, of greedy answers and of means of samples."""
+    """Return score -> one value a problem, NaN if it could not be graded, for greedy answers and for means of
+    samples."""
     import numpy as np
 
     out = {"greedy": outcomes.greedy, **{f"greedy.{name}": x for name, x in outcomes.rewards.items()}}
@@ -316,7 +322,7 @@ def _list_values(outcomes: Outcomes) -> dict[str, list[float]]:
 
 
 def _name_reward(name: str, measured: Measured) -> str:
-    """The reward that a line of a table is of; that of a further way to play is the run's too."""
+    """Return the reward of a line of the table; a further way to play has the run's reward."""
     from shuhari.desk.ends import name_reward
 
     way = next((way for way in measured.ways if name.startswith(f"{way}.")), "")
@@ -324,18 +330,18 @@ def _name_reward(name: str, measured: Measured) -> str:
 
 
 def _choose(names: Iterable[str], measured: Measured) -> list[str]:
-    """The lines of a table; without those of the measure by its name, which it has without it."""
+    """Choose the lines of a table, without those named after the measure, which repeat the ones without a name."""
     from shuhari.desk.ends import choose_told
 
     return choose_told(names, measured.measure)
 
 
 def _estimate(measured: Measured, outcomes: Outcomes, used: Evaluation) -> dict[str, Estimate]:
-    """name -> estimate of what one way to play gave, and the same of each of its tasks, where there are several."""
+    """Return name -> estimate for one way to play and, if there are several tasks, for each of them."""
     from shuhari.kernel import stats
 
     found: dict[str, Estimate] = {}
-    parts = {  # a task of which nothing could be graded has no line
+    parts = {  # tasks without a graded problem have no line
         task: part
         for task, part in outcomes.parts().items()
         if any(x == x for x in part.greedy)
@@ -358,20 +364,21 @@ def _estimate(measured: Measured, outcomes: Outcomes, used: Evaluation) -> dict[
         if "distinct" in part.facts:
             own["distinct"] = stats.interval(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
-    if measured.ways:  # what a way costs is a part of what it is
-        found["tokens"] = _tell_alone(outcomes.tokens, len(outcomes.ids))
+    if measured.ways:  # what a way costs matters for a comparison
+        found["tokens"] = _estimate_alone(outcomes.tokens, len(outcomes.ids))
     return found
 
 
-def _tell_alone(value: float, n: int) -> Estimate:
-    """A number without an interval."""
+def _estimate_alone(value: float, n: int) -> Estimate:
+    """Return a number without an interval."""
     from shuhari.kernel.stats import Estimate
 
     return Estimate(value, float("nan"), float("nan"), n)
 
 
 def _estimate_recorded(measured: Measured) -> dict[str, Estimate]:
-    """What learners say of held-out recorded problems; an interval of accuracies, whose pairs are right or wrong."""
+    """Return the learners' scores on held-out recorded problems; with intervals for accuracies, whose pairs are right
+    or wrong."""
     from shuhari.kernel import stats
 
     out: dict[str, Estimate] = {}
@@ -384,7 +391,7 @@ def _estimate_recorded(measured: Measured) -> dict[str, Estimate]:
 
 
 def _tells_solved(measured: Measured, part: Any) -> bool:
-    """Whether samples of a run are solved or not, which pass@k is of: those of a score in [0, 1], and of a return where
-    some have reached what counts as solved."""
+    """Whether samples can be counted as solved, for pass@k: all scores lie in [0, 1] and, if they are returns, some
+    reach the threshold `solved`."""
     shares = not ((part.sampled < 0) | (part.sampled > 1)).any()
     return bool(shares and (measured.measure != "task" or (part.sampled >= measured.used.solved).any()))

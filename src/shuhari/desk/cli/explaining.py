@@ -1,4 +1,4 @@
-"""`explain`: what a recipe changes of the one that it builds on, and the algorithm that comes out, in one screen."""
+"""`explain`: what a recipe changes compared to its base, and the resulting algorithm, on one screen."""
 
 from __future__ import annotations
 
@@ -26,16 +26,21 @@ def explain(
     remove: Annotated[list[str] | None, typer.Option(help="A key to take out, a.b.c; may be repeated.")] = None,
     json: Json = False,
 ) -> None:
-    """Tell what a method changes of its base, or a recipe of the one that it extends, and the algorithm in words.
+    """Explain what a method changes of its base, a recipe of the one that it extends, or --set of a recipe, and the
+    algorithm in words.
 
-    A star marks what is changed. `train --dry-run` has every value. What it would refuse is told at the end; the exit
-    status is 2 then.
+    A star marks changes. `train --dry-run` has every value. If it would refuse the recipe, the reason is shown at the
+    end, and the exit status is 2.
 
     Example: shuhari explain rlvr/clip_cov
     """
+    from shuhari.config.overlay import RecipeError
     from shuhari.desk.explaining import explain as read
 
-    found = read(recipe, sets or [], methods or [], remove or [])
+    try:
+        found = read(recipe, sets or [], methods or [], remove or [])
+    except RecipeError as error:
+        raise RecipeError("", f"{error}{_point_to_setting(recipe)}") from None
     if json:
         print_json(_to_plain(found))
     else:
@@ -43,6 +48,15 @@ def explain(
             say(line)
     if found.refused:
         raise typer.Exit(2)
+
+
+def _point_to_setting(word: str) -> str:
+    """Where a word that is no recipe is explained, if it is the name of a setting; "" otherwise."""
+    from shuhari.config.named import find_name
+    from shuhari.desk.sentences import find_owners
+
+    owners = find_owners(word) if word.isidentifier() and find_name(word) is None else []
+    return f"; {word!r} is a setting of {owners[0]}: `shuhari components {word}`" if owners else ""
 
 
 def _to_plain(found: Explanation) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`claim --bed` and `claim --matrix`: any method on any bed, and what is known of all of them."""
+"""`claim --bed` and `claim --matrix`: any method on any bed, and a table of all results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_bed(option: str, bed: str) -> None:
-    """BadParameter where a bed is named that is not there: the nearest one, or all."""
+    """Raises BadParameter for an unknown bed, with the nearest one or a list of all."""
     from shuhari.config.library import BEDS, CONTROL
     from shuhari.config.recipe import RecipeError, find_file, list_names
 
@@ -42,7 +42,7 @@ def run_exploration(
     out: Path,
     tell: Callable[[Progress], None],
 ) -> tuple[dict[str, Any] | None, Path | None]:
-    """The result of a method on a bed and its file; of a dry run neither, but what would be run is printed."""
+    """Measure a method on a bed, and return its result and file; a dry run prints its plan and returns neither."""
     from shuhari.lab.claims.explore import WHY, explore, folder_of
     from shuhari.lab.claims.measure import measure
     from shuhari.lab.claims.result import read_kept, write
@@ -74,11 +74,11 @@ def show(result: dict[str, Any] | None, path: Path | None, json: bool) -> None:
 
 def show_together(results: Sequence[Mapping[str, Any]], json: bool) -> None:
     """Print several methods on one bed beside its baseline, at levels that hold for all of them."""
-    from shuhari.desk.sides import tell_together
+    from shuhari.desk.sides import compare_together
 
     if json or len(results) < 2:
         return
-    for sides in tell_together(results):
+    for sides in compare_together(results):
         say("")
         show_sides(sides, "seeds")
         for caveat in sides.caveats:

@@ -1,4 +1,4 @@
-"""`export`: write the model of a run for use elsewhere."""
+"""`export`: writes the model of a run for use elsewhere."""
 
 from __future__ import annotations
 

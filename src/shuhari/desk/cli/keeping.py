@@ -1,4 +1,4 @@
-"""`claim --show`, `--stale`: results that are kept, of claims on their own bed and on others."""
+"""`claim --show`, `--stale`: stored results of claims, on their own beds and on others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """The claim of a recipe, on its own bed or on another, whose result lies below `out`."""
+    """The claim of a recipe, on its own bed or on another, with its result below `out`."""
 
     recipe: str
     out: Path
@@ -34,7 +34,7 @@ class Place:
         return read_on(self.recipe, self.bed, smoke=smoke) if self.bed else read(self.recipe, smoke=smoke)
 
     def read_kept(self) -> dict[str, Any] | None:
-        """Its result, None where there is none."""
+        """Read its result; None if there is none."""
         from shuhari.config.recipe import load
         from shuhari.lab.claims.result import read_kept
 
@@ -42,15 +42,15 @@ class Place:
 
 
 def place(recipe: str, out: Path, bed: str = "") -> Place:
-    """Where the result of a recipe is kept, on another `bed` than its own where one is named."""
+    """Return the place of a recipe's result; with `bed`, on that bed instead of its own."""
     from shuhari.lab.claims.scale import folder_of
 
     return Place(recipe, folder_of(bed, out), bed) if bed else Place(recipe, out)
 
 
 def list_places(recipes: Sequence[str], out: Path, bed: str = "") -> list[Place]:
-    """Of each recipe (none: of all that there are) its own claim, and those on other beds on which it was measured;
-    where a `bed` is named, that on it alone."""
+    """Return for each recipe (none given: for all) the place of its own claim, and of those on other beds with results;
+    with `bed`, only that one."""
     from shuhari.config.recipe import list_names, load
     from shuhari.lab.claims.scale import find_beds
 
@@ -63,7 +63,7 @@ def list_places(recipes: Sequence[str], out: Path, bed: str = "") -> list[Place]
 
 
 def show_kept(places: Sequence[Place], json: bool) -> None:
-    """Show results: those that are kept, else, and says so, the ones that the library brings."""
+    """Print results: the stored ones or, with a note, the packaged ones."""
     from shuhari.config.recipe import load
     from shuhari.lab.claims.result import read_kept
 
@@ -88,8 +88,8 @@ def show_kept(places: Sequence[Place], json: bool) -> None:
 
 
 def find_stale(places: Sequence[Place], *, named: bool) -> dict[Place, str]:
-    """Those whose result is out of date, or of an earlier version of the code, or, where they were `named`, missing,
-    and which it is."""
+    """Return place -> reason, for results that are out of date, of an earlier version of the code or, if `named`,
+    missing."""
     from shuhari.config.overlay import RecipeError
     from shuhari.lab.claims.result import find_stale as why
     from shuhari.lab.claims.sources import is_older
@@ -100,7 +100,7 @@ def find_stale(places: Sequence[Place], *, named: bool) -> dict[Place, str]:
         try:
             result = one.read_kept()
         except RecipeError as error:
-            note(f"{one}: {error}")  # the others go on
+            note(f"{one}: {error}")  # the others continue
             continue
         if result is None and not named:
             continue
@@ -112,14 +112,14 @@ def find_stale(places: Sequence[Place], *, named: bool) -> dict[Place, str]:
 
 
 def describe_none(places: Sequence[Place], why: Mapping[Place, str], out: Path) -> str:
-    """What is to be said where no result is out of date, of those at `places` that could be read."""
+    """Return the message if no result is out of date, for the results at `places` that could be read."""
     there = 0 if why else sum((one.out / "claims" / f"{one.recipe}.json").is_file() for one in places)
     what = f"every result is up to date, all {there} in {out}" if there > 1 else "the result is up to date"
     return what if there else f"no result is in {out}: nothing was measured there (--out says where results are)"
 
 
 def list_stale(why: Mapping[Place, str], json: bool, none: str) -> None:
-    """Print the claims whose results are out of date, and why each is; `none`, where no claim is."""
+    """Print the claims with outdated results and the reasons; `none` if there are none."""
     if json:
         rows = [{"recipe": one.recipe, **({"on": one.bed} if one.bed else {}), "why": why[one]} for one in why]
         print_json(rows)

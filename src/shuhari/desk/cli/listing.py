@@ -1,4 +1,4 @@
-"""`runs`: list runs on disk, choose some of them by words, and tag, rename or remove those, where that is asked for."""
+"""`runs`: lists runs on disk, selects some by words, and tags, renames or removes them on request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def runs(
 ) -> None:
     """List the runs under runs/: recipe, task, date, status, steps, last score.
 
-    Those that claims and studies have made are listed with --all, by method, arm and seed.
+    Runs made by claims and studies are listed with --all, by method, arm and seed.
 
     Example: shuhari runs grpo --status failed
     """
@@ -75,7 +75,7 @@ def runs(
             for word in words or ()
         ]
         yet = "" if of else " yet: `shuhari train baselines/quickstart` makes one"
-        note("; ".join([f"no run{of} is in {root}/{yet}", *filter(None, near), *_tell_hidden(root, everything)]))
+        note("; ".join([f"no run{of} is in {root}/{yet}", *filter(None, near), *_count_hidden(root, everything)]))
         if words:
             raise typer.Exit(NOTHING)
     if json or not found:
@@ -91,14 +91,14 @@ def runs(
         rows = [(row[0], format_size(n), *row[1:]) for row, n in zip(rows, sizes, strict=True)]
         rows.append(("all", format_size(sum(sizes)), *[""] * (len(heads) - 2)))
     print_table(heads, rows)
-    for line in _tell_hidden(root, everything):
+    for line in _count_hidden(root, everything):
         note(line)
     if rm:
         _remove([r.path for r in found if r.status != "running"], yes)
 
 
-def _tell_hidden(root: Path, everything: bool) -> list[str]:
-    """How many runs are not listed, as a claim or a study has made them; nothing where none is."""
+def _count_hidden(root: Path, everything: bool) -> list[str]:
+    """Return a line on how many runs made by claims or studies are not listed; empty if there are none."""
     from shuhari.store.directory import find_runs
     from shuhari.store.layout import is_child
 
@@ -107,7 +107,7 @@ def _tell_hidden(root: Path, everything: bool) -> list[str]:
 
 
 def _guess(word: str, names: list[str]) -> str:
-    """The name that a word may have meant; "" where it is none's, or stands in one."""
+    """Return a suggestion for a word that matches no name; "" if it matches one."""
     from shuhari.data import nearest
 
     near = "" if any(word.lower() in name.lower() for name in names) else nearest(word, names)
@@ -115,13 +115,13 @@ def _guess(word: str, names: list[str]) -> str:
 
 
 def _cut(note: str) -> str:
-    """The first line of why a run failed, as far as a table holds it; `show` and --json have all of it."""
+    """Return the first line of why a run failed, cut to a table cell; `show` and --json have all of it."""
     first, _, rest = note.strip().partition("\n")
     return f"{first[:NOTE].rstrip()}…" if rest or len(first) > NOTE else first
 
 
 def _rename(words: list[str], name: str, root: Path) -> None:
-    """Rename one run, which is named in full."""
+    """Rename one run, given by its full name."""
     from shuhari.store import rename_run, resolve
 
     if len(words) != 1:
@@ -131,7 +131,7 @@ def _rename(words: list[str], name: str, root: Path) -> None:
 
 
 def _remove(paths: list[Path], yes: bool) -> None:
-    """Remove runs, after a question on the terminal."""
+    """Remove runs, after a confirmation on the terminal."""
     from shuhari.store import remove_run
 
     if paths and not yes and not typer.confirm(f"remove {len(paths)} run{'s' * (len(paths) > 1)}?"):

@@ -1,4 +1,4 @@
-"""The progress display of `train`: one panel on a terminal, a line now and then elsewhere."""
+"""The progress display of `train`: a panel on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shuhari.desk.cli.text import format_number, make_console, make_printable, m
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
 
-QUIET = 5.0  # seconds between two lines where the output is no terminal
+QUIET = 5.0  # seconds between two lines if the output is not a terminal
 
 
 class Live:
-    """Shows reports; a context manager. In a panel the last held-out score stays, with its step, until a new one comes;
-    a line has that of its own step alone. What else a stage does not report every step stays until the stage ends."""
+    """Shows reports; a context manager. The panel keeps the last held-out score, with its step, until a new one comes;
+    a line shows only that of its own step. Other values that are not reported every step stay until the stage ends."""
 
     def __init__(self, recipe: Recipe, path: Path) -> None:
         from shuhari.lab.diagnosis import Watch
@@ -44,17 +44,18 @@ class Live:
         self.close()
 
     def close(self) -> None:
-        """Leave the last panel standing; safe to call twice."""
+        """Close the panel, leaving it on the screen; may be called twice."""
         if self.panel is not None:
             self.panel.stop()
             self.panel = None
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """One step's report."""
+        """Show one step's report."""
         if not self.started:
             self._start()
-        if report.get("imitates") and report.get("stage") != self.stage:
-            note(f"stage {report['stage']}: imitates {report['imitates']}")
+        for key, word in (("imitates", "imitates "), ("grades", "score: ")):
+            if report.get(key) and report.get("stage") != self.stage:
+                note(f"stage {report['stage']}: {word}{report[key]}")
         for problem in report.get("problems", ()):
             if problem not in self.shown and len(self.shown) < 20:
                 self.shown.add(problem)
@@ -79,13 +80,13 @@ class Live:
         self.panel.start()
 
     def format_cells(self, report: Mapping[str, Any]) -> dict[str, str]:
-        """The cells of the panel: label -> text."""
+        """Return the cells of the panel: label -> text."""
         from shuhari.lab.plot import choose_curves, name_metric
 
         self.eta.add(report)
         total = f"/{self.total}" if self.total else ""
         out = {"step": f"{report['step']}{total}", "stage": str(report.get("stage", ""))}
-        if out["stage"] != self.stage:  # a stage may report other things
+        if out["stage"] != self.stage:  # a stage may report other metrics
             self.seen = {k: v for k, v in self.seen.items() if k == "held-out"}
         self.stage = out["stage"]
         for label, name in choose_curves(report).items():
@@ -121,7 +122,7 @@ class Live:
 class Eta:
     """Estimates a run's speed and remaining time from its reports since this process started.
 
-    Each stage counts for its share of the steps, or as much as any other where a budget is in something else.
+    A stage counts in proportion to its steps, or all stages equally if a budget is in another unit.
     """
 
     def __init__(self, stages: Sequence[Mapping[str, Any]]) -> None:
@@ -143,7 +144,7 @@ class Eta:
         self.points = [*self.points[:1], *self.points[1:][-20:], point]
 
     def estimate_done(self, report: Mapping[str, Any]) -> float:
-        """The completed share of the run, in [0, 1]."""
+        """Return the completed share of the run, in [0, 1]."""
         stage, whole = str(report.get("stage", "")), sum(self.weight.values())
         share = 0.0
         for name, budget in self.budgets.items():
@@ -156,7 +157,7 @@ class Eta:
         return 0.0
 
     def estimate_left(self) -> float | None:
-        """Seconds until the end, None until two steps are made."""
+        """Return the seconds until the end; None before two steps are made."""
         if len(self.points) < 2:
             return None
         recent = self.points[-min(len(self.points), 20) :]
@@ -164,7 +165,7 @@ class Eta:
         return None if share <= 0 else seconds * (1 - recent[-1][1]) / share
 
     def estimate_rate(self) -> float | None:
-        """Decisions a second of the last steps, None where nothing is collected."""
+        """Return the decisions a second of the last steps; None if nothing is collected."""
         recent = self.points[-min(len(self.points), 20) :]
         if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
             return None
@@ -176,7 +177,7 @@ def _find_spent(report: Mapping[str, Any], budget: str) -> float:
 
 
 def format_time(seconds: float) -> str:
-    """m:ss or h:mm:ss."""
+    """Format seconds as m:ss or h:mm:ss."""
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"

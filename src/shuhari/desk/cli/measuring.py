@@ -1,5 +1,6 @@
-"""What `eval` and `compare` share: a run that is named, measured anew with notes of what went wrong, and intervals as
-cells. Runs are opened read-only; nothing is stored in them.
+"""Shared by `eval` and `compare`: finding a run, measuring it again with problems as notes, and intervals as cells.
+
+Runs are opened read-only; nothing is stored in them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """An interval as a cell; a dash if there is none."""
+    """Return an interval as a cell; a dash if there is none."""
     return "-" if low is None or high is None or low != low else f"[{format_number(low)}, {format_number(high)}]"
 
 
 def measure_run(
     path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None, **more: Any
 ) -> Measured:
-    """`loop.measuring.measure`, with what went wrong as notes; a split that is not there is a mistake of --split."""
+    """Run `loop.measuring.measure`, printing problems as notes; an unknown split is a mistake in --split."""
     from shuhari.config.overlay import RecipeError
     from shuhari.loop.measuring import measure
 
@@ -42,7 +43,7 @@ def measure_run(
 
 
 def resolve_run(name: str) -> Path:
-    """The folder of a run: a path, a name under runs/, or `latest`."""
+    """Return the folder of a run: a path, a name under runs/, or `latest`."""
     from shuhari.store import resolve
 
     return Path(resolve(name))

@@ -1,5 +1,5 @@
-"""Which options of a command go together: one that nothing would read is refused, and so are two that ask for two
-things."""
+"""Which options of a command go together: an option without effect is refused, and so are two that exclude each
+other."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 
 
 def check_together(ctx: typer.Context, reads: Mapping[str, str]) -> None:
-    """Hold what a command line gives against `reads`: each mode of a command, and what is read with it. A mode is an
-    option, an argument, or an option with its value ("--mode sync"); "" stands for a line without any. One that another
-    reads adds to that. What is named nowhere goes with all.
+    """Check a command line against `reads`: mode of a command -> the options that it reads. A mode is an option, an
+    argument, or an option with its value ("--mode sync"); "" is a command line without any. A mode that is listed with
+    another adds to it. Options that are listed nowhere go with all modes.
 
-    BadParameter names two modes that exclude each other, or what is given and would not be read."""
+    Raises BadParameter naming two modes that exclude each other, or an option that would have no effect."""
     listed = {"": set[str]()} | {mode: {*text.split()} for mode, text in reads.items()}
     names = {_name(p): str(p.name) for p in ctx.command.params}
     concerned = {mode.split()[0] for mode in reads if mode}.union(*listed.values())
@@ -43,7 +43,7 @@ def check_together(ctx: typer.Context, reads: Mapping[str, str]) -> None:
 
 
 def _name(parameter: Any) -> str:
-    """An option as it is written, its long form where it has one; an argument in capitals."""
+    """Return an option as it is written, in its long form if it has one; an argument in capitals."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     return str(max(parameter.opts, key=len))

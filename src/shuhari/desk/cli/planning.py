@@ -1,4 +1,4 @@
-"""`plan`: how fast a measured run would be on other devices, with another split of them, synchronous or not."""
+"""`plan`: how fast a measured run would be on other devices, split differently, synchronous or not."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def plan(
 ) -> None:
     """Plan devices: throughput, staleness, idle share, the best split and the cost, from a run made with --profile.
 
-    `sync` samples on all devices, then learns on all; `async` does both side by side, and finishes what has begun
-    before new weights; `partial` interrupts it, and goes on with them. `--set length=2` doubles answers, `wait=2` the
-    time of tools; costs that a run does not show (`weights`, `bandwidth`, `latency`, `replica`, ...) are set the same
-    way.
+    `sync` samples on all devices, then trains on all; `async` does both side by side, and finishes answers in progress
+    before it loads new weights; `partial` interrupts them, and continues with the new weights. `--set length=2` doubles
+    answers, `wait=2` the time of tools; costs that a run does not show (`weights`, `bandwidth`, `latency`, `replica`,
+    ...) are set the same way.
 
     Example: shuhari plan runs/grpo --devices 8 --price 2.5
     """
@@ -76,7 +76,8 @@ def plan(
 
     modes = MODES if mode == "all" else (mode,)
     if mode != "all" and mode not in MODES:
-        raise typer.BadParameter(f"there is no mode {mode!r}; {nearest(mode, ['all', *MODES])}", param_hint="--mode")
+        near = nearest(mode, ["all", *MODES])
+        raise typer.BadParameter(f"expected a mode, got {mode!r}; {near}", param_hint="--mode")
     sampling = _read_split(split, devices)
     measured, setting, hardware, work = _prepare(run, lengths, sets or [])
     hardware = replace(hardware, price=price or hardware.price)
@@ -113,7 +114,7 @@ def _read_split(split: str, devices: int) -> int:
 
 
 def _prepare(run: str, lengths: str, sets: Sequence[str]) -> tuple[Measured, Setting, Hardware, Workload]:
-    """The run as measured, and its setting, costs and answers with what was set."""
+    """Return the run as measured, and its setting, costs and answers with the changes of --set."""
     from shuhari.desk.planning.measured import PlanError, measure
     from shuhari.store import resolve
 
@@ -131,13 +132,13 @@ def _prepare(run: str, lengths: str, sets: Sequence[str]) -> tuple[Measured, Set
     try:
         setting, hardware = replace(measured.setting, **own), replace(measured.hardware, **given)
         answers = replace(answers, waits=tuple(w * factor for w in answers.waits), **work)
-    except ValueError as error:  # of two settings together
+    except ValueError as error:  # two settings that do not fit together
         raise typer.BadParameter(str(error), param_hint="--set") from None
     return measured, setting, hardware, answers
 
 
 def _read_sets(sets: Sequence[str]) -> dict[str, Any]:
-    """What `--set` says, checked as the settings of a recipe are."""
+    """Read `--set`, checked like the settings of a recipe."""
     from shuhari.bounds import AtLeast0, hints
     from shuhari.config.overlay import RecipeError, format_path, parse_setting
     from shuhari.config.settings import Settings
@@ -152,7 +153,7 @@ def _read_sets(sets: Sequence[str]) -> dict[str, Any]:
         given = {format_path(path): value for path, value in map(parse_setting, sets)}
         for key in given:
             if key not in known:
-                raise RecipeError("", f"there is no setting {key!r}; {nearest(key, known)}")
+                raise RecipeError("", f"expected a setting, got {key!r}; {nearest(key, known)}")
         return {key: Settings().check(known[key], value, key) for key, value in given.items()}
     except RecipeError as error:
         raise typer.BadParameter(str(error), param_hint="--set") from None
@@ -165,7 +166,7 @@ def _own(setting: Setting, staleness: float) -> Setting:
 
 
 def _scale(most: int, plans: Sequence[Plan], hardware: Hardware, work: Workload) -> list[Scale]:
-    """The last plan's mode and split, on more and more devices with as many groups each."""
+    """Simulate the last plan's mode and split, on more and more devices with as many groups each."""
     from shuhari.desk.planning import choose
 
     last = plans[-1].setting

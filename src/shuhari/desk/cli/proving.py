@@ -1,4 +1,4 @@
-"""`claim --prove`: whether results stand though code has changed."""
+"""`claim --prove`: checks whether results still stand after a change of code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Telling = Callable[[str], AbstractContextManager[Callable[[Any], None]]]
 def prove(
     places: Sequence[Place], runs: Path, *, depth: str, workers: int, json: bool, telling: Telling
 ) -> bool:
-    """Prove kept results, and write the outcome. Returns whether all stand."""
+    """Prove stored results, and save the outcome. Returns whether all stand."""
     from shuhari.lab.claims.pool import ClaimError
     from shuhari.lab.claims.proof import Proof, prove, settle
     from shuhari.lab.claims.result import save

@@ -1,4 +1,4 @@
-"""`show`: read a run on disk, also while it is being written; nothing here changes one."""
+"""`show`: reads a run on disk, also during training; nothing here changes one."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def show(
 ) -> None:
     """Show the metrics of a run, its rollouts, or where its time went.
 
-    The policy of a run of control plays held-out episodes anew: --rollouts prints what it saw and did, --video draws.
-    --samples draws some of them side by side, with chains of denoising, or how a masked language model fills in masks.
+    For a control run, the policy plays held-out episodes again: --rollouts prints what it saw and did, --video draws
+    it. --samples draws some of them side by side, with chains of denoising, or how a masked language model fills in
+    masks.
 
     Example: shuhari show latest --rollouts
     """
@@ -77,8 +78,8 @@ def show(
 
 
 def show_profile(path: Path, json: bool = False) -> bool:
-    """What `train --profile` has measured of a run: a table of phases, rates, and where the files are. False where the
-    run has none."""
+    """Print the profile of a run by `train --profile`: a table of phases, rates, and the paths of the files. Returns
+    False if the run has none."""
     from shuhari.desk.profile_report import HEADS, NUMBERS, TRACE, read, table_lines, table_rows
 
     profile = read(path)
@@ -132,8 +133,8 @@ def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -
 def _tabulate(
     columns: Mapping[str, Sequence[Any]], shown: Mapping[str, str]
 ) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-    """(heads, a few rows) of `shown`, label -> metric: each row has the last values since the row before, in its stage;
-    where a stage has none of these, its loss."""
+    """Return (header, a few rows) of `shown`, label -> metric: each row has the last values since the previous row, in
+    its stage; for a stage without any of these, its loss."""
     steps, stages = columns["step"], columns["stage"]
     every, last = max(1, -(-len(steps) // LINES)), len(steps) - 1
     losses = [n for n in columns if "/loss/" in n and not n.startswith("evaluate/")]
@@ -158,12 +159,12 @@ def _tabulate(
         for k in rows[0][2]
         if any(values[k] is not None for _, _, values in rows)
     ]
-    return ("step", "stage", *labels), [  # blank: held out is measured now and then, and not all of it in each stage
+    return ("step", "stage", *labels), [  # blank: held-out scores are measured now and then, and not all in each stage
         (step, stage, *("" if v[k] is None else v[k] for k in labels))
         for step, stage, v in rows
     ]
 
 
 def _find_last(column: Sequence[Any], span: Sequence[int]) -> Any:
-    """The first value that is a number at the places of `span`, None where none is."""
+    """Return the first number at the places of `span`; None if there is none."""
     return next((x for j in span if isinstance(x := column[j], int | float) and x == x), None)

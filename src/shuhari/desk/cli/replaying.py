@@ -18,7 +18,7 @@ Removed = Annotated[list[str] | None, typer.Option("--remove", help="A key to ta
 READS = {"--step": "", "--steps": ""}  # of `regrade`
 SHORT = 80  # characters of a text on a screen
 LISTED = 5  # groups that change
-GROUPS, EPISODES = 3, 8  # whose advantages are shown
+GROUPS, EPISODES = 3, 8  # groups whose advantages are shown, and episodes of one
 AFTER = {
     "kl": "KL(before || after)",
     "ratio_min": "ratio after, min",
@@ -30,7 +30,7 @@ COSINES = {"gradient": "of the gradients", "moved": "of how the weights moved"}
 
 @contextmanager
 def _refuse_mistakes() -> Iterator[None]:
-    """What a command line asks for in vain as a mistake of that; one of a recipe is told as such."""
+    """Turn a ValueError into a mistake in the command; a RecipeError stays."""
     from shuhari.config.recipe import RecipeError
 
     try:
@@ -52,8 +52,8 @@ def regrade(
     limit: Annotated[int, typer.Option(min=0, help="Episodes to show, those that change most.")] = 10,
     json: Json = False,
 ) -> None:
-    """Grade the rollouts that a run has kept with another grader, and say what would have changed: each reward, the
-    trained one, the sign of group advantages, and which groups would teach. Nothing of the run changes.
+    """Grade the stored rollouts of a run with another grader, and show what would have changed: each reward, the
+    trained one, the sign of group advantages, and which groups would have a gradient. The run does not change.
 
     Example: shuhari regrade latest --reward rewards.py:short --set reward.weights.short=0.5
     """
@@ -75,8 +75,8 @@ def what_if(
     remove: Removed = None,
     json: Json = False,
 ) -> None:
-    """Make the update of a step again, from the rollouts that are kept of it, and beside it the same update with other
-    settings: losses, gradients, clipping, advantages, how far the policy moves. Nothing of the run changes.
+    """Repeat the update of a step from its stored rollouts, and beside it the same update with other settings: losses,
+    gradients, clipping, advantages, how far the policy moves. The run does not change.
 
     Example: shuhari what-if latest@20 --set part.policy.terms.loss.high=0.4
     """
@@ -91,12 +91,12 @@ def what_if(
 
 
 def _join(sets: list[str] | None, remove: list[str] | None) -> list[str]:
-    """Both as settings."""
+    """Join settings and removals into one list of settings."""
     return [*(sets or ()), *(f"remove={dumps([key])}" for key in remove or ())]
 
 
 def _read_steps(steps: str) -> tuple[int | None, int | None]:
-    """(a, b) of `a..b`, None for one that is left out."""
+    """Parse `a..b` as (a, b), None for a missing end."""
     first, dots, last = steps.partition("..")
     if not dots or not all(x == "" or x.isdecimal() for x in (first, last)):
         raise typer.BadParameter(f"{steps!r}: expected a..b, such as 10..20", param_hint="--steps")
@@ -184,13 +184,13 @@ def _say_updates(found: Mapping[str, Any]) -> None:
 
 
 def _list_numbers(side: Mapping[str, Any]) -> dict[str, Any]:
-    """Of one side, by name, in the order of the table."""
+    """Return the numbers of one side by name, in the order of the table."""
     advantage = {f"advantage, {name}": x for name, x in side["advantage"].items() if name != "decisions"}
     return {**side["numbers"], **advantage, **{AFTER[name]: x for name, x in side["after"].items()}}
 
 
 def _sort_groups(groups: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those first whose advantages differ between the sides."""
+    """Sort groups whose advantages differ between the sides first."""
     return sorted(groups, key=lambda g: all(len({*e["advantage"]}) == 1 for e in g["episodes"]))
 
 

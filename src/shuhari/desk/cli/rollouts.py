@@ -1,5 +1,5 @@
-"""What a policy did, episode by episode: the groups of samples that a run kept, or held-out episodes that a controller
-plays anew; as text, as JSON, as an animation. Nothing here changes a run.
+"""Prints what a policy did, episode by episode: stored groups of samples, or held-out episodes that a controller plays
+again; as text, JSON or an animation. Nothing here changes a run.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ NUMBERS = 8  # of an observation
 
 
 def show_rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
-    """Print the groups that a run kept of a step; of a controller whose run keeps none, held-out episodes of the
-    checkpoint of that step. Exit 1 where there is nothing."""
+    """Print the groups that a run stored at a step; for a controller without any, held-out episodes of the checkpoint
+    of that step. Exits with 1 if there is nothing."""
     groups = [read_group(g) for g in run.rollouts(step)]
     groups = groups or ([] if step is not None and run.rollouts() else play(path, step))
     if json:
@@ -49,12 +49,12 @@ def show_rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
 
 
 def save_video(path: Path, to: Path, step: int | None, episode: int) -> None:
-    """Write a held-out episode of a controller as an animation, and say what it shows."""
+    """Write a held-out episode of a controller as an animation, and print what it shows."""
     from shuhari.desk import video
 
     try:
         why = video.save_video(path, to, step=step, episode=episode)
-    except (TypeError, ValueError) as error:  # text, another ending, no such episode
+    except (TypeError, ValueError) as error:  # text, another suffix, no such episode
         raise typer.BadParameter(str(error), param_hint="--video") from None
     if why:
         note(f"no picture of the environment: {why}; drawn are its observations, actions and rewards over time")
@@ -62,7 +62,7 @@ def save_video(path: Path, to: Path, step: int | None, episode: int) -> None:
 
 
 def save_samples(path: Path, step: int | None) -> None:
-    """Draw what a policy makes beside its run."""
+    """Draw samples of a policy into its run's folder."""
     from shuhari.desk import samples
 
     try:
@@ -72,7 +72,7 @@ def save_samples(path: Path, step: int | None) -> None:
 
 
 def _say_turns(episode: Mapping[str, Any]) -> None:
-    """What was written, and what the environment or a tool answered."""
+    """Print what was written, and the replies of the environment or a tool."""
     for text, reply in zip(episode["steps"], episode["told"], strict=True):
         for mark, line in (("    ", text), ("    > ", reply)):
             if line or mark == "    ":
@@ -80,7 +80,7 @@ def _say_turns(episode: Mapping[str, Any]) -> None:
 
 
 def _say_moves(episode: Mapping[str, Any]) -> None:
-    """What a controller saw, did and was paid: the first moves and the last."""
+    """Print what a controller saw, did and was paid: the first moves and the last."""
     moves = list(zip(episode["observations"], episode["steps"], episode["rewards"], strict=False))
     left = max(0, len(moves) - MOVES)
     for i, (seen, did, paid) in enumerate(moves):
@@ -92,7 +92,7 @@ def _say_moves(episode: Mapping[str, Any]) -> None:
 
 
 def _shorten(seen: Any) -> str:
-    """An observation in a line: the first numbers of a flat one, the shape of a picture."""
+    """Return an observation on one line: the first numbers of a flat one, the shape of a picture."""
     if isinstance(seen, Mapping):
         return " ".join(f"{k}={_shorten(v)}" for k, v in seen.items())
     if not isinstance(seen, list):

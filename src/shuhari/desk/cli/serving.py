@@ -1,4 +1,4 @@
-"""`serve`: the policy of a run behind the protocol of OpenAI."""
+"""`serve`: serves the policy of a run through OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve the policy of a run, as OpenAI's chat completions and completions.
 
-    It listens at 127.0.0.1 unless told otherwise. Ctrl-C ends it.
+    It listens at 127.0.0.1 by default. Ctrl-C ends it.
 
     Example: shuhari serve latest@best --port 8000
     """

@@ -1,5 +1,5 @@
-"""Printing for the commands: all that reaches the terminal goes through here, and is made printable, as names and texts
-of a run may be anybody's. rich is imported when something is printed."""
+"""Printing for the commands: all output goes through here and is made printable, because names and texts of a run may
+come from anybody. rich is imported when something is printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 from shuhari.desk.plain import to_finite
 from shuhari.kernel.printable import make_printable as make_printable
 
-NOTHING = 1  # exit code where nothing was found of what was asked for by name, as of grep
+NOTHING = 1  # exit code if nothing with the given name was found, as of grep
 
 
 def say(text: str = "") -> None:
@@ -31,35 +31,35 @@ def note(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """A value as JSON; what JSON has not is written as text, NaN as null."""
+    """Print a value as JSON; types that JSON does not have become text, NaN becomes null."""
     text = json.dumps(to_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False)
     say(_ODD.sub(lambda found: _spell(found[0]), text))
 
 
-_ODD = re.compile(r"[^\n -~]")  # what may have to be spelled out
+_ODD = re.compile(r"[^\n -~]")  # characters that may have to be escaped
 
 
 def _spell(c: str) -> str:
-    """A character of a JSON text as it is, or as JSON spells it out."""
+    """Return a character of a JSON text as it is, or as its JSON escape."""
     return c if c.isprintable() else json.dumps(c)[1:-1]
 
 
 def print_csv(columns: Mapping[str, Sequence[Any]]) -> None:
-    """Columns as CSV to stdout; `write_csv` makes them printable."""
+    """Print columns as CSV to stdout; `write_csv` makes them printable."""
     from shuhari.lab.plot import write_csv
 
     write_csv(columns, sys.stdout)
 
 
 def make_console(*, err: bool = False) -> Any:
-    """rich's console; what it shows of a run is made by `make_text`."""
+    """Return rich's console; for texts of a run, use `make_text`."""
     from rich.console import Console
 
     return Console(stderr=err)
 
 
 def make_text(text: str, style: str = "") -> Any:
-    """A text as rich shows it: printable, and without markup."""
+    """Return a text for rich: printable, and without markup."""
     from rich.text import Text
 
     return Text(make_printable(text), style=style)
@@ -67,7 +67,7 @@ def make_text(text: str, style: str = "") -> Any:
 
 @contextmanager
 def printable_log() -> Iterator[None]:
-    """While inside, what nobody but the terminal hears of logging, and warnings, are printable too."""
+    """Make warnings, and log records without a handler, printable while inside."""
     last, write = logging.lastResort, warnings.formatwarning
     assert last is not None
     form = last.format
@@ -81,7 +81,7 @@ def printable_log() -> Iterator[None]:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table; cells are plain text, and a column without any is left out. In a pipe it is as wide as needed."""
+    """Print a table; cells are plain text, and an empty column is left out. In a pipe it is as wide as needed."""
     from rich import box
     from rich.table import Table
 
@@ -106,7 +106,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
 
 
 def format_number(value: object) -> str:
-    """A cell: numbers short, None as a dash."""
+    """Format a cell: numbers short, None as a dash."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -115,7 +115,7 @@ def format_number(value: object) -> str:
 
 
 def describe(card: Mapping[str, Any]) -> str:
-    """The card of a data set in a line."""
+    """Return the card of a data set on one line."""
     of, length = card["return"], card["length"]
     low, _, middle, _, high = of["quantiles"]
     spread = f"median {format_number(middle)}, {format_number(low)} to {format_number(high)}"
@@ -129,10 +129,10 @@ def describe(card: Mapping[str, Any]) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """The message of an error, with its notes (whose environment, which step) and the line of the user's own code that
-    raised it."""
+    """Return the message of an error, with its notes (which environment, which step) and the line of the user's own
+    code that raised it."""
     message = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
-    if isinstance(error, MemoryError):  # which Python and numpy mostly tell without a word
+    if isinstance(error, MemoryError):  # Python and numpy mostly raise it without a message
         message = f"there is not enough memory{f': {message}' if message else ''}; expected a smaller model, buffer or "
         message += "micro_batch, or a higher limit (ulimit -v says which one there is)"
     message = message or f"{type(error).__name__}, without a word"
@@ -141,7 +141,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _find_own_line(error: BaseException) -> list[str]:
-    """`file.py:12` where the error comes from a file of the folder at hand or below it."""
+    """Return [`file.py:12`] if the error comes from a file in or below the current folder."""
     from traceback import extract_tb
 
     frames = extract_tb(error.__traceback__)
@@ -150,8 +150,8 @@ def _find_own_line(error: BaseException) -> list[str]:
 
 
 def find_own_file(name: str) -> str:
-    """The path, from the folder at hand, of a source file that is the user's own: there or below it, and of no package
-    nor of this library; else ""."""
+    """Return the path of a source file relative to the current folder, if it is the user's own: in or below that
+    folder, and not part of a package or this library; otherwise ""."""
     from pathlib import Path
 
     path, here = Path(name), Path.cwd()

@@ -1,7 +1,7 @@
-"""`train`: start or resume a run, or report that it is complete; `--dry-run` describes it.
+"""`train`: starts or resumes a run, or reports that it is complete; `--dry-run` describes it.
 
-A first Ctrl-C or SIGTERM ends the run after the step at hand and saves; a second one stops at once, and what the last
-checkpoint holds is what is left.
+A first Ctrl-C or SIGTERM ends the run after the current step and saves; a second one stops at once, which loses what
+came after the last checkpoint.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
     from shuhari.desk.sinks import Watchers
 
-STOPPED = 130
-HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # a closed terminal asks too
+MISTAKE, STOPPED = 2, 130
+HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # closing the terminal also requests a stop
 
 
 def train(
@@ -41,6 +41,7 @@ def train(
     env: Annotated[str, typer.Option(metavar="ID", help="A Gymnasium id, as --set task.name=gym/ID.")] = "",
     init: Annotated[str, typer.Option(help="Start from the weights of RUN or RUN@step.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="As --dry-run, with what each setting is.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
     log_to: Annotated[
         list[str] | None, typer.Option("--log-to", help="tensorboard[:DIR], wandb[:PROJECT], trackio[:PROJECT].")
@@ -50,47 +51,51 @@ def train(
 ) -> None:
     """Train a recipe, or a method on its usual base. The same command again resumes the run where it stopped.
 
-    A complete run goes on where its last stage is given a larger budget: --run RUN --set steps=200.
+    A complete run continues if its last stage has a larger budget: --run RUN --set steps=200.
 
-    A method is a recipe that says only what a paper changes; --with lays it over any recipe, several in order.
+    A method is a recipe with only the changes of a paper; --with applies it to any recipe, several in order.
 
     Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """
-    from shuhari.config.recipe import find_usual_base, load, resolve_name
+    from shuhari.config.recipe import find_usual_base, load
     from shuhari.desk.cli.dry import list_nested
+    from shuhari.desk.foreseen import foresee
+    from shuhari.desk.naming import find_named
     from shuhari.desk.origins import list_undone
 
     sets = [*([f"task.name=gym/{env.removeprefix('gym/')}"] if env else []), *(sets or [])]
-    typed, (recipe, more) = recipe, resolve_name(recipe, sets, remove or [])
+    typed, (recipe, more) = recipe, find_named(recipe, sets, remove or [])
     methods = [*more, *(methods or [])]
     if typed != recipe:
         note(f"{typed}: {recipe}{''.join(f' --with {name}' for name in more)}")
     found = load(recipe, sets, {} if seed is None else {"seed": seed}, methods, remove or [])
     laid = [*([recipe] if find_usual_base(recipe) else []), *methods]
     odd = [*list_nested(found), *list_undone(found, laid)]
-    if dry_run:
+    if dry_run or explain:
         from shuhari.config.schedules import list_misfits
         from shuhari.desk.cli.dry import dry_run as show_plan
 
-        show_plan(found, run or _make_path(found, init))
-        for problem in [*list_misfits(found), *odd]:
+        refused = show_plan(found, run or _make_path(found, init), explain=explain)
+        for problem in [*list_misfits(found), *odd, *(f"the run would be refused: {why}" for why in refused)]:
             note(problem)
+        if refused:
+            raise typer.Exit(MISTAKE)
         return
     path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _make_path(found, init))
     if run is not None and (stranger := _find_stranger(run)):
-        raise typer.BadParameter(f"{run} is no run and holds {stranger}: choose a folder that is empty, or new",
+        raise typer.BadParameter(f"{run} is not a run and holds {stranger}: choose a folder that is empty, or new",
                                  param_hint="--run")  # fmt: skip
     if _is_complete(path, found, init):
         changed = _describe_changed(path, found)
         note(f"{path} is complete: nothing to do ({changed or 'another folder starts anew: --run'})")
         show_closing(path)
         return
-    for problem in odd:
+    for problem in [*odd, *foresee(found, path)]:
         note(problem)
     command = _make_command(recipe, run, seed, methods, sets, remove or [], init)
     command += " --profile" if profile else ""
     command += "".join(f" --log-to {shlex.quote(text)}" for text in log_to or [])
-    with _watch(log_to or [], path, found) as watchers:
+    with _open_watchers(log_to or [], path, found) as watchers:
         done = _drive(found, path, init, command, profile, accept, not bold, watchers)
     if profile:
         show_profile(path)
@@ -99,7 +104,7 @@ def train(
     show_closing(path)
 
 
-def _watch(words: list[str], path: Path, recipe: Recipe) -> Watchers:
+def _open_watchers(words: list[str], path: Path, recipe: Recipe) -> Watchers:
     from shuhari.desk.sinks import Watchers, open_sinks
 
     try:
@@ -109,7 +114,7 @@ def _watch(words: list[str], path: Path, recipe: Recipe) -> Watchers:
 
 
 def _find_stranger(folder: Path) -> str:
-    """A file of a folder that has nothing of a run; "" where there is none."""
+    """Return a file of a folder that is not a run's; "" for a run's folder, or an empty one."""
     names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     if any(name.startswith(("run.", "recipe.toml", "checkpoints", "children", "summary.json")) for name in names):
         return ""
@@ -123,7 +128,7 @@ def _make_path(recipe: Recipe, init: str) -> Path:
 
 
 def _is_complete(path: Path, recipe: Recipe, init: str) -> bool:
-    """Whether the run at `path` is complete; a run of another recipe or origin is for `open_run` to refuse."""
+    """Whether the run at `path` is complete; a run of another recipe or origin is refused later, by `open_run`."""
     from shuhari.config.recipe import dump, find_differences, restore_names, spreads
     from shuhari.store import Run
     from shuhari.store.files import read_file
@@ -138,7 +143,7 @@ def _is_complete(path: Path, recipe: Recipe, init: str) -> bool:
 
 
 def _describe_changed(path: Path, recipe: Recipe) -> str:
-    """What of the data and code of a complete run is another now; "" where nothing is."""
+    """Return which data or code of a complete run have changed; "" if none."""
     from shuhari.loop.outside import describe_changed, find_outside
     from shuhari.store import Run
 
@@ -173,7 +178,7 @@ def _drive(
     rehearsal: bool,
     watchers: Watchers,
 ) -> bool:
-    """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
+    """Train to the end; returns False if stopped. An error before the first step is a mistake in the recipe."""
     from shuhari.config.overlay import RecipeError
     from shuhari.desk.cli.live import Live
     from shuhari.desk.cli.pulse import Pulse
@@ -215,8 +220,8 @@ def _drive(
             live.close()
             setting = isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError | MemoryError)
             setting = setting or (isinstance(error, RuntimeError) and "allocate memory" in str(error))  # torch's
-            setting = setting or type(error) is LookupError  # of a name in what a setting names
-            setting = setting or "__notes__" in vars(error)  # of an environment of one's own, as it is made or tried
+            setting = setting or type(error) is LookupError  # an unknown name in a setting
+            setting = setting or "__notes__" in vars(error)  # of a user's environment, as it is made or tried
             if step is None and setting and not isinstance(error, RecipeError):
                 raise RecipeError("", f"the run cannot start: {describe_error(error)}") from error
             if step is not None:
@@ -246,13 +251,14 @@ def _read_status(path: Path) -> str:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Whether asyncio tells of something else than a task that an interrupt has ended, which was said already."""
+    """Whether a record of asyncio is about something other than a task ended by an interrupt, which was reported
+    already."""
     return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """While inside, the lines of the run's log are notes, also those that are no warnings."""
+    """Print the lines of the run's log as notes while inside, including those below warnings."""
     log, handler = logging.getLogger("shuhari"), logging.Handler(logging.INFO)
     handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
     level = log.level
@@ -280,7 +286,7 @@ class _Stop:
 
 @contextmanager
 def _stop() -> Iterator[_Stop]:
-    """While inside, SIGINT and SIGTERM request a stop instead of killing."""
+    """Let SIGINT and SIGTERM request a stop instead of killing, while inside."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -298,15 +304,15 @@ def _stop() -> Iterator[_Stop]:
 
 
 def show_closing(path: Path) -> None:
-    """Print the scores by chance, before and after training, and where the numbers and curves are."""
+    """Print the scores by chance, before and after training, and the paths of the numbers and curves."""
     from shuhari.desk.ends import (
         ANSWERS,
+        describe_rewards,
         draw,
         find_last_stage,
         read_ends,
         tabulate_answers,
         tabulate_ends,
-        tell_rewards,
     )
     from shuhari.store import Run
 
@@ -319,7 +325,7 @@ def show_closing(path: Path) -> None:
         print_table(heads, rows)
     if answers := tabulate_answers(run.events("answers"), columns):
         print_table(ANSWERS, answers)
-    for line in tell_rewards(find_last_stage(run.recipe), after, str(summary.get("measure") or "")):
+    for line in describe_rewards(find_last_stage(run.recipe), after, str(summary.get("measure") or "")):
         say(line)
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
@@ -330,7 +336,7 @@ def show_closing(path: Path) -> None:
     try:
         picture.unlink(missing_ok=True)  # a link is not followed
         draw(run.recipe, columns, summary, picture)
-    except (ValueError, OSError) as error:  # a disk or a folder that takes no picture
+    except (ValueError, OSError) as error:  # the plot cannot be written
         note(f"no picture: {error}")
     else:
         say(f"curves:  {picture}")
@@ -343,7 +349,8 @@ def show_closing(path: Path) -> None:
 
 
 def _find_last(columns: dict[str, list[Any]], labels: Collection[str]) -> tuple[str, float] | None:
-    """(metric, last value) of the first of a run's curves that has one, of those with `labels` (empty: of all)."""
+    """Return (metric, last value) of the first of a run's curves with a value, among those with `labels` (empty:
+    all)."""
     from shuhari.lab.plot import choose_curves
 
     for name in [name for label, name in choose_curves(columns).items() if not labels or label in labels]:

@@ -1,4 +1,4 @@
-"""What `claim` prints: a plan of what it would run, and results."""
+"""Output of `claim`: a plan of what it would run, and results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not hig
 
 
 def show_plan(one: Any, root: Path, out: Path) -> None:
-    """Print the runs of a claim, which of them exist, what they could find, and what they are expected to cost."""
+    """Print the runs of a claim, which of them exist, what effects they could find, and their expected cost."""
+    from shuhari.lab.claims import tuning
     from shuhari.lab.claims.checks import name_quantity
+    from shuhari.lab.claims.gaps import find_gaps
     from shuhari.lab.claims.protocol import prepare
     from shuhari.lab.claims.result import (
         describe_differences,
@@ -61,10 +63,12 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
          f"{c.rule.arm} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}", c.rule.margin)
         for c in one.checks
     ])  # fmt: skip
+    for gap in find_gaps(one, tuning.read(one.name, out / tuning.FOLDER) if one.tune else None):
+        say(f"lacks: {gap}")
 
 
 def show_card_plan(bed: str, root: Path, out: Path) -> None:
-    """Print the runs of a bed's card, which of them exist, and what all cost where one is known."""
+    """Print the runs of a bed's card, which of them exist, and their cost if known."""
     from shuhari.lab.claims import making
     from shuhari.lab.claims.cards import find
     from shuhari.lab.claims.claim import WARM
@@ -77,11 +81,12 @@ def show_card_plan(bed: str, root: Path, out: Path) -> None:
     for kept, warms in zip(card.seconds if card else (math.nan, math.nan), (False, True), strict=True):
         some = [job for job in jobs if (job.arm == WARM) is warms]
         total += len(some) * next((job.cpu for job in some if job.done), kept) if some else 0.0
-    say(f"about {total / 60:.0f} minutes of one core" if math.isfinite(total) else "no run tells of its minutes yet")
+    say(f"about {total / 60:.0f} minutes of one core" if math.isfinite(total) else "no run has finished: time unknown")
 
 
 def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str, Any] | None) -> list[str]:
-    """What seeds could find, and the minutes: by the bed's card, else by the result that is there."""
+    """Return lines on what the seeds could find, and the minutes: from the bed's card, otherwise from the existing
+    result."""
     from shuhari.lab.claims.cards import plan
     from shuhari.lab.claims.looks import simulate_power
 
@@ -93,7 +98,7 @@ def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str
         out.append(f"MDE {achieved:.3g} (margin {rule.margin:g}) in the result that is there")
     else:
         out.append(
-            f"MDE {simulate_power(one.looks).mde:.2f} standard deviations of one pair's difference: no card tells these"
+            f"MDE {simulate_power(one.looks).mde:.2f} standard deviations of one pair's difference: no card has these"
         )
     run, warm = card.seconds if card else (math.nan, math.nan)
     if math.isnan(run) and before and before.get("seeds"):
@@ -116,7 +121,7 @@ def show(result: Mapping[str, Any]) -> None:
         say(result["says"])
     rows = []
     for check in result["checks"]:
-        known = check.get("low") is not None and check["low"] != check["high"]  # one of no width is certain of nothing
+        known = check.get("low") is not None and check["low"] != check["high"]  # width 0 is no certainty
         interval = f"[{format_number(check['low'])}, {format_number(check['high'])}]" if known else "-"
         level = f"{check['level']:.1%}" if "level" in check else "-"
         why = f" ({check['why']})" if check.get("why") else ""
@@ -130,12 +135,16 @@ def show(result: Mapping[str, Any]) -> None:
         say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in effects.items())}; margin {result['headline']['margin']:g}")
     for why in result["exploratory"]:
         say(f"exploratory: {why}")
+    if result.get("objection"):
+        say(f"known against it: {result['objection']}")
+    for gap in result.get("gaps", ()):
+        say(f"lacks: {gap}")
     if saturated := find_saturation(result):
         note(saturated)
 
 
 def say_plot(result: Mapping[str, Any], out: Path) -> None:
-    """Print where the picture of a result's curves is, if one was drawn."""
+    """Print the path of the plot of a result's curves, if there is one."""
     from shuhari.lab.claims.result import find_plot
 
     if (picture := find_plot(result, out)).is_file():
@@ -143,8 +152,8 @@ def say_plot(result: Mapping[str, Any], out: Path) -> None:
 
 
 def show_board(bed: str, metric: str, out: Path, json: bool, runs: Path = Path("runs/claims")) -> None:
-    """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands. By
-    `metric`, or where that is "" by the bed's own score. Exit 1 where nothing was measured there."""
+    """Print the methods with a result on a bed, best first, by `metric` or, if that is "", by the bed's own score. A
+    claim takes precedence over an exploration. Exits with 1 if nothing was measured there."""
     from shuhari.desk.comparison import ComparisonError
     from shuhari.desk.sides import compare_bed
     from shuhari.lab.claims.board import put_in_order

@@ -1,5 +1,5 @@
-"""What to do with devices: the modes side by side, the best split between sampling and training, the cost, and what is
-the first to hold up more of them."""
+"""Chooses how to use devices: the modes side by side, the best split between sampling and training, the cost, and the
+first bottleneck at scale."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shuhari.desk.planning.setting import Outcome, Setting
 from shuhari.desk.planning.simulate import simulate
 from shuhari.desk.planning.workload import Workload
 
-ROWS = 12_000  # answers a step that are simulated one by one; beyond, devices and groups stand for several
+ROWS = 12_000  # answers a step that are simulated singly; beyond, devices and groups are simulated by a smaller number
 SIZES = (8, 64, 512, 4096, 10_000)
-SHARE = 0.1  # of the time: what takes more of it is a bottleneck
+SHARE = 0.1  # of the time: whatever takes more is a bottleneck
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A setting and how it goes; `cost` is of a million trained tokens, in the currency of the price."""
+    """A setting and its simulated outcome; `cost` of a million trained tokens, in the currency of the price."""
 
     setting: Setting
     outcome: Outcome
@@ -28,7 +28,7 @@ class Plan:
 
 
 def plan(setting: Setting, hardware: Hardware, workload: Workload, seed: int = 0) -> Plan:
-    """Simulate a setting; of a large one a part that stands for it."""
+    """Simulate a setting; a large one is scaled down."""
     scale = max(1.0, setting.groups * workload.size / ROWS)
     replicas = setting.sampling // hardware.replica
     scale = min(scale, max(1.0, replicas / 8), max(1.0, setting.training / 8), setting.groups / 4)
@@ -50,7 +50,7 @@ def plan(setting: Setting, hardware: Hardware, workload: Workload, seed: int = 0
 
 
 def splits(devices: int, replica: int) -> list[int]:
-    """Devices that sample, of so many: all splits of a few, and a grid of many; whole replicas."""
+    """Return the numbers of sampling devices to try, in whole replicas: all splits of a few devices, a grid of many."""
     most = devices - 1
     counts = range(replica, most + 1, replica)
     if len(counts) <= 16:
@@ -59,32 +59,32 @@ def splits(devices: int, replica: int) -> list[int]:
 
 
 def best_split(setting: Setting, devices: int, hardware: Hardware, workload: Workload) -> Plan:
-    """The split with the most tokens a second; of many devices the grid's best is refined once. ValueError where there
-    are too few devices to split."""
+    """Return the split with the most tokens a second; for many devices the grid's best is refined once. Raises
+    ValueError if there are too few devices to split."""
     if devices <= hardware.replica:
         raise ValueError(f"{devices} devices cannot be split: a replica of the engine takes {hardware.replica}, and "
                          "training at least 1")  # fmt: skip
     found: dict[int, Plan] = {}
 
-    def look(counts: Iterable[int]) -> Plan:
+    def try_out(counts: Iterable[int]) -> Plan:
         for n in counts:
             if n not in found:
                 found[n] = plan(replace(setting, sampling=n, training=devices - n), hardware, workload)
         return max(found.values(), key=lambda p: p.outcome.tokens)
 
     grid = splits(devices, hardware.replica)
-    best = look(grid)
+    best = try_out(grid)
     gap = max((b - a for a, b in pairwise(grid)), default=0) // 2
     near = [best.setting.sampling + d for d in (-gap, gap)]
     fine = [n // hardware.replica * hardware.replica for n in near]
-    return look(n for n in fine if hardware.replica <= n < devices) if gap else best
+    return try_out(n for n in fine if hardware.replica <= n < devices) if gap else best
 
 
 def compare(
     modes: Sequence[str], devices: int, split: int, setting: Setting, hardware: Hardware, workload: Workload
 ) -> list[Plan]:
-    """Each mode on these devices. `setting` is of an asynchronous mode. `split`: how many of them sample, 0 for the
-    best number; mode `sync` uses all for both."""
+    """Simulate each mode on these devices. `setting`: of an asynchronous mode. `split`: number of sampling devices, 0
+    for the best; mode `sync` uses all devices for both."""
     found = []
     for mode in modes:
         if mode == "sync":
@@ -103,8 +103,8 @@ def compare(
 
 @dataclass(frozen=True)
 class Scale:
-    """So many devices with as many groups a device as before. Shares are of a step; `efficiency`: tokens a second and
-    device beside the fewest devices; `bottleneck`: what takes more than a tenth of the time that devices work, "" where
+    """A number of devices, with the same number of groups a device. Shares are of a step; `efficiency`: tokens per
+    second and device, relative to the fewest devices; `bottleneck`: what takes more than a tenth of a step, "" if
     nothing does."""
 
     devices: int
@@ -119,8 +119,8 @@ class Scale:
 def scale(
     sizes: Sequence[int], setting: Setting, hardware: Hardware, workload: Workload, *, split: float, base: int
 ) -> list[Scale]:
-    """Weak scaling: `base` devices have the setting's groups, more of them as many times more. `split`: the share of
-    the devices that sample, for the modes that have one."""
+    """Simulate weak scaling: `base` devices have the setting's groups, more devices proportionally more. `split`: the
+    share of devices that sample, for asynchronous modes."""
     found: list[Scale] = []
     for devices in sizes:
         groups = max(1, round(setting.groups * devices / base))
@@ -147,12 +147,12 @@ def scale(
 
 
 def limits(setting: Setting, hardware: Hardware, workload: Workload, base: int, seconds: float) -> dict[str, float]:
-    """name -> about how many devices it takes until that alone fills a step of `seconds`, if groups grow with the
-    devices; inf where it costs nothing."""
-    answers = setting.groups * workload.size / base  # of a device
+    """Return name -> the approximate number of devices at which that cost alone fills a step of `seconds`, if groups
+    grow with the devices; inf if it costs nothing."""
+    answers = setting.groups * workload.size / base  # a device
     per = {"driver": 2 * answers * hardware.driver, "store": answers * hardware.store * hardware.kept}
     found = {name: seconds / x if x else math.inf for name, x in per.items()}
-    low, high = 0, 1 << 40  # replicas that weights reach in time, and that they do not
+    low, high = 0, 1 << 40  # numbers of replicas that weights reach in time, and do not reach
     while high - low > 1:
         n = (low + high) // 2
         low, high = (n, high) if hardware.broadcast(n) < seconds else (low, n)

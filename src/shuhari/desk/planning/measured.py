@@ -1,8 +1,8 @@
-"""What a profiled run says of its answers and of this machine: `shuhari train --profile`, then this.
+"""Reads a profiled run's answers and this machine's speeds: `shuhari train --profile`, then this.
 
-Speeds are least squares over what was profiled (`Phase.products`), none negative, without the first step, which warms
-up. Answers are those that the store kept: all of them with `store.groups = ["all"]`, else the ones kept at random,
-where there are enough of them.
+Speeds are non-negative least squares over the profile (`Phase.products`), without the first step, which warms up.
+Answers are those in the store: all of them with `store.groups = ["all"]`, otherwise the ones stored at random, if there
+are enough.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from shuhari.desk.planning.setting import Setting
 from shuhari.desk.planning.workload import Answer, Group, Turn, Workload
 
 SLOTS = 512  # of a decoder that chooses itself
-FEW = 8  # groups that a workload needs at least
-SPREAD = 0.15  # deviation by mean, below which sizes say nothing of what an update costs besides
+FEW = 8  # fewest groups of a workload
+SPREAD = 0.15  # coefficient of variation; below it, sizes do not show the fixed cost of an update
 
 
 class PlanError(ValueError):
-    """A run that cannot be planned from, and what it lacks."""
+    """A run that cannot be planned from; the message says what it lacks."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A run as the planner sees it. `seconds`: a step of it, the mean; `notes`: what was
-    assumed."""
+    """A run as the planner sees it. `seconds`: mean of a step; `notes`: assumptions."""
 
     workload: Workload
     hardware: Hardware
@@ -45,7 +44,7 @@ class Measured:
 
 
 def measure(path: Path) -> Measured:
-    """Read a run. PlanError where it has no profile, no answers, or samples no text."""
+    """Measure a run. Raises PlanError if it has no profile or no answers, or samples no text."""
     from shuhari.config.recipe import load
     from shuhari.desk.profile_report import read
     from shuhari.store import Run
@@ -85,9 +84,9 @@ def measure(path: Path) -> Measured:
 
 
 def fit(products: Sequence[Sequence[float]], free: Sequence[int] = (), needed: Sequence[int] = ()) -> list[float]:
-    """Non-negative least squares of the last of these sizes by the others, from the sums of their products; those
-    `free` are left out (0). Every set of the others that has one of those `needed` is tried, and the best that has no
-    negative coefficient is taken."""
+    """Fit the last size by the others with non-negative least squares, from the sums of their products; those in `free`
+    get 0. Every subset of the others with one of `needed` is tried, and the best without a negative coefficient is
+    returned."""
     gram = np.asarray(products, float)
     n = len(gram) - 1
     best, found = float("inf"), [0.0] * n
@@ -111,7 +110,7 @@ def fit(products: Sequence[Sequence[float]], free: Sequence[int] = (), needed: S
 
 
 def _sum(profile: Mapping[str, Any], phase: str, *, inside: bool) -> list[list[float]]:
-    """The products of a phase; inside: also of what stands in others, such as sampling for an evaluation."""
+    """Return the summed products of a phase; inside: also if nested in others, such as sampling for an evaluation."""
     found = [np.asarray(p["products"]) for path, p in profile["phases"].items()
              if p.get("products") and (path == phase or (inside and path.endswith("/" + phase)))]  # fmt: skip
     return np.sum(found, axis=0).tolist() if found else []
@@ -121,11 +120,11 @@ def _speeds(profile: Mapping[str, Any], answers: float, tokens: float, notes: li
     phases, steps = profile["phases"], profile["last_step"] - profile["first_step"] - 1
 
     def a_step(*names: str) -> float:
-        """Seconds a step of these phases, which stand by themselves, but in the first and in the last step."""
+        """Return the seconds a step of top-level phases, without the first and the last step."""
         seconds = sum(p["seconds"] - p.get("edges", 0.0) for path, p in phases.items() if path.split("/")[0] in names)
         return max(0.0, float(seconds)) / max(1, steps)
 
-    # On a busy machine the tokens that rows attend to may explain all; yet no step of decoding is free.
+    # On a busy machine the attended tokens may explain everything, but no decoding step is free.
     step, row, read, cached = fit(_sum(profile, "generate", inside=True), needed=(0, 1))
     update, train = 0.0, 0.0
     if products := _sum(profile, "update", inside=False):
@@ -161,13 +160,13 @@ def _groups(run: Any, steps: Sequence[int], notes: list[str]) -> tuple[Group, ..
 
 
 def _answer(trajectory: Any) -> Answer:
-    """The turns of a trajectory that a model of text sampled; what forced steps say is read, not written."""
+    """Return the turns of a trajectory that a text model sampled; text of forced steps counts as read, not written."""
     return tuple(Turn(len(s.context), len(s.action)) for s in trajectory.steps
                  if s.mask.any() and is_tokens(s.context) and is_tokens(s.action))  # fmt: skip
 
 
 def _bytes(path: Path) -> float:
-    """Bytes of the policy's weights, which are sent: by the header of a checkpoint; 0 where there is none."""
+    """Return the bytes of the policy's weights, from the header of a checkpoint; 0 if there is none."""
     for file in sorted(path.glob("checkpoints/*/tensors.safetensors"), reverse=True):
         with file.open("rb") as f:
             header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
@@ -177,8 +176,8 @@ def _bytes(path: Path) -> float:
 
 
 def _stored(run: Any, stage: Mapping[str, Any], steps: Sequence[int], groups: Sequence[Group]) -> tuple[float, float]:
-    """(bytes an answer that are stored, seconds a byte on this machine), where every group is kept; else nothing
-    grows."""
+    """Return (stored bytes an answer, seconds a byte on this machine) if every group is stored; otherwise zeros,
+    because storage does not grow."""
     from shuhari.store.payloads import pack
 
     if "all" not in stage.get("store", {}).get("groups", ()):

@@ -1,10 +1,9 @@
-"""Speed-ups of asynchronous RL that others have published, and what the planner says of their settings.
+"""Published speed-ups of asynchronous RL, and the planner's predictions for their settings.
 
-Each case says where its numbers come from and which of its inputs are `assumed`. The rest is worked out from the
-model's and the device's data sheets by the same constants for all cases (`SHARE_TRAIN` and so on), which were fixed
-before the first comparison and not moved since. Where the parts of a synchronous step are published, a second
-prediction takes the speeds from them, as the planner does with a run of one's own. Devices are those that were
-published; nothing was rerun.
+Each case has its source and a list of `assumed` inputs. The others follow from the data sheets of model and device by
+the same constants for all cases (`SHARE_TRAIN` and so on), which were fixed before the first comparison and not changed
+since. If the parts of a synchronous step are published, a second prediction takes the speeds from them, as the planner
+does with a user's run. Devices are those of the publications; nothing was rerun.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from shuhari.desk.planning.setting import Setting
 from shuhari.desk.planning.simulate import simulate
 from shuhari.desk.planning.workload import Workload, lognormal
 
-SHARE_TRAIN = 0.35  # of the peak rate of matrix products, of dense models; prompts are read at the same
-SHARE_MIXTURE = 0.15  # the same of a mixture of experts
-SHARE_MEMORY = 0.5  # of the memory's rate, as a decoder reads weights and cache
-LAUNCH = 0.005  # seconds of a step of a decoder besides
-SPREAD = 1.0  # of lengths: deviation by mean, log-normal
+SHARE_TRAIN = 0.35  # of the peak rate of matrix products, for dense models; also for prompts
+SHARE_MIXTURE = 0.15  # the same for a mixture of experts
+SHARE_MEMORY = 0.5  # of the memory's rate, for a decoder reading weights and cache
+LAUNCH = 0.005  # further seconds of a decoding step
+SPREAD = 1.0  # of lengths: coefficient of variation, log-normal
 SLOTS = 256  # rows of a replica
-NETWORK, HOP = 2e10, 1e-4  # bytes a second of weights on their way; seconds a hop
+NETWORK, HOP = 2e10, 1e-4  # bytes a second when sending weights; seconds a hop
 BESIDES = 5.0  # seconds a step: data, rewards, logs
-PASSES = 8.0  # floating-point operations a token and parameter of training, with one layer at a time run again
+PASSES = 8.0  # training FLOPs per token and parameter, with activation recomputation layer by layer
 STEPS = 10
 
 
@@ -38,13 +37,13 @@ class Device:
     memory: float
 
 
-H100 = Device(989e12, 3.35e12)  # H800 has the same
+H100 = Device(989e12, 3.35e12)  # H800 is the same
 H20 = Device(148e12, 4.0e12)
 
 
 @dataclass(frozen=True)
 class Model:
-    """Parameters, those that a token meets, and bytes of keys and values of a token, all of bfloat16."""
+    """Parameters, active parameters a token, and bytes of keys and values a token, all in bfloat16."""
 
     parameters: float
     active: float
@@ -57,10 +56,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Case:
-    """What somebody measured. `fast` is the faster setting, beside synchronous training on all `devices`; `speedup` is
-    the published one, `seconds` those of a step of both (None: not published). `scored`: whether the synchronous one,
-    and whether the faster one, runs a forward for log-probabilities. `parts`: seconds of a synchronous step, where
-    published: `sampling`, `learning` (with the scoring), `besides`."""
+    """A published measurement. `fast` is the faster setting, compared with synchronous training on all `devices`;
+    `speedup` the published one, `seconds` those of a step of both (None: not published). `scored`: whether the
+    synchronous one, and the faster one, runs a forward for log-probabilities. `parts`: seconds of a synchronous step,
+    if published: `sampling`, `learning` (with the scoring), `besides`."""
 
     name: str
     source: str
@@ -85,7 +84,7 @@ class Case:
         return lognormal(self.mean, limit=self.limit, read=self.prompt, n=self.n, cv=SPREAD)
 
     def hardware(self, scored: bool) -> Hardware:
-        """From the data sheets."""
+        """Return the costs by the data sheets."""
         d, m, k = self.device, self.model, self.replica
         token = m.active / (d.flops * m.share)
         return Hardware(
@@ -110,8 +109,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Beside a case: seconds of a step of both, and their ratio; `by`: what the speeds were taken from; `error` of the
-    speed-up."""
+    """A prediction for a case: seconds of a step of both settings, and their ratio; `by`: the source of the speeds;
+    `error`: of the speed-up."""
 
     case: Case
     by: str
@@ -128,7 +127,7 @@ class Predicted:
 
 
 def predict(case: Case) -> list[Predicted]:
-    """By data sheets, and by the published parts of a synchronous step where there are any."""
+    """Predict from data sheets, and from the published parts of a synchronous step, if any."""
     work, seed = case.workload(), 0
     slow, fast = case.hardware(case.scored[0]), case.hardware(case.scored[1])
     a = simulate(case.slow, slow, work.stream(seed))
@@ -201,16 +200,16 @@ CASES: tuple[Case, ...] = (
          Setting("partial", 16, 16, groups=64, staleness=1, steps=STEPS + 2), 1414 / 1102, (192.0, 152.0),
          assumed="prompts of 200 tokens, forwards for log-probabilities in both"),
 )  # fmt: skip
-"""What was published; the seconds of AReaL are hours of 1,000 steps, those of verl the means that its page gives."""
+"""The published cases. Seconds of AReaL are from hours of 1,000 steps, those of verl are the means on its page."""
 
-MESSAGE = 0.85e-3 / 2  # seconds: a call of a Ray actor and its answer took 0.85 ms on two cores
-PACKED = 45e-9  # seconds a byte that a group is stored in, on one core
-STORED = 5.4  # bytes that a token of a stored answer takes
+MESSAGE = 0.85e-3 / 2  # seconds: a call of a Ray actor and its reply took 0.85 ms on two cores
+PACKED = 45e-9  # seconds to store a byte of a group, on one core
+STORED = 5.4  # bytes of a token of a stored answer
 
 
 def scaled(sizes: Sequence[int], kept: float = 1.0) -> list[Scale]:
-    """The second case, R1-Distill-Qwen-7B on H800 at staleness 4, on more and more devices with as many groups each,
-    driven by one process of this library: `kept` is the share of answers that it stores."""
+    """Scale the second case, R1-Distill-Qwen-7B on H800 at staleness 4, to more devices with as many groups each,
+    driven by one process of this library. `kept`: the share of answers that it stores."""
     case = CASES[1]
     hardware, work = case.hardware(True), case.workload()
     hardware = replace(hardware, fixed=0.0, driver=MESSAGE, store=PACKED, kept=kept * STORED * work.tokens)

@@ -1,7 +1,7 @@
 """One engine of a simulated run: rows that advance together, a token a step.
 
-Between two events nothing but the number of steps changes: of `b` rows that attend to `S` tokens the next n steps take
-n (step + row b + cached S) + cached b n (n - 1) / 2 seconds.
+Between two events only the number of steps changes: for `b` rows that attend to `S` tokens, the next n steps take n
+(step + row b + cached S) + cached b n (n - 1) / 2 seconds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from shuhari.desk.planning.hardware import Hardware
 from shuhari.desk.planning.workload import Answer
 
-TINY = 1e-9  # of a step: what rounding may add to it
+TINY = 1e-9  # of a step: tolerance for rounding
 
 
 @dataclass(eq=False)
 class Work:
-    """An answer on its way: at which `turn` it is, on which replica, and whether that has to read for it."""
+    """An answer in progress: its `turn`, its replica, and whether the replica has to read for it."""
 
     group: Any
     answer: Answer
@@ -31,36 +31,36 @@ class Work:
 
 
 class Replica:
-    """`rows` run and attend to `cached` tokens; `taken` steps were made, and `rest` seconds are left of the one that
-    runs, at full `speed`. Rows end at a number of steps."""
+    """A replica with `rows` that attend to `cached` tokens. `taken`: steps made; `rest`: seconds left of the current
+    step at full `speed`. Rows end at a number of steps."""
 
     def __init__(self, number: int, hardware: Hardware, run: Any, *, early: bool) -> None:
         self.number, self.hw, self.run, self.early = number, hardware, run, early
         self.now, self.speed, self.rest = 0.0, 1.0, 0.0
         self.rows = self.cached = self.taken = self.load = 0
-        self.fresh = False  # whether the step that runs begins now
-        self.ends: list[tuple[int, int, Work, int]] = []  # (step, order, whose, tokens that it attends to then)
+        self.fresh = False  # whether the current step begins now
+        self.ends: list[tuple[int, int, Work, int]] = []  # (step, order, row, tokens that it attends to then)
         self.queue: deque[Work] = deque()  # answers that have not begun
-        self.again: deque[Work] = deque()  # those that have
+        self.again: deque[Work] = deque()  # answers that have
         self._order = self._stamp = self._planned = 0
         self.busy = self.row_seconds = 0.0
 
     # ---------------------------------------------------------------- time
 
     def account(self, time: float) -> None:
-        """Count the time until now as busy or idle; while a shared machine learns, it is learning."""
+        """Count the time until now as busy or idle; a shared machine that learns is not busy."""
         if self.rows and self.speed == 1:
             self.busy += time - self.now
             self.row_seconds += (time - self.now) * self.rows
         self.now = time
 
     def _price(self) -> float:
-        """Seconds of a step as it stands."""
+        """Return the seconds of a step in the current state."""
         hw = self.hw
         return hw.step + hw.row * self.rows + hw.cached * self.cached
 
     def advance(self) -> None:
-        """To the time of the run, maybe into the middle of a step."""
+        """Advance to the time of the run, possibly into the middle of a step."""
         time = self.run.now
         work = (time - self.now) * self.speed
         self.account(time)
@@ -86,7 +86,7 @@ class Replica:
         self.cached += steps * self.rows
 
     def set_speed(self, speed: float) -> None:
-        """From now on; 0: it stands."""
+        """Set the speed from now on; 0: stopped."""
         if speed != self.speed:
             self.advance()
             self.speed = speed
@@ -102,7 +102,7 @@ class Replica:
         self._plan()
 
     def refresh(self, *, again: bool) -> None:
-        """New weights: what the rows attend to is read again, and those that were held back may begin."""
+        """Handle new weights: reread what the rows attend to, and let rows begin that were held back."""
         self.advance()
         if again and self.rows:
             self.rest += self.hw.read * self.cached
@@ -114,7 +114,7 @@ class Replica:
         return self.rows < self.hw.slots and bool(self.again or (self.queue and not self.run.draining))
 
     def _enter(self) -> None:
-        """Rows that wait join the step that begins, or, where time is virtual, the one that runs."""
+        """Let waiting rows join the next step or, in virtual time, the current one."""
         before, idle = self.rest, not self.rows
         read = joined = 0
         while self._may_enter():
@@ -134,10 +134,10 @@ class Replica:
         if idle:
             before, self.fresh = self.hw.step, True
             self.run.busy_changed()
-        self.rest = before + self.hw.row * joined + self.hw.read * read  # what is read gives the first token
+        self.rest = before + self.hw.row * joined + self.hw.read * read  # reading gives the first token
 
     def _plan(self) -> None:
-        """Ask for the next event: the first row that ends, or the end of this step where somebody waits for it."""
+        """Schedule the next event: the first row that ends, or the end of this step if a row is waiting."""
         self._stamp += 1
         if not self.rows or not self.speed:
             return

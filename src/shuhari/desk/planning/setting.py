@@ -1,8 +1,8 @@
-"""What is simulated, and what comes of it.
+"""What is simulated, and the outcome.
 
-sync      all devices sample, then all of them learn
-async     some sample while others learn; for new weights all that has begun is finished first
-partial   the same, but what has begun is interrupted, read again with the new weights, and goes on
+sync      all devices sample, then all of them train
+async     some sample while others train; new weights wait until all answers in progress are finished
+partial   the same, but answers in progress are interrupted, read again with the new weights, and continue
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MODES = ("sync", "async", "partial")
 
 @dataclass(frozen=True)
 class Setting:
-    """`sampling` and `training` devices, which are the same ones in mode `sync` unless they stand `apart`; `groups` a
-    step; `staleness` versions; `stream`: in how many portions a batch is learnt from, each as soon as it is there;
-    `shared`: one process on one machine does all of it, and halves its time while it learns; `early`: a row that comes
-    within a step of the decoder is part of it (virtual time); `ends`: the run ends after `steps`, and asks for no more.
-    `scale`: one device stands for so many alike, and one group for so many groups."""
+    """A run to simulate: `sampling` and `training` devices, the same ones in mode `sync` unless `apart`; `groups` a
+    step; `staleness` in versions; `stream`: number of portions of a batch, each trained on as soon as it is complete;
+    `shared`: one process on one machine does everything, and sampling and training each run at half speed while both
+    do; `early`: a row that arrives during a decoding step joins it (virtual time); `ends`: the run ends after `steps`,
+    and requests no further groups. `scale`: number of devices and groups that each simulated one represents."""
 
     mode: str = "sync"
     sampling: Length = 1
@@ -43,7 +43,8 @@ class Setting:
             raise ValueError(f"staleness is {self.staleness}: expected 0 in mode sync")
         if self.mode == "sync" and not self.apart and self.sampling != self.training:
             raise ValueError(
-                f"{self.sampling} sampling and {self.training} training devices: the same ones do both here"
+                f"{self.sampling} sampling and {self.training} training devices: expected equal numbers, as the same "
+                "devices do both"
             )
 
     @property
@@ -54,18 +55,18 @@ class Setting:
 
 @dataclass
 class Outcome:
-    """What a simulated run was like; seconds, and shares of the time. Means are without the first steps, which fill
+    """The outcome of a simulated run, in seconds and shares of the time. Means are without the first steps, which fill
     the pipeline."""
 
     ends: list[float]  # when each step ended
     seconds: float  # a step
-    tokens: float  # a second that were trained, prompts included
-    answers: float  # a second
-    staleness: float  # versions, of a group at the update, since it was begun: mean
+    tokens: float  # trained per second, prompts included
+    answers: float  # per second
+    staleness: float  # mean versions between a group's start and its update
     staleness_max: int
-    sampling_idle: float  # share of the time that replicas have no row
+    sampling_idle: float  # share of the time in which replicas have no row
     training_idle: float
-    idle: float  # the same of all devices
+    idle: float  # the same for all devices
     rows: float  # mean rows of a replica that has any
-    driver: float  # share of the time that the driver is busy
+    driver: float  # share of the time in which the driver is busy
     shares: dict[str, float]  # of the time: what the trainer did

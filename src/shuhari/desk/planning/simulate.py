@@ -1,11 +1,9 @@
-"""A run as events: rows that end, answers of tools, messages, updates, new weights.
+"""A simulated run as events: rows that end, replies of tools, messages, updates, new weights.
 
-Rows of a replica advance together, a token a step, so that between two events all of them are one number; events are
-where rows begin and end only. What is in flight follows `loop.flight`: with staleness s the groups of 1 + s batches, of
-which those that are due are waited for, and then the oldest that are finished are taken. `setting` says what the modes
-are.
-
-Left out: memory, failures, groups that a filter drops.
+All rows of a replica advance together, a token a step, so that events occur only when rows begin and end. The groups in
+flight follow `loop.flight`: with staleness s, groups for 1 + s batches are in flight; an update waits for those that
+are due, then takes the oldest finished ones. `setting` explains the modes. Left out: memory, failures, groups that a
+filter drops.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class _Pending:
 
 
 class Simulation:
-    """One run. `groups` are taken from the stream in the order in which they are asked for."""
+    """A simulated run. `groups` are taken from the stream in the order of requests."""
 
     def __init__(self, setting: Setting, hardware: Hardware, groups: Iterable[Group]) -> None:
         self.s, self.hw, self.source = setting, hardware, iter(groups)
@@ -45,7 +43,7 @@ class Simulation:
         self.flight: list[_Pending] = []
         self.done = self.due = 0  # groups in flight that are complete; due ones that are not
         self.version, self.portion = 0, 0
-        self.want = 0  # groups that the trainer waits for; 0: it does not
+        self.want = 0  # groups that the trainer waits for; 0: it does not wait
         self.active = 0  # answers that have begun
         self._drained: Callable[[], None] | None = None
         self.draining = False
@@ -61,7 +59,7 @@ class Simulation:
     # ---------------------------------------------------------------- events
 
     def at(self, time: float, call: Callable[..., None], *args: Any) -> None:
-        """Call at a time, in order of times and then of asking."""
+        """Schedule a call; calls at the same time keep their order."""
         self._seq += 1
         heapq.heappush(self._events, (time, self._seq, call, args))
 
@@ -85,7 +83,7 @@ class Simulation:
                 self._message(self._place, Work(pending, answer))
 
     def _message(self, call: Callable[..., None], *args: Any) -> None:
-        """Through the driver, which does one thing at a time."""
+        """Send a message through the driver, which handles one at a time."""
         if self.hw.driver and not self.s.shared:
             self.driver_free = max(self.driver_free, self.now) + self.hw.driver * self.s.scale
             self.driver_busy += self.hw.driver * self.s.scale
@@ -94,21 +92,21 @@ class Simulation:
             call(*args)
 
     def _place(self, work: Work) -> None:
-        """On the replica with the fewest rows."""
+        """Assign an answer to the replica with the fewest rows."""
         while True:
             load, i = heapq.heappop(self._loads)
-            if load == self.replicas[i].load:  # else it has changed, and stands in there once more
+            if load == self.replicas[i].load:  # otherwise the entry is outdated, and there is a newer one
                 break
         replica = self.replicas[i]
         replica.load += 1
         heapq.heappush(self._loads, (replica.load, i))
         work.replica = replica
-        work.reads = i not in work.group.readers  # those beside it share the prompt
+        work.reads = i not in work.group.readers  # rows on the same replica share the prompt
         work.group.readers.add(i)
         replica.arrive(work)
 
     def ended(self, work: Work) -> None:
-        """A row has written all of its turn."""
+        """Handle the end of a turn of a row."""
         turn = work.answer[work.turn]
         if turn.wait:
             self.at(self.now + turn.wait, self._answered, work)
@@ -136,10 +134,10 @@ class Simulation:
             return
         self.done += 1
         self.due -= pending.due
-        self._look()
+        self._begin_update()
 
     def busy_changed(self) -> None:
-        """On a shared machine an update takes twice as long while rows run."""
+        """Update the speed of training: on a shared machine an update takes twice as long while rows run."""
         if self.s.shared and self._learning:
             self._learn(self._progress())
 
@@ -157,13 +155,13 @@ class Simulation:
         lack = s.groups + int(bound * s.groups) - len(self.flight)
         self._wait(s.groups // s.stream if s.stream > 1 else s.groups)
         self._ask(max(0, lack))
-        self._look()
+        self._begin_update()
 
     def _wait(self, want: int) -> None:
         self.want, self._waited = want, self.now
 
-    def _look(self) -> None:
-        """Begin an update where the portion that it waits for is there."""
+    def _begin_update(self) -> None:
+        """Begin an update if its portion is complete."""
         if not self.want or self.due or self.done < self.want:
             return
         due = [t for t in self.flight if t.due]
@@ -189,7 +187,7 @@ class Simulation:
         self._learn(seconds)
 
     def _learn(self, seconds: float) -> None:
-        """An update that has so many seconds left, of a machine of its own."""
+        """Schedule the end of an update that would take this many seconds alone on the machine."""
         self._stamp += 1
         self._left, self._since = seconds, self.now
         slow = 2.0 if self.s.shared and any(r.rows for r in self.replicas) else 1.0
@@ -211,7 +209,7 @@ class Simulation:
         if self.portion < self.s.stream:
             rest = self.s.groups - self.s.groups // self.s.stream * (self.s.stream - 1)
             self._wait(rest if self.portion == self.s.stream - 1 else self.s.groups // self.s.stream)
-            self._look()
+            self._begin_update()
             return
         self.tokens.append(sum(
             count_tokens(a)
@@ -229,7 +227,7 @@ class Simulation:
         self._send()
 
     def _send(self) -> None:
-        """New weights to every replica."""
+        """Send new weights to every replica."""
         self._spend("draining", self.now - self._began)
         self.version += 1
         seconds = self.hw.broadcast(round(len(self.replicas) * self.s.scale))
@@ -249,7 +247,7 @@ class Simulation:
             r.set_speed(0.0 if self.s.shared else 1.0)
         self._spend("alone", alone)
         if not self.s.shared:
-            self.driver_free = max(self.driver_free, self.now) + alone  # it deals out nothing meanwhile
+            self.driver_free = max(self.driver_free, self.now) + alone  # it distributes nothing meanwhile
             self.driver_busy += alone
         self.at(self.now + alone, self._committed)
 
@@ -273,7 +271,7 @@ class Simulation:
         busy = sum(r.busy for r in self.replicas)
         total, n = self.now or 1.0, self.s.devices
         shares = {k: v / total for k, v in self.spent.items() if v > 0}
-        besides = shares.get("alone", 0.0) + shares.get("weights", 0.0) if self.s.shared else 0.0  # its own work
+        besides = shares.get("alone", 0.0) + shares.get("weights", 0.0) if self.s.shared else 0.0  # own work
         return Outcome(
             ends=self.ends,
             seconds=span / steps,
@@ -291,5 +289,5 @@ class Simulation:
 
 
 def simulate(setting: Setting, hardware: Hardware, groups: Iterable[Group]) -> Outcome:
-    """Play a run of `setting.steps` steps."""
+    """Simulate a run of `setting.steps` steps."""
     return Simulation(setting, hardware, groups).run()

@@ -1,4 +1,4 @@
-"""What is sampled: groups of answers, each of them turns that read, write and wait for an answer of the world."""
+"""What is sampled: groups of answers, each a sequence of turns that read, write and wait for a tool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shuhari.bounds import AtLeast0, Count, Positive, check
 
 class Turn(NamedTuple):
     """One call of a model: tokens that it reads, tokens that it writes, and seconds that a tool or a grader takes
-    behind it."""
+    afterwards."""
 
     read: int
     new: int
@@ -26,10 +26,10 @@ Group = tuple[Answer, ...]
 
 @dataclass(frozen=True)
 class Workload:
-    """Groups that were seen, which `stream` gives in one random order after the other. `n`: answers of a group (0: as
-    seen; else drawn from those of one seen group). `waits`: quantiles, evenly spaced, of the seconds behind a turn that
-    others follow; without them the turns' own. `length`: what the tokens of an answer are multiplied by, `limit` their
-    bound a turn (0: none)."""
+    """Observed groups; `stream` yields them in one random order after the other. `n`: answers of a group (0: as
+    observed; otherwise drawn from one observed group). `waits`: evenly spaced quantiles of the seconds after a turn
+    that is not the last; without them the turns' own. `length`: factor of the tokens of an answer, `limit`: their bound
+    a turn (0: none)."""
 
     groups: tuple[Group, ...]
     n: Count = 0
@@ -70,10 +70,10 @@ class Workload:
         ]))
 
     def stream(self, seed: int = 0) -> Iterator[Group]:
-        """Groups without end."""
+        """Yield groups without end."""
         rng = np.random.default_rng(seed)
         while True:
-            for i in rng.permutation(len(self.groups)):  # drawn with replacement, the few long ones would be noise
+            for i in rng.permutation(len(self.groups)):  # drawn with replacement, the few long ones would add noise
                 seen = self.groups[i]
                 if self.n and self.n != len(seen):
                     seen = tuple(seen[j] for j in rng.integers(len(seen), size=self.n))
@@ -94,16 +94,16 @@ class Workload:
 
 
 def count_tokens(answer: Answer) -> int:
-    """Tokens of the row that an answer is: its turns share a prefix."""
+    """Return the tokens of an answer as one row: its turns share a prefix."""
     return max(t.read + t.new for t in answer)
 
 
 def lognormal(
     mean: float, *, limit: int, read: int, n: int, cv: float = 1.0, groups: int = 512, seed: int = 0
 ) -> Workload:
-    """Answers of one turn whose lengths are log-normal, cut at `limit`, with this mean after the cut and this
-    coefficient of variation (deviation by mean) before it: the shape of reasoning lengths, where only a mean and a
-    limit are known. ValueError where the cut leaves no such mean."""
+    """Return answers of one turn whose lengths are log-normal, cut at `limit`, with this mean after the cut and this
+    coefficient of variation before it: the shape of reasoning lengths if only a mean and a limit are known. Raises
+    ValueError if the cut allows no such mean."""
     if not 1 <= mean < limit:
         raise ValueError(
             f"a mean of {mean:g} tokens with a limit of {limit}: expected a mean from 1 to below the limit"
@@ -111,7 +111,7 @@ def lognormal(
     sigma = float(np.sqrt(np.log(1 + cv**2)))
     normal = np.random.default_rng(seed).standard_normal((groups, n))
     low, high = 0.0, float(np.log(limit)) + 3 * sigma
-    for _ in range(60):  # the cut mean grows with the location
+    for _ in range(60):  # the mean after the cut grows with the location
         at = (low + high) / 2
         if np.minimum(np.exp(at + sigma * normal), limit).mean() < mean:
             low = at
@@ -125,7 +125,7 @@ def lognormal(
 
 
 def of_lengths(groups: Sequence[Sequence[int]], read: int = 0) -> Workload:
-    """Answers of one turn, of these lengths."""
+    """Return answers of one turn with these lengths."""
     return Workload(tuple(
         tuple((Turn(read, x),) for x in g)
         for g in groups
@@ -133,7 +133,7 @@ def of_lengths(groups: Sequence[Sequence[int]], read: int = 0) -> Workload:
 
 
 def without_waits(workload: Workload) -> Workload:
-    """The same where every tool answers at once."""
+    """Return the workload with tools that reply at once."""
     groups = tuple(
         tuple(
             tuple(t._replace(wait=0.0) for t in a)

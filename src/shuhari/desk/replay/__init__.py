@@ -1,6 +1,6 @@
-"""What a run has kept, used once more: its rollouts under another grader (`regrade`), the update that it made of them
-under other settings (`what_if`).
+"""Replays of a run's stored data: its rollouts under another grader (`regrade`), its updates under other settings
+(`what_if`).
 
-`steps` reads what is there and where the run stood; `update` makes an update again, by the loop's own parts. All of it
-gives plain values, and nothing is written into a run. Left out: sampling anew, which is a run of its own.
+`steps` reads the stored data and the state of the run at a step; `update` repeats an update with the loop's own parts.
+All of it returns plain values, and writes nothing into a run. Left out: sampling again, which is a run of its own.
 """

@@ -1,10 +1,9 @@
-"""Stored rollouts under another grader: what every reward, the trained one and group advantages would have been.
+"""Regrades stored rollouts: what every reward, the trained one and group advantages would have been under another
+grader.
 
-A grader is asked as in training (`loop.collect.grade_group`): one that raises gives no grade, which is counted and
-shown and never taken for 0. Those that stay as they were are not asked again. Left out: graders that ask the run's own
-models (they are not loaded), and what the policy would have become under them.
-
-Axes: `E` episodes (of a tree its leaves) of a group.
+Graders are called as in training (`loop.collect.grade_group`): one that raises gives no grade, which is counted and
+shown, and never taken for 0. Unchanged graders are not called again. Left out: graders that call the run's own models
+(these are not loaded), and how the policy would have developed. Axes: `E` episodes of a group (leaves of a tree).
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from shuhari.ports.declares import declares
 from shuhari.store import Run as Stored
 from shuhari.store import resolve
 
-ALIKE = 1e-6  # a spread of outcomes up to which a group has no gradient, as `rollout/alike` counts it
-TRAINED = ""  # stands for the trained reward among names: a grader may be called "reward"
+ALIKE = 1e-6  # a spread of outcomes up to which a group has no gradient, as in `rollout/alike`
+TRAINED = ""  # the name of the trained reward: a grader may be called "reward"
 
 
 @dataclass(eq=False)
 class RegradedGroup:
-    """A group as it was graded, and as it would be: reward name -> [E], TRAINED among them, NaN where ungraded.
-    `texts`: how each episode begins; `asked`: the names that were graded anew."""
+    """A group as it was graded, and as it would be: reward name -> [E], TRAINED among them, NaN if ungraded. `texts`:
+    how each episode begins; `asked`: the rewards that were graded again."""
 
     step: int
     key: str
@@ -64,28 +63,32 @@ def regrade(
     run: str, rewards: Sequence[str] = (), *, first: int | None = None, last: int | None = None,
     sets: Sequence[str] = (), limit: int = 10, told: Callable[[int], None] = lambda step: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Grade the groups that a run (a path, a name under runs/, `latest`) keeps of steps `first` to `last` (all) once
-    more, and say what would have changed; plain values.
+    """Grade the groups that a run (a path, a name under runs/, `latest`) has stored of steps `first` to `last`
+    (default: all) again, and return what would change, as plain values.
 
-    rewards: `USE` or `NAME=USE`, as `[reward.<name>] use` has it: the name of a reward, a dotted path, or
-    `file.py:function`, called like the function where no name is given. sets: `reward.<name>.<setting>=value`,
-    `reward.weights.<name>=value`. limit: episodes that are told, those that change most. told: is called as each step
-    is done.
+    rewards: `USE` or `NAME=USE`, as in `[reward.<name>] use`: the name of a reward, a dotted path, or
+    `file.py:function`; the name defaults to the function's. sets: `reward.<name>.<setting>=value`,
+    `reward.weights.<name>=value`. limit: most episodes to list, largest change first. told: called after each step.
 
-    Gives `run`, `steps`, `groups`, `episodes` (how many there were), `whole` (whether the run keeps every group),
-    `graders` (name -> use, of those asked), `weights` {old, new} of the last step, and:
-    `rewards`: name -> {old, new: {mean, graded, ungraded}, changed, lost, gained}: episodes with another number,
-    without a grade now, with one now; old or new is None where nobody gives such a reward. `reward`: the same of the
-    trained sum;
-    `advantage`: of the outcome less the mean of its group, episodes `compared`, with the `other_sign`, with a sign now
-    that had none (`gained`), without one now (`lost`);
-    `mixed` {old, new}: groups whose outcomes differ; `to_mixed`, `to_alike`, `to_ungraded`: which groups change so,
-    {step, group};
-    `changed`: episodes that have another grade; `changes`: the first of them, {step, group, episode, old, new,
+    Returns `run`, `steps`, `groups`, `episodes` (numbers), `whole` (whether the run stores every group), `graders`
+    (name -> use, of those called), `weights` {old, new} of the last step, and:
+
+    `rewards`: name -> {old, new: {mean, graded, ungraded}, changed, lost, gained}: episodes with another number, whose
+    grade is lost, or gained; old or new is None if nobody gives such a reward. `reward`: the same for the trained sum;
+
+    `advantage`, of the outcome minus the mean of its group: episodes `compared`, with the `other_sign`, with a sign now
+    but not before (`gained`), before but not now (`lost`);
+
+    `mixed` {old, new}: number of groups whose outcomes differ; `to_mixed`, `to_alike`, `to_ungraded`: the groups that
+    change to this, {step, group};
+
+    `changed`: number of episodes with another grade; `changes`: the first of them, {step, group, episode, old, new,
     rewards: name -> [old, new], text};
+
     `failed`: calls of a grader that raised an error, `problems`: their first messages.
-    ValueError where the run keeps no rollouts, or where nothing is asked for that differs; RecipeError for a grader
-    that there is not; ContractError for a grader that gives what is no grade.
+
+    Raises ValueError if the run stores no rollouts, or nothing differs; RecipeError for an unknown grader;
+    ContractError for a grader that returns no valid grade.
     """
     path = resolve(run)
     stored, named = Stored(path), dict(map(read_reward, rewards))
@@ -94,7 +97,7 @@ def regrade(
     after, given = change_recipe(before, [*added, *sets])
     for key in list_keys(given):
         if of_stage(split_path(key))[0] != "reward":
-            raise RecipeError(key, "it is no setting of a grader, and only graders are asked anew: expected reward.*")
+            raise RecipeError(key, "expected a setting of a grader, reward.*: only graders run again")
     groups, used, weights, whole = list[RegradedGroup](), dict[str, str](), dict[str, Any](), True
     with without_functions(before):
         olds = make_stages(before)
@@ -107,7 +110,7 @@ def regrade(
                 asked = _find_asked(before, after, new, named)
                 if not asked and old.weights == new.weights:
                     raise ValueError(f"no grader of stage {old.name!r} differs: name one, or a setting reward.<name>.*")
-                used |= {name: _tell_use(after, state.stage, name) for name in asked}
+                used |= {name: _describe_use(after, state.stage, name) for name in asked}
                 _enter(ctx, new, asked)
                 kept = stored.rollouts(step)
                 whole = whole and all(g.get("why") == "all" for g in kept)
@@ -122,11 +125,11 @@ def regrade(
     return {**facts, **summarise(groups, limit), "failed": failed, "problems": problems}
 
 
-FAILED = "regrade/failed_graders"  # in the ledger of the run, as it is charged here
+FAILED = "regrade/failed_graders"  # key of the ledger that failures are charged to here
 
 
 def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any]:
-    """What changes from the old grades of some groups to the new: see `regrade`."""
+    """Return the changes from the old to the new grades of groups, as in `regrade`."""
     names = dict.fromkeys(
         n
         for g in groups
@@ -174,7 +177,7 @@ def summarise(groups: Sequence[RegradedGroup], limit: int = 10) -> dict[str, Any
 
 
 def read_reward(text: str) -> tuple[str, str]:
-    """(name, use) of `NAME=USE` or `USE`."""
+    """Return (name, use) of `NAME=USE` or `USE`."""
     name, eq, use = text.partition("=")
     use = use if eq else text
     name = name if eq else use.rpartition(":" if ":" in use else ".")[2]
@@ -184,8 +187,7 @@ def read_reward(text: str) -> tuple[str, str]:
 
 
 def _find_asked(before: Recipe, after: Recipe, stage: Components, named: Iterable[str]) -> list[str]:
-    """The graders of a stage that are named, whose settings are others than before, or that read what one of these
-    gives."""
+    """Return the graders of a stage that are named, have changed settings, or read what one of these gives."""
     old, new = (find_stage(r.stages, stage.name).get("reward", {}) for r in (before, after))
     asked, given = list[str](), set[str]()
     for name, reward in stage.rewards.items():
@@ -196,12 +198,12 @@ def _find_asked(before: Recipe, after: Recipe, stage: Components, named: Iterabl
     return asked
 
 
-def _tell_use(recipe: Recipe, stage: str, name: str) -> str:
+def _describe_use(recipe: Recipe, stage: str, name: str) -> str:
     return str(find_stage(recipe.stages, stage)["reward"][name].get("use", name))
 
 
 def _enter(ctx: Context, stage: Components, asked: Iterable[str]) -> None:
-    """Let a context stand for a stage of which some graders are asked."""
+    """Set a context to a stage with some of its graders."""
     ctx.name, ctx.task, ctx.weights, ctx.sampling = stage.name, stage.task, stage.weights, stage.sampling
     ctx.rewards = {name: stage.rewards[name] for name in asked}
 
@@ -209,7 +211,7 @@ def _enter(ctx: Context, stage: Components, asked: Iterable[str]) -> None:
 def _grade(
     kept: Sequence[Mapping[str, Any]], step: int, old: Components, new: Components, asked: Sequence[str], ctx: Context
 ) -> list[RegradedGroup]:
-    """The groups that were kept of a step, graded anew by `asked`."""
+    """Regrade the stored groups of a step with the graders `asked`."""
     names = {n for name in asked
              for stage in (old, new) if name in stage.rewards
              for n in _list_names(name, stage.rewards[name])}  # fmt: skip
@@ -237,13 +239,13 @@ def _grade(
 
 
 def _list_names(name: str, reward: Any) -> set[str]:
-    """The names that a grader gives grades under."""
+    """Return the names of the grades that a grader gives."""
     said = [s.removeprefix("reward/") for s in declares(reward).stamps or () if s.startswith("reward/")]
     return {n for n in said if n != "*"} or {name}
 
 
 def _strip(t: Trajectory, names: set[str], asked: Sequence[str]) -> Trajectory:
-    """Without the grades of those who are to be asked; the task has given its own."""
+    """Return a trajectory without the grades that will be given again; the task's own stay."""
     steps = tuple(
         copy_with(s, reward={k: v for k, v in s.reward.items() if k not in names})
         for s in t.steps
@@ -253,7 +255,7 @@ def _strip(t: Trajectory, names: set[str], asked: Sequence[str]) -> Trajectory:
 
 
 def _read_grades(group: Iterable[Trajectory], weights: Mapping[str, float]) -> dict[str, Array]:
-    """Reward name -> [E], the trained one among them; NaN where ungraded."""
+    """Return reward name -> [E], including the trained one; NaN if ungraded."""
     group = list(group)
     paths = [
         [t.steps[i] for i in path]
@@ -284,7 +286,7 @@ def _read_grades(group: Iterable[Trajectory], weights: Mapping[str, float]) -> d
 
 
 def _compare(groups: Sequence[RegradedGroup], name: str) -> dict[str, Any]:
-    """A reward before and after."""
+    """Compare a reward before and after."""
     pairs = [(g.old.get(name), g.new.get(name), len(g.texts)) for g in groups]
     old, new = (
         np.concatenate([
@@ -314,7 +316,7 @@ def _describe(x: Array) -> dict[str, Any]:
 
 
 def _find_signs(outcome: Array) -> Array:
-    """[E] -1, 0 or 1: the sign of an outcome less the mean of its group; NaN where it is ungraded."""
+    """Return [E] -1, 0 or 1: the sign of an outcome minus the mean of its group; NaN if ungraded."""
     known = outcome[~np.isnan(outcome)]
     away = outcome - (known.mean() if len(known) else np.nan)
     return np.where(np.abs(away) <= ALIKE, 0.0, np.sign(away))
@@ -327,8 +329,8 @@ def _is_mixed(outcome: Array) -> bool:
 
 
 def _list_changes(groups: Iterable[RegradedGroup]) -> Iterable[tuple[float, dict[str, Any]]]:
-    """(how much, which) of every episode that has other grades, in the trained reward or under a name that there was:
-    by the trained reward, else by the names; 0 where a grade came or went."""
+    """Yield (size, change) for every episode with other grades, in the trained reward or in one that existed before.
+    The size is that of the trained reward's change, otherwise the largest of the others; 0 if a grade came or went."""
     for g in groups:
         none = np.full(len(g.texts), np.nan)
         for i, text in enumerate(g.texts):

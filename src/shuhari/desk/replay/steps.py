@@ -1,4 +1,4 @@
-"""What a run has kept of its steps, and where it stood when one began: its stage, and what it had spent by then."""
+"""The stored steps of a run, and its state when one began: its stage, and what it had spent."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from shuhari.loop.run import Run
 from shuhari.ports import is_vector
 from shuhari.store import Run as Stored
 
-TEXT = 400  # characters of an episode's text, in what these tools tell
+TEXT = 400  # characters of an episode's text in reports
 
 
 @dataclass(frozen=True)
 class StepState:
-    """Where a run stood as `step` began: its stage and the `first` step of that; the ledger then (`spent`), and as the
-    stage began (`started`); `seconds` and `stage_seconds`: how long it had taken by either."""
+    """The state of a run when `step` began: its stage and that stage's `first` step; the ledger then (`spent`), and
+    when the stage began (`started`); `seconds` and `stage_seconds`: the time since the start of the run, and of the
+    stage."""
 
     step: int
     stage: str
@@ -32,7 +33,8 @@ class StepState:
 
 
 def find_state(columns: Mapping[str, Sequence[Any]], step: int) -> StepState:
-    """By the stored metrics of a run (`Run.metrics`). ValueError for a step that it has not made."""
+    """Return the state from the stored metrics of a run (`Run.metrics`). Raises ValueError for a step that it has not
+    made."""
     steps = list(columns["step"])
     if step not in steps:
         there = f"it has made steps {steps[0]} to {steps[-1]}" if steps else "it has made none"
@@ -46,7 +48,7 @@ def find_state(columns: Mapping[str, Sequence[Any]], step: int) -> StepState:
 
 
 def set_state(run: Run, state: StepState) -> None:
-    """Set a run's step, ledger and schedules to where they stood; its weights and memory stay as they are."""
+    """Set a run's step, ledger and schedules to a state; its weights and memory do not change."""
     ctx, progress = run.ctx, run.progress
     progress.index = progress.stages.index(find_stage(progress.stages, state.stage))
     ctx.ledger.update(state.spent)
@@ -57,22 +59,22 @@ def set_state(run: Run, state: StepState) -> None:
 
 
 def choose_steps(stored: Stored, first: int | None = None, last: int | None = None, stage: str = "") -> list[int]:
-    """The steps from `first` to `last` of which groups are kept. ValueError where there are none, with why: of a
-    `stage`, or of all."""
+    """Return the steps from `first` to `last` with stored groups. Raises ValueError if there are none, with the reason,
+    for a `stage` or for all."""
     there = stored.kept_steps()
     if not there:
-        raise ValueError(f"{stored.path} keeps no rollouts: {_tell_why(stored, stage)}")
+        raise ValueError(f"{stored.path} keeps no rollouts: {_explain_none(stored, stage)}")
     low, high = there[0] if first is None else first, there[-1] if last is None else last
     if chosen := [s for s in there if low <= s <= high]:
         return chosen
     asked = f"step {low}" if low == high else f"steps {low}..{high}"
-    why = f": {_tell_why(stored, stage)}" if stage else ""
+    why = f": {_explain_none(stored, stage)}" if stage else ""
     raise ValueError(f"{stored.path} keeps no rollouts of {asked}{why}; there are some of {_name_steps(there)}")
 
 
 def change_recipe(recipe: Recipe, sets: Iterable[str]) -> tuple[Recipe, dict[str, Any]]:
-    """(the recipe with settings `a.b.c=value` laid over it, dotted key -> value of these). RecipeError for one that
-    there is not."""
+    """Return (the recipe with settings `a.b.c=value` laid over it, dotted key -> value). Raises RecipeError for an
+    unknown setting."""
     given = read_settings(sets)
     changed = recipe.with_settings(given, "--set") if given else recipe
     assert changed.stages  # resolves them: a mistake in an overlay is found here
@@ -80,17 +82,17 @@ def change_recipe(recipe: Recipe, sets: Iterable[str]) -> tuple[Recipe, dict[str
 
 
 def list_keys(given: Mapping[str, Any]) -> list[str]:
-    """The dotted keys that settings are about, those that they remove too."""
+    """Return the dotted keys that settings set or remove."""
     return [*given.get(REMOVE, ()), *(key for key in given if key != REMOVE)]
 
 
 def of_stage(path: Sequence[str]) -> Sequence[str]:
-    """A path of a setting without the stage that it is of."""
+    """Return a path of a setting without its stage."""
     return path[2:] if path[0] == "stage" else path
 
 
 def describe_steps(steps: Sequence[Step]) -> str:
-    """The beginning of what was said along a path, or how many decisions it has where these are no text."""
+    """Return the start of the text along a path, or its number of decisions if there is no text."""
     acts = [s for s in steps if s.action is not None]
     texts = [s.info.get("text") for s in acts]
     if any(isinstance(t, str) for t in texts):
@@ -99,12 +101,12 @@ def describe_steps(steps: Sequence[Step]) -> str:
 
 
 def finite(value: float) -> float | None:
-    """A number as JSON has it: None for what is none."""
+    """Return a number for JSON: None if it is not finite."""
     return float(value) if value - value == 0 else None
 
 
 def find_stage(stages: Iterable[Any], name: str) -> Any:
-    """The stage of that name, of components or of tables; ValueError with the nearest."""
+    """Return the stage of that name, among components or tables. Raises ValueError with the nearest name."""
     named = {stage["name"] if isinstance(stage, Mapping) else stage.name: stage for stage in stages}
     if name not in named:
         raise ValueError(f"the recipe has no stage {name!r}; {nearest(name, named)}")
@@ -112,7 +114,7 @@ def find_stage(stages: Iterable[Any], name: str) -> Any:
 
 
 def _read_ledger(columns: Mapping[str, Sequence[Any]], at: int) -> dict[str, float]:
-    """The ledger at the end of the step in line `at`; empty before the first."""
+    """Return the ledger at the end of the step in row `at`; empty before the first."""
     names = [n for n in columns if n.startswith("spent/")] if at >= 0 else []
     return {n.removeprefix("spent/"): columns[n][at] for n in names if columns[n][at] is not None}
 
@@ -121,8 +123,8 @@ def _name_steps(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
 
 
-def _tell_why(stored: Stored, stage: str) -> str:
-    """Why a stage, or a run, has no groups, and what would have kept some."""
+def _explain_none(stored: Stored, stage: str) -> str:
+    """Return why a stage, or a run, has no groups, and which setting would store some."""
     from shuhari.config.build import build_stages
     from shuhari.loop.opening import read_recipe
 

@@ -1,10 +1,8 @@
-"""An update of a run made once more: the groups kept of a step, a checkpoint before it, and the loop's own parts.
+"""Repeats an update of a run, from the stored groups of a step, a checkpoint before it, and the loop's own parts.
 
-pack -> [collect] -> buffers -> transforms -> learners, as `loop.run.loop` has it, under the random streams of that
-step. Nothing is sampled, and nothing stored: the models are those of a run that is opened for this alone. Left out:
-evaluation, and what is in flight.
-
-Axes: `B` rows, `K` positions.
+pack -> [collect] -> buffers -> transforms -> learners, as in `loop.run.loop`, with the random streams of that step.
+Nothing is sampled or stored: the models belong to a run that is opened only for this. Left out: evaluation, and groups
+in flight. Axes: `B` rows, `K` positions.
 """
 
 from __future__ import annotations
@@ -41,10 +39,10 @@ from shuhari.store import Run as Stored
 
 @dataclass(eq=False)
 class UpdateResult:
-    """What an update did. `numbers`: as a step reports them; `advantages` of the decisions that were learnt from;
-    `after`: how far the policy moved; of each part the `gradient`, summed over its optimiser steps, and how its
-    parameters `moved`; of each group [samples] `rewards` and mean `credit` (advantage), NaN where there is none;
-    `left`: groups that no buffer wanted."""
+    """The result of an update. `numbers`: as in a step's report; `advantages`: of the decisions trained on; `after`:
+    how far the policy moved; for each part the `gradient`, summed over its optimiser steps, and how far its parameters
+    `moved`; for each group [samples] `rewards` and mean `credit` (advantage), NaN if there is none; `left`: number of
+    groups that no buffer wanted."""
 
     numbers: Info
     advantages: Tensor
@@ -57,8 +55,8 @@ class UpdateResult:
 
 
 def find_start(stored: Stored, state: StepState) -> int:
-    """The step of the last checkpoint before a step, of its stage or of the end of the one before; else 0: what the run
-    began with. ValueError where that is not known."""
+    """Return the step of the last checkpoint before a step, in its stage or at the end of the previous one; 0 for the
+    initial weights. Raises ValueError if there is none."""
     there = [c["step"] for c in stored.checkpoints()]
     if (start := choose_start(there, state.first, state.step, not stored.get("init"))) is not None:
         return start
@@ -68,8 +66,8 @@ def find_start(stored: Stored, state: StepState) -> int:
 
 
 def choose_start(there: Sequence[int], first: int, step: int, fresh: bool) -> int | None:
-    """The same of checkpoints `there`, of a stage whose first step is `first`; None where that is not known. fresh:
-    whether the run began with weights of its own."""
+    """Choose among the checkpoints `there` like `find_start`, for a stage whose first step is `first`; None if there is
+    none. fresh: whether the run started with weights of its own."""
     return max((c for c in there if first - 1 <= c < step), default=0 if first == 1 and fresh else None)
 
 
@@ -77,18 +75,18 @@ def choose_start(there: Sequence[int], first: int, step: int, fresh: bool) -> in
 def open_at(
     path: Path, recipe: Recipe, state: StepState, start: int, like: Mapping[str, type] | None = None
 ) -> Iterator[tuple[Run, dict[str, type], list[str]]]:
-    """(the run as that step began, place -> class of what may remember, places that begin without their memory).
+    """Open a run in the state when a step began. Yields (the run, place -> class of components with memory, places
+    whose memory was not restored).
 
-    start: the step of the checkpoint, as `find_start` has it. like: the second of these, of the run as it is
-    configured: what is of another class there has nothing to remember. ValueError where weights or memory do not fit
-    the recipe."""
+    start: the step of the checkpoint (`find_start`). like: the second item, for the run as configured: the memory of
+    components of another class is not restored. Raises ValueError if weights or memory do not fit the recipe."""
     with open_run(recipe) as run:
         warn_of_changes(path, run)
         run.progress.stages = [_quieten(stage) for stage in run.progress.stages]
         run.ctx.engine = run.progress.stages[0].engine
         kinds, forgotten, stage = dict[str, type](), list[str](), -1
         if start:
-            tree = Stored(path).load(start)  # anew for each: what components remember, they change in place
+            tree = Stored(path).load(start)  # loaded anew each time: components change their memory in place
             stage = tree["progress"]["stage"]
             parts = {s.name: s.list_memories() for s in run.progress.stages[: stage + 1]}
             kinds = {at: type(x) for at, x in walk(parts)}
@@ -107,8 +105,8 @@ def open_at(
 
 
 def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *, exact: bool = False) -> UpdateResult:
-    """Learn from stored groups what the step that stands learnt from them. rounds: of collection, that they come from.
-    exact: buffers hold what they held then. ValueError where they do not, and a learner draws from them."""
+    """Train on stored groups as the step did that the run is set to. rounds: number of collection rounds of the groups.
+    exact: buffers hold what they held then. Raises ValueError if they do not, and a learner draws from them."""
     ctx, stage = run.ctx, run.stage
     groups = [list(g["trajectories"]) for g in kept]
     base = pack([
@@ -116,7 +114,7 @@ def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *,
         for group in groups
         for t in group
     ])
-    before, left = _score(base, ctx), list(groups)
+    before, left = _read_logp(base, ctx), list(groups)
     recorders = {at: _record(part) for at, part in _list_parts(stage)}
     while left and (want := run.wanted()):
         count = len(left) if rounds == 1 else want
@@ -141,7 +139,7 @@ def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *,
     return UpdateResult(
         run.meter.means(),
         torch.cat(advantages) if advantages else torch.zeros(0),
-        _compare(base, before, _score(base, ctx)),
+        _compare(base, before, _read_logp(base, ctx)),
         {at: w.gradient for at, w in recorders.items() if w.before},
         {at: w.moved() for at, w in recorders.items() if w.before},
         [
@@ -157,7 +155,7 @@ def make_update(run: Run, kept: Sequence[Mapping[str, Any]], rounds: int = 1, *,
 
 
 def _quieten(stage: Components) -> Components:
-    """A stage that evaluates nothing, and whose engine is none elsewhere."""
+    """Return a stage without evaluation, and with an engine in this process."""
     stand_in = ability(stage.engine, "stand_in")
     return replace(stage, evaluate=None, engine=stage.engine if stand_in is None else stand_in())
 
@@ -170,11 +168,11 @@ def _list_parts(stage: Components) -> Iterator[tuple[str, Any]]:
 
 
 def _check_drawn(batch: Batch, own: Tensor, name: str) -> None:
-    """ValueError where rows of a draw are of other groups than those that are kept of the step."""
+    """Raises ValueError if drawn rows belong to other groups than those stored of the step."""
     known = torch.isin(batch["group"], own) if "group" in batch else torch.zeros(len(batch), dtype=torch.bool)
     if not bool(known.all()):
         message = f"{int((~known).sum())} of {len(batch)} rows that learner {name!r} draws are replayed or recorded"
-        raise ValueError(f"{message}: what its buffer held then is known only where every group is kept "
+        raise ValueError(f"{message}: the rows of its buffer are known only if every group is stored "
                          "([store] groups = ['all']) and the checkpoint is of the step before")  # fmt: skip
 
 
@@ -183,13 +181,13 @@ def _check_drawn(batch: Batch, own: Tensor, name: str) -> None:
 
 @dataclass(eq=False)
 class GradientRecorder:
-    """An optimiser, and the sum of the gradients that its steps begin from, before it clips them."""
+    """An optimiser that sums the gradients at the start of its steps, before clipping."""
 
     optimiser: Any
     params: list[Tensor] = field(init=False, default_factory=list)
     before: list[Tensor] = field(init=False, default_factory=list)
     gradient: Tensor = field(init=False, default_factory=lambda: torch.zeros(0))
-    added: bool = field(init=False, default=False)  # whether that of the present step is
+    added: bool = field(init=False, default=False)  # whether the current step's gradient is added
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.optimiser, name)
@@ -204,19 +202,19 @@ class GradientRecorder:
         return info
 
     def add(self, gradient: Tensor) -> None:
-        """Add the first gradient of a step alone: an optimiser may ask again, elsewhere or term by term."""
+        """Add only the first gradient of a step: an optimiser may compute more, elsewhere or term by term."""
         if not self.added:
             self.gradient += gradient.detach().float().cpu()
         self.added = True
 
     def moved(self) -> Tensor:
-        """How the parameters have moved, flat."""
+        """Return the change of the parameters, flat."""
         return _flatten([p.detach() - b for p, b in zip(self.params, self.before, strict=True)])
 
 
 @dataclass(eq=False)
 class _RecordedLoss:
-    """A loss whose gradients are told to a recorder."""
+    """A loss that passes its gradients to a recorder."""
 
     loss: Any
     recorder: GradientRecorder
@@ -244,9 +242,9 @@ def _flatten(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([x.reshape(-1).float().cpu() for x in tensors]) if tensors else torch.zeros(0)
 
 
-def _score(base: Batch, ctx: Context) -> tuple[Tensor, Tensor] | None:
-    """(rows, [rows, K] the log-probability of what was done there) of the policy, as it is now; None of a model that
-    has but a bound of it."""
+def _read_logp(base: Batch, ctx: Context) -> tuple[Tensor, Tensor] | None:
+    """Return (rows, [rows, K] log-probabilities of the actions) under the current policy; None for a model that has
+    only a bound."""
     roles = [r for r in ctx.models if ability(ctx.models[r], "kind") == "exact"]
     role = next((r for r in roles if bool((base["role"] == code(r)).any())), None)
     if role is None:
@@ -259,8 +257,8 @@ def _score(base: Batch, ctx: Context) -> tuple[Tensor, Tensor] | None:
 def _compare(
     base: Batch, before: tuple[Tensor, Tensor] | None, after: tuple[Tensor, Tensor] | None
 ) -> dict[str, float]:
-    """`kl`: k3 of the policy before from that after, over the decisions; `ratio_min`, `ratio_max`: of the policy after
-    over what sampled; `gap`: the mean distance of the log-probability before from the stored one."""
+    """Return `kl`: k3 between the policies before and after, over the decisions; `ratio_min`, `ratio_max`: the policy
+    after over the sampling policy; `gap`: the mean distance between the log-probability before and the stored one."""
     if before is None or after is None:
         return {}
     rows = base.take(before[0])
@@ -274,7 +272,7 @@ def _compare(
 
 
 def _mean(parts: Any) -> float:
-    """The mean of all that is a number; NaN where nothing is."""
+    """Return the mean of all values except NaN; NaN if there are none."""
     values = np.concatenate([*(np.ravel(x) for x in parts), np.zeros(0)])
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else float("nan")

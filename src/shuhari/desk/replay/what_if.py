@@ -1,7 +1,7 @@
-"""The update of a stored step under other settings, beside the one that the run is configured for.
+"""Repeats the update of a stored step under other settings, beside the update as configured.
 
-Both begin from the same weights and memory and have the same batch and random streams, so that they differ in the
-settings alone. Left out: what those settings would have done to later batches.
+Both start from the same weights and memory, with the same batch and random streams, so that only the settings differ.
+Left out: the effect of those settings on later batches.
 """
 
 from __future__ import annotations
@@ -29,29 +29,37 @@ from shuhari.store import Run as Stored
 from shuhari.store import resolve
 
 TAKEN = ("collect", "transform", "part", "learner", "micro_batch")  # sections that an update depends on
-CLOSE = 1e-3  # a relative difference above which the update made again is said to be another one
+CLOSE = 1e-3  # relative difference above which a repeated update counts as different
 
 
 def what_if(run: str, sets: Sequence[str] = ()) -> dict[str, Any]:
-    """Make the update of a step, `RUN@STEP`, from the groups that are kept of it: as the run is configured, and with
-    settings `a.b.c=value` of [collect], [transform], [part], [learner], `reward.weights`; plain values.
+    """Repeat the update of a step, `RUN@STEP`, from its stored groups: as the run is configured, and with settings
+    `a.b.c=value` of [collect], [transform], [part], [learner], `reward.weights`. Returns plain values:
 
-    Gives `run`, `step`, `stage`, `settings`;
-    `batch`: {groups, of, whole, episodes, rounds}: how many groups there are, of how many that the step had (by its
-    episodes, where the run does not keep all; None: not known);
-    `weights`: {step, between}: the checkpoint that both begin from (0: what the run began with), and how many updates
-    lie between it and this one;
-    `configured`, `changed` (None without settings): {numbers: name -> as a step reports it; advantage: {mean, std,
-    min, max, decisions}; after: {kl, ratio_min, ratio_max, gap}: k3 of the policy before from that after, the ratio of
-    that after over what sampled, the mean distance of the log-probability before from the stored one; left: groups
-    that no buffer wanted};
-    `reported`: name -> what the run itself said of these numbers;
-    `cosine`: part -> {gradient, moved}: of both sides' gradients, summed over the optimiser steps, and of how the
-    parameters moved; None where one is 0;
+    `run`, `step`, `stage`, `settings`;
+
+    `batch`: {groups, of, whole, episodes, rounds}: number of stored groups, and of groups that the step had (estimated
+    by its episodes if the run does not store all; None: unknown);
+
+    `weights`: {step, between}: the checkpoint that both start from (0: the initial weights), and the number of updates
+    between it and this one;
+
+    `configured`, `changed` (None without settings): {numbers: name -> as in a step's report; advantage: {mean, std,
+    min, max, decisions}; after: {kl, ratio_min, ratio_max, gap}: k3 between the policies before and after, the ratio of
+    the policy after to the sampling policy, the mean distance between the log-probability before and the stored one;
+    left: groups that no buffer wanted};
+
+    `reported`: name -> the run's own report of these numbers;
+
+    `cosine`: part -> {gradient, moved}: between both sides' gradients, summed over the optimiser steps, and between
+    their changes of the parameters; None if one is 0;
+
     `groups`: {group, problem, why, episodes: {text, reward: [configured, changed], advantage: [configured, changed]}};
-    `notes`: what is to be known of all this.
-    ValueError where the batch or the weights are not there, or rows come from elsewhere; RecipeError for a setting that
-    there is not, or on which no update depends.
+
+    `notes`: caveats.
+
+    Raises ValueError if the batch or the weights are not stored, or rows come from elsewhere; RecipeError for an
+    unknown setting, or one that no update depends on.
     """
     name, at, step_text = run.rpartition("@")
     if not at or not step_text.isdecimal():
@@ -100,16 +108,16 @@ def what_if(run: str, sets: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _check_taken(key: str) -> None:
-    """RecipeError for a setting on which no update of a stored batch depends."""
+    """Raises RecipeError for a setting that no update of a stored batch depends on."""
     path = of_stage(split_path(key))
     if path[0] == "reward" and len(path) > 1 and path[1] not in ("weights", "beside"):
-        raise RecipeError(key, "the batch has its grades: `shuhari regrade` asks another grader")
+        raise RecipeError(key, "the stored batch is graded already: `shuhari regrade` applies another grader")
     if path[0] == "models":
-        raise RecipeError(key, "the models are those of the checkpoint")
+        raise RecipeError(key, "the models come from the checkpoint, and cannot be changed here")
     if path[0] not in (*TAKEN, "reward") or (path[0] == "learner" and "buffer" in path):
         expected = f"expected a setting of {', '.join(TAKEN)} or reward.weights"
         raise RecipeError(
-            key, f"it says how a batch comes about, or what is told of it: the batch is stored; {expected}"
+            key, f"it affects how a batch is made or reported, and the batch is stored; {expected}"
         )
 
 
@@ -150,7 +158,7 @@ def _describe_group(group: Mapping[str, Any], i: int, old: UpdateResult, new: Up
 
 
 def _list_cosines(old: UpdateResult, new: UpdateResult) -> dict[str, Any]:
-    """Of each part that both have."""
+    """Return the cosines of each part that both have."""
     return {
         part: {
             "gradient": _cosine(old.gradient[part], new.gradient[part]),
@@ -170,7 +178,7 @@ def _cosine(a: Tensor, b: Tensor) -> float | None:
 
 
 def _note_source(batch: Mapping[str, Any], start: int, step: int) -> list[str]:
-    """Where batch or weights are not those of the step."""
+    """Return notes if the batch or the weights are not exactly those of the step."""
     out = []
     if not batch["whole"]:
         of = "an unknown number of" if batch["of"] is None else batch["of"]
@@ -186,7 +194,7 @@ def _note_source(batch: Mapping[str, Any], start: int, step: int) -> list[str]:
 
 
 def _note_sides(old: UpdateResult, new: UpdateResult | None, forgotten: Sequence[str]) -> list[str]:
-    """What the sides leave out, and where they do not differ."""
+    """Return notes on what the sides leave out, and on whether they differ at all."""
     out = [f"{at} is another component with the settings, and begins without memory" for at in forgotten]
     if old.left:
         out.append(f"{old.left} groups were wanted by no buffer, and are left out")
@@ -204,7 +212,7 @@ def _are_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
 
 
 def _note_reported(old: UpdateResult, reported: Mapping[str, float]) -> list[str]:
-    """Where an update that should be the run's own is not."""
+    """Return a note if an update that should equal the run's own does not."""
     for name, x in reported.items():
         mine = old.numbers[name]
         if abs(mine - x) > CLOSE * max(abs(x), 1e-2):

@@ -1,6 +1,6 @@
-"""The addresses of the server, as an ASGI application.
+"""The routes of the server, as an ASGI application.
 
-A request is answered from rows of the engine (`worker`); when its connection closes they leave the decoder.
+A request is answered from rows of the engine (`worker`); if its connection closes, they leave the decoder.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ Work = Callable[[Request], Awaitable[Response | ASGIApp]]
 
 
 def make_app(worker: Worker, name: str, *, local: bool = True, key: str = "") -> ASGIApp:
-    """The application that serves the model of `worker` under `name`, behind its guard."""
+    """Return the application that serves the model of `worker` as `name`, behind its guard."""
     return Guard(Service(worker, name).app, local, key)
 
 
 @dataclass(eq=False)
 class Service:
-    """The addresses of one model."""
+    """The routes of one model."""
 
     worker: Worker
     name: str
     began: float = field(default_factory=time.time)
-    told: Counter[tuple[str, int]] = field(default_factory=Counter)  # (address, status) -> requests
+    told: Counter[tuple[str, int]] = field(default_factory=Counter)  # (route, status) -> requests
 
     def __post_init__(self) -> None:
         self._names = make_names(self.worker.model.decode, self.worker.model.end)
@@ -92,7 +92,7 @@ class Service:
             gone.cancel()
 
     async def _write(self, ask: Ask, contexts: Sequence[Array], form: Form) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the whole response."""
         answers = self._list_answers(ask, contexts)
         found: list[tuple[list[Piece], str, int]] = [([], "length", 0)] * len(answers)
         if ask.most != 0:
@@ -109,10 +109,10 @@ class Service:
         return form.whole(choices, sum(map(len, contexts)), sum(said for *_, said in found))
 
     async def _stream(self, ask: Ask, contexts: Sequence[Array], form: Form) -> AsyncIterator[dict[str, Any]]:
-        """The chunks of a stream."""
+        """Yield the chunks of a stream."""
         answers, total = self._list_answers(ask, contexts), 0
         with self.worker.ask(answers, live=True) as inbox:
-            for i in range(len(answers) if ask.chat else 0):  # who speaks
+            for i in range(len(answers) if ask.chat else 0):  # the role of the speaker
                 yield form.chunk(i, [], None, first=True, usage=ask.usage)
             async for i, pieces, reason, said in self._hear(ask, inbox, len(answers)):
                 total += said if reason else 0
@@ -121,12 +121,12 @@ class Service:
             yield form.counts(sum(map(len, contexts)), total)
 
     async def _hear(self, ask: Ask, inbox: Inbox, n: int) -> AsyncIterator[tuple[int, list[Piece], str | None, int]]:
-        """(answer, what it says more, why it ended or None, tokens that it has said) until all n have ended."""
+        """Yield (answer, new pieces, finish reason or None, number of tokens so far) until all n have ended."""
         telling = [Telling(self.worker.model.decode, ask.sampling.stop) for _ in range(n)]
         left = n
         while left:
             news = await inbox.get()
-            while not inbox.empty():  # what has come since, in the same chunk
+            while not inbox.empty():  # put everything that has come since into the same chunk
                 news = [*news, *inbox.get_nowait()]
             for i, said, ended in _gather(news):
                 pieces = telling[i].add(said, last=ended is not None)
@@ -136,7 +136,7 @@ class Service:
                     yield i, pieces, reason, telling[i].count
 
     def _list_answers(self, ask: Ask, contexts: Sequence[Array]) -> list[Answer]:
-        """What the engine is asked for. With a seed, noise depends on that, the prompt and the number among n."""
+        """Return the requests to the engine. With a seed, the noise depends on it, the prompt and the index among n."""
         most = self.worker.most if ask.most is None else min(max(1, ask.most), self.worker.most)
         out = []
         for context in contexts:
@@ -148,13 +148,13 @@ class Service:
         return out
 
     async def _echo(self, ask: Ask, contexts: Sequence[Array]) -> list[list[Piece]]:
-        """The prompts as they are read, with their log-probabilities where those are asked for."""
+        """Return the prompts as they are read, with log-probabilities if requested."""
         scored: Sequence[Sequence[Said]] = [
             [Said(int(i), None) for i in c[1:]]
             for c in contexts
         ]
         if ask.top is not None:
-            scored = await self.worker.score(contexts, ask.top)
+            scored = await self.worker.read_logp(contexts, ask.top)
         out = []
         for context, said in zip(contexts, scored, strict=True):
             texts, at, pieces = Pieces(self.worker.model.decode), 0, []
@@ -166,16 +166,16 @@ class Service:
             out.append(pieces)
         return out
 
-    # ---------------------------------------------------------------- what is asked for
+    # ---------------------------------------------------------------- requests
 
     def _read_ask(self, body: bytes, *, chat: bool) -> Ask:
-        """What a body asks for, in a thread of `bodies`."""
+        """Parse a body, in a thread of `bodies`."""
         given = read_body(body, chat=chat)
         self._check_model(given.get("model"))
         return self._without_vain_stops(read_ask(given, chat=chat))
 
     def _without_vain_stops(self, ask: Ask) -> Ask:
-        """Without the stop strings that a tokenizer of characters cannot write: they are never said."""
+        """Remove stop strings that a character tokenizer cannot write: they never occur."""
 
         def can_be_said(text: str) -> bool:
             try:
@@ -188,10 +188,11 @@ class Service:
         return replace(ask, sampling=replace(ask.sampling, stop=stop))
 
     async def _encode(self, prompt: Any, ask: Ask) -> Array:
-        """[k] the ids of a prompt. Raises Refused for one that the model cannot read, or that leaves it no room."""
+        """Return [k] the ids of a prompt. Raises Refused if the model cannot read it, or it leaves no room for an
+        answer."""
         field, size, limit = "messages" if ask.chat else "prompt", self.worker.vocabulary, self.worker.limit
         if isinstance(prompt, str | tuple):
-            # a client of /v1/completions renders chat templates itself, as lm-eval does: their tokens are meant
+            # clients of /v1/completions, such as lm-eval, render chat templates themselves: their special tokens count
             text = Template(prompt) if isinstance(prompt, str) else prompt
             try:
                 ids = await self.worker.encode(text)
@@ -223,13 +224,13 @@ class Service:
     # ---------------------------------------------------------------- other addresses
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._card()]})
+        return JSONResponse({"object": "list", "data": [self._describe_model()]})
 
     async def _model(self, request: Request) -> Response:
         self._check_model(request.path_params["name"])
-        return JSONResponse(self._card())
+        return JSONResponse(self._describe_model())
 
-    def _card(self) -> dict[str, Any]:
+    def _describe_model(self) -> dict[str, Any]:
         made = {"id": self.name, "object": "model", "created": int(self.began), "owned_by": "shuhari"}
         return {**made, "max_model_len": self.worker.limit}
 
@@ -238,7 +239,7 @@ class Service:
         return JSONResponse({"status": "ok" if alive else "the engine has stopped"}, 200 if alive else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        """A few numbers in the text format of Prometheus."""
+        """Return a few numbers in the text format of Prometheus."""
         lines = ["# TYPE shuhari_requests_total counter"]
         lines += [f'shuhari_requests_total{{path="{p}",status="{s}"}} {n}' for (p, s), n in sorted(self.told.items())]
         for name, kind, value in (
@@ -253,7 +254,7 @@ class Service:
         self.told[path, status] += 1
 
     def _counted(self, work: Work) -> Work:
-        """An address whose requests are counted by their status; a stream counts itself at its end."""
+        """Wrap a route to count its requests by status; a stream counts itself at its end."""
 
         async def answer(request: Request) -> Response | ASGIApp:
             path = request.url.path
@@ -278,7 +279,7 @@ class Service:
 
 
 def _gather(news: Sequence[News]) -> list[tuple[int, list[Said], bool | None]]:
-    """(row, tokens, whether it has ended) of each row that there is news of. Raises what a row has failed with."""
+    """Return (row, tokens, whether it has ended) for each row with news. Raises the error of a row that failed."""
     said: dict[int, list[Said]] = {}
     ended: dict[int, bool | None] = {}
     for one in news:
@@ -290,7 +291,7 @@ def _gather(news: Sequence[News]) -> list[tuple[int, list[Said], bool | None]]:
 
 
 async def _lost(request: Request, error: Exception) -> JSONResponse:
-    """An address, or a method, that there is not."""
+    """Answer a request with an unknown path or method."""
     assert isinstance(error, HTTPException)
     known = "/v1/chat/completions and /v1/completions (POST), /v1/models, /health, /metrics (GET)"
     what = f"{request.method} {show(request.url.path)} is not served: expected {known}"

@@ -1,7 +1,7 @@
-"""Bodies of requests, checked: every field is used, known to be harmless, or refused by name.
+"""Request bodies, checked: every field is used, known to be harmless, or refused by name.
 
-Left out: penalties, biases, formats of answers: what would change the meaning of a request is refused where it asks for
-anything but what happens anyway.
+Left out: penalties, biases, response formats: a field that would change the meaning of a request is refused unless it
+has its neutral value.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from shuhari.desk.serving.refusals import Refused, read_text, show, unknown, wro
 ROWS = 256  # answers to one request: prompts times n
 TOP = 20  # alternatives to a token
 STOPS, STOP_LENGTH = 16, 128  # stop strings, and the characters of one
-COOLEST = 1e-6  # below it, logits over the temperature are no numbers
-USUAL_MAX = 16  # tokens of a completion that does not say, as the protocol has it
+COOLEST = 1e-6  # below it, logits over the temperature overflow
+USUAL_MAX = 16  # default tokens of a completion in the protocol
 
 SHARED = "max_tokens min_p model n seed stop stream stream_options temperature top_k top_p".split()
 CHAT = frozenset({*SHARED, "logprobs", "max_completion_tokens", "messages", "tool_choice", "tools", "top_logprobs"})
 COMPLETION = frozenset({*SHARED, "echo", "logprobs", "prompt"})
-IGNORED = frozenset(  # they are about accounts and caches, or a hint for speed, and no answer depends on them
+IGNORED = frozenset(  # about accounts and caches, or a hint for speed; no answer depends on them
     "metadata prediction prompt_cache_key prompt_cache_retention safety_identifier service_tier store user".split()
 )
-NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType({  # accepted where they ask for what happens anyway
+NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType({  # accepted with their neutral value
     "best_of": (1,), "frequency_penalty": (0,), "length_penalty": (1,), "logit_bias": ({},), "modalities": (["text"],),
     "parallel_tool_calls": (True,), "presence_penalty": (0,), "repetition_penalty": (1,),
     "response_format": ({"type": "text"},), "suffix": ("",), "use_beam_search": (False,),
@@ -40,10 +40,10 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType({  # accepted where th
 
 @dataclass(frozen=True)
 class Ask:
-    """What a request asks for. `prompts`: texts, token ids [k] int32, or one conversation; `n` answers to each.
-    `most`: tokens of an answer, None for as many as fit, 0 for none (with `echo`). `top`: alternatives to each token;
-    None: without log-probabilities. `usage`: a stream ends with the counts of tokens.
-    `tools`: the conversation begins with a system message that tells tools."""
+    """A parsed request. `prompts`: texts, token ids [k] int32, or one conversation; `n` answers to each. `most`: tokens
+    of an answer, None for as many as fit, 0 for none (with `echo`). `top`: alternatives to each token; None: without
+    log-probabilities. `usage`: a stream ends with the token counts. `tools`: the conversation starts with a system
+    message about tools."""
 
     prompts: tuple[Any, ...]
     sampling: Sampling
@@ -59,8 +59,8 @@ class Ask:
 
 
 def read_body(body: bytes, *, chat: bool) -> dict[str, Any]:
-    """The object of a body, without fields that are null. Raises Refused for what is no JSON, for unknown fields, and
-    for those that ask for what is not done here."""
+    """Parse a body into its fields, without null ones. Raises Refused for invalid JSON, for unknown fields, and for
+    values that are not supported."""
     found = read_object(body)
     known = CHAT if chat else COMPLETION
     given = {k: v for k, v in found.items() if v is not None}
@@ -78,7 +78,7 @@ def read_body(body: bytes, *, chat: bool) -> dict[str, Any]:
 
 
 def read_ask(given: Mapping[str, Any], *, chat: bool) -> Ask:
-    """What the fields of a request ask for. Raises Refused with the field, its value and what was expected."""
+    """Read a request from its fields. Raises Refused with the field, its value and what was expected."""
     prompts = (read_messages(given),) if chat else _read_prompts(given)
     n, echo = _whole(given, "n", 1, 1, ROWS), not chat and _flag(given, "echo")
     if len(prompts) * n > ROWS:
@@ -114,7 +114,7 @@ def _read_ids(value: list[Any]) -> Array:
 
 
 def _read_sampling(given: Mapping[str, Any], top: int) -> Sampling:
-    """The settings; `max_new` is set once the length of the prompt is known."""
+    """Return the sampling settings; `max_new` is set once the length of the prompt is known."""
     temperature = _number(given, "temperature", 1.0, 0.0, 2.0)
     if 0 < temperature < COOLEST:
         raise wrong("temperature", given["temperature"], f"0 (the most probable token), or {COOLEST:g} to 2")
@@ -126,7 +126,7 @@ def _read_sampling(given: Mapping[str, Any], top: int) -> Sampling:
     if m == 1:
         raise wrong("min_p", given["min_p"], "a number from 0 to below 1")
     stop = tuple(dict.fromkeys(_read_stops(given.get("stop", []))))
-    if temperature == 0:  # what is cut off changes no mode, and probabilities are those of all tokens
+    if temperature == 0:  # truncation does not change the mode, and probabilities are over all tokens
         return Sampling(greedy=True, stop=stop, top=top)
     return Sampling(temperature=temperature, top_p=p, top_k=k, min_p=m, stop=stop, top=top)
 

@@ -1,5 +1,5 @@
-"""Bodies of requests: read within a limit of bytes and of time, and parsed in a thread, one by one, so that a large
-one keeps nobody else waiting."""
+"""Request bodies: read within limits of size and time, and parsed in a thread, one by one, so that a large body does
+not delay other requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shuhari.tasks.reading import read_strictly
 
 BODY = 1 << 20  # bytes of a request
 HELD = 64 * BODY  # bytes of all requests that are being read or parsed
-PATIENCE = 30.0  # seconds for a body to come
+PATIENCE = 30.0  # seconds for a body to arrive
 
 T = TypeVar("T")
 
@@ -25,13 +25,13 @@ class Bodies:
 
     def __init__(self) -> None:
         self._held = 0
-        self._pool = ThreadPoolExecutor(1, "bodies")  # two would take turns with the loop twice as often
+        self._pool = ThreadPoolExecutor(1, "bodies")  # two threads would interrupt the loop twice as often
 
     async def read(self, request: Request, parse: Callable[[bytes], T]) -> T:
-        """What `parse`, called in a thread, makes of a body. Raises Refused for one that is not declared as JSON, is
-        too large, does not come, or comes while there are too many, and what `parse` raises."""
+        """Read a body and return the result of `parse`, called in a thread. Raises Refused if it is not declared as
+        JSON, too large, too slow, or too many are being read; and any error of `parse`."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # what a page may send without asking is none
+        if kind != "application/json":  # web pages can send other types without a preflight request
             raise Refused(f"the header Content-Type is {show(kind)}: expected application/json", status=415)
         body = bytearray()
         try:
@@ -52,15 +52,15 @@ class Bodies:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body. Raises Refused for what is none."""
+    """Return the JSON object of a body. Raises Refused if it is not one."""
     try:
         found = read_strictly(body.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise Refused(f"the body is no UTF-8: byte {error.start} cannot be read") from None
+        raise Refused(f"the body is not UTF-8: byte {error.start} cannot be read") from None
     except RecursionError:
         raise Refused("the body is nested too deep: expected what the protocol has") from None
     except ValueError as error:
-        raise Refused(f"the body is no JSON: {str(error)[:200]}") from None
+        raise Refused(f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise Refused(f"the body is {show(found)}: expected an object")
     return found

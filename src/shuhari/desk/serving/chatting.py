@@ -1,7 +1,7 @@
-"""The messages of a chat as a conversation that a tokenizer renders; tools are told, called and answered in text.
+"""Chat messages as a conversation for a tokenizer's template; tool definitions, calls and results are written as text.
 
-A call stands in the text of an answer as Hermes and Qwen write it, and as the environments `tools` read it
-(`rollouts/tools.py`); calls and answers that a client sends back are written the same way. Left out: pictures, sound.
+A call is written in the format of Hermes and Qwen, which the environments `tools` also read (`rollouts/tools.py`);
+calls and results that a client sends back are written the same way. Left out: images, audio.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from shuhari.rollouts.tools import CLOSE, INSTRUCTIONS, OPEN
 
 MESSAGES, TOOLS = 1024, 128
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "user"}
-FIELDS = frozenset({"role", "content", "name", "tool_call_id", "tool_calls"})  # a name of who speaks is not rendered
+FIELDS = frozenset({"role", "content", "name", "tool_call_id", "tool_calls"})  # the name of a speaker is not rendered
 
 Message = dict[str, str]
 
 
 def read_messages(given: Mapping[str, Any]) -> tuple[Message, ...]:
-    """The conversation of a request: mappings of `role` (system, user, assistant) and `content`. Raises Refused."""
+    """Read the conversation of a request: mappings of `role` (system, user, assistant) and `content`. Raises
+    Refused."""
     many = given.get("messages")
     if not isinstance(many, list) or not 1 <= len(many) <= MESSAGES:
         raise wrong("messages", many, f"a list of 1 to {MESSAGES} messages")
     out: list[Message] = []
-    answering = False  # whether the last message holds answers of tools
+    answering = False  # whether the last message holds tool results
     for i, raw in enumerate(many):
         message = _read_message(f"messages[{i}]", raw)
         tool = raw["role"] == "tool"
-        if tool and answering:  # templates want turns of user and assistant by turns
+        if tool and answering:  # templates want user and assistant to alternate
             out[-1]["content"] += "\n" + message["content"]
         else:
             out.append(message)
@@ -75,7 +76,7 @@ def _read_content(place: str, value: Any) -> str:
 
 
 def _read_calls(place: str, value: Any) -> list[str]:
-    """Calls of a turn before, as the model wrote them."""
+    """Return the calls of an earlier turn, as the model wrote them."""
     if not isinstance(value, list) or len(value) > TOOLS:
         raise wrong(place, value, f"a list of at most {TOOLS} calls")
     texts = []
@@ -90,12 +91,12 @@ def _read_calls(place: str, value: Any) -> list[str]:
 
 
 def tells_tools(given: Mapping[str, Any]) -> bool:
-    """Whether a request has tools that the model is told of, in a system message."""
+    """Whether a request has tools to describe to the model in a system message."""
     return bool(given.get("tools")) and given.get("tool_choice", "auto") != "none"
 
 
 def _read_tools(given: Mapping[str, Any]) -> str:
-    """What the model is told of its tools; "" without any, or where it shall call none."""
+    """Return the description of the tools for the model; "" without tools, or if it must not call any."""
     many, choice = given.get("tools", []), given.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
         raise wrong("tool_choice", choice, "'auto' or 'none': nothing makes a model call a tool")

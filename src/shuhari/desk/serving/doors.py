@@ -1,11 +1,10 @@
-"""Which connections are held, and for how long, so that those that never ask keep nobody out.
+"""Limits on connections: how many are held, and for how long, so that idle ones do not keep others out.
 
-A connection waits until the headers of a request are there: HEAD seconds at most, of the first request from the accept
-on, of a further one from the end of the answer before it. Those that wait make room for new ones, the oldest of a peer
-that has too many first. Of the requests that are being answered, a peer has a share, and KEPT places are for those that
-show the key. Who does not take an answer for STALL seconds is let go.
-
-Left out: what a body may be and how long it may take (`bodies`), and who may ask at all (`guard`).
+A connection waits for the headers of a request for at most HEAD seconds: the first time from accepting it, later from
+the end of the previous response. Waiting connections make room for new ones, first the oldest of a peer that has too
+many. A peer may have a share of the requests in progress, and KEPT places are reserved for requests with the key. A
+client that does not read a response for STALL seconds is dropped. Left out: limits on bodies (`bodies`), and access
+(`guard`).
 """
 
 from __future__ import annotations
@@ -24,34 +23,34 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from shuhari.desk.serving.guard import asks_health, shows_key
 from shuhari.desk.serving.refusals import Refused
 
-CONNECTIONS = 2048  # at once, where the system allows as many
-SPARE = 256  # open files that are no connections
-KEPT = 256  # requests at once that only those may make who show the key
+CONNECTIONS = 2048  # at once, if the system allows as many
+SPARE = 256  # open files that are not connections
+KEPT = 256  # concurrent requests reserved for clients with the key
 WAITING = 512  # connections of one peer that wait for headers
-HEAD = 10.0  # seconds for the headers of a request to be there
-BRIEF = 0.5  # seconds for which a new connection keeps its place beside many of the same peer
-STALL = 30.0  # seconds for which what was sent may stand untaken
-RETRY = "1"  # seconds after which one that was sent away may ask again
-MINE = "shuhari.connection"  # under which the state of a request has its connection
+HEAD = 10.0  # seconds for the headers of a request to arrive
+BRIEF = 0.5  # seconds for which a new connection is not evicted by others of its peer
+STALL = 30.0  # seconds for which sent data may stay unread
+RETRY = "1"  # seconds after which a refused client may try again
+MINE = "shuhari.connection"  # key of the connection in the state of a request
 
-Make = Callable[..., Any]  # of the protocol of one connection, as uvicorn makes them
+Make = Callable[..., Any]  # makes the protocol of one connection, as in uvicorn
 
 
 class Doors:
-    """Stands between the sockets and `app`: uvicorn makes its connections by `connect`, and asks this application.
-    `key`: what gives a request one of the places that are kept, "" for none; `make`: of uvicorn's own protocol;
-    `most`: connections at once."""
+    """Stands between the sockets and `app`: uvicorn creates connections with `connect`, and calls this application.
+    `key`: gives a request one of the reserved places, "" for none; `make`: creates uvicorn's own protocol; `most`:
+    connections at once."""
 
     def __init__(self, app: ASGIApp, make: Make, key: str = "", most: int = CONNECTIONS) -> None:
         self.app, self.make, self.most, self._key = app, make, most, key
         self.held = 0
         self._waiting: dict[str, dict[Connection, None]] = defaultdict(dict)  # peer -> its connections, oldest first
-        self._asking: Counter[str] = Counter()  # peer -> requests without the key that are being answered
+        self._asking: Counter[str] = Counter()  # peer -> requests in progress without the key
         kept = min(KEPT, most // 4)
         self._strangers, self._each, self._wait = most - kept, (most - kept) // 2 + 1, min(WAITING, most // 4)
 
     def connect(self, *given: Any, app_state: dict[str, Any], **more: Any) -> Connection:
-        """A new connection; the arguments are those of uvicorn's protocols."""
+        """Return a new connection; the arguments are those of uvicorn's protocols."""
         state = {**app_state}
         made = Connection(self, lambda: self.make(*given, app_state=state, **more))
         state[MINE] = made
@@ -59,7 +58,7 @@ class Doors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         mine: Connection | None = scope.get("state", {}).get(MINE)
-        if mine is None:  # no request, or one of a test
+        if mine is None:  # not an HTTP request, or a test's
             await self.app(scope, receive, send)
             return
         known = bool(self._key) and shows_key(scope, self._key)
@@ -84,14 +83,14 @@ class Doors:
                 yield
             finally:
                 self._asking[mine.peer] -= 1
-                self._asking += Counter()  # without peers that ask nothing
+                self._asking += Counter()  # removes peers without requests
         finally:
             mine.end()
 
-    # ---------------------------------------------------------------- what connections tell
+    # ---------------------------------------------------------------- called by connections
 
     def admit(self, new: Connection) -> bool:
-        """Whether there is a place for a new connection; older ones that wait make room."""
+        """Return whether there is a place for a new connection; older waiting ones make room."""
         mine, now = self._waiting.get(new.peer, {}), asyncio.get_running_loop().time()
         while len(mine) >= self._wait and now - (oldest := next(iter(mine))).since > BRIEF:
             oldest.drop()
@@ -104,12 +103,12 @@ class Doors:
         return True
 
     def wait(self, one: Connection) -> None:
-        """A connection has no request now. One that has shown the key keeps its place."""
+        """Record that a connection has no request now. One that has shown the key keeps its place."""
         if not one.known:
             self._waiting[one.peer][one] = None
 
     def leave(self, one: Connection) -> None:
-        """It waits no more."""
+        """Record that it no longer waits."""
         if (mine := self._waiting.get(one.peer)) is not None:
             mine.pop(one, None)
             if not mine:
@@ -117,14 +116,14 @@ class Doors:
 
 
 class Connection:
-    """One connection, as `asyncio.Protocol` has it: all that it hears goes on to uvicorn's protocol."""
+    """A connection, an `asyncio.Protocol` that passes everything on to uvicorn's protocol."""
 
     def __init__(self, doors: Doors, make: Callable[[], Any]) -> None:
         self.doors, self._make = doors, make
         self.peer, self.since, self.known = "", 0.0, False
         self._inner: Any = None
         self._transport: Any = None
-        self._held, self._busy = False, 0  # requests that are being answered
+        self._held, self._busy = False, 0  # requests in progress
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
 
@@ -162,20 +161,20 @@ class Connection:
         self._inner.resume_writing()
 
     def begin(self, known: bool) -> None:
-        """The headers of a request are there."""
+        """Called when the headers of a request have arrived."""
         self._busy += 1
         self.known = self.known or known
         self._stop_waiting()
 
     def end(self) -> None:
-        """The request is answered."""
+        """Called when the request is answered."""
         self._busy -= 1
         if not self._busy and self._held:
             self.since = asyncio.get_running_loop().time()
             self._wait()
 
     def drop(self) -> None:
-        """Let go of it, whatever is left to be sent."""
+        """Close it at once, discarding unsent data."""
         self._forget()
         self._transport.abort()
 
@@ -198,7 +197,8 @@ class Connection:
 
 
 def name_peer(address: Any) -> str:
-    """Who is counted as one: an address, of IPv6 the 64 bits that a network gives away together."""
+    """Return the name under which a peer is counted: its address; for IPv6 the /64 network, which belongs to one
+    client."""
     host = str(address[0]) if address else ""
     try:
         at = ipaddress.ip_address(host.partition("%")[0])
@@ -208,8 +208,8 @@ def name_peer(address: Any) -> str:
 
 
 def find_most() -> int:
-    """How many connections the system lets this process hold; its limit of open files is raised where it may be. Twice
-    as many files have to be free, as one that is dropped closes a moment later."""
+    """Return how many connections the system lets this process hold, after raising its limit of open files if allowed.
+    Twice as many files must be free, because a dropped connection closes a moment later."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * CONNECTIONS + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:

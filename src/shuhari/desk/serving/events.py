@@ -1,4 +1,4 @@
-"""How replies leave: streams of server-sent events, and what is said where something went wrong."""
+"""How responses are sent: streams of server-sent events, and errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from starlette.types import Receive, Scope, Send
 
 from shuhari.desk.serving.refusals import Refused
 
-GONE = 499  # what the count of requests calls those whose client has left
+GONE = 499  # status in the request counts if the client has left
 
 log = logging.getLogger("shuhari.serve")
 
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """A reply that is a stream of server-sent events. Its rows are dropped when the client goes; one that
-    takes nothing is let go (`doors`)."""
+    """A response that is a stream of server-sent events. Its rows are dropped if the client leaves; a client that reads
+    nothing is dropped (`doors`)."""
 
     chunks: AsyncIterator[dict[str, Any]]
     leave: Callable[[str, int], None]
@@ -36,7 +36,7 @@ class Events:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 status = work.result()
-        except OSError:  # it left
+        except OSError:  # the client left
             pass
         finally:
             for task in (work, gone):
@@ -45,7 +45,8 @@ class Events:
             self.leave(scope["path"], status)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> int:
-        """The status; what goes wrong before the first chunk is a reply of its own, later an event."""
+        """Send the stream and return the status. An error before the first chunk becomes a response of its own, a later
+        one an event."""
         async with aclosing(self.chunks) as chunks:  # type: ignore[type-var]
             try:
                 first = await anext(chunks)
@@ -81,13 +82,13 @@ async def _put(send: Send, event: dict[str, Any] | bytes) -> None:
 
 
 async def refuse(request: Any, error: Exception) -> JSONResponse:
-    """A refusal as a reply."""
+    """Return a refusal as a response."""
     assert isinstance(error, Refused)
     return JSONResponse(error.body, error.status, dict(error.headers))
 
 
 def fail(error: Exception) -> JSONResponse:
-    """What went wrong here: told to the log, which holds no text of a request."""
+    """Log an error without the request's text, and return a response."""
     log.error("a request failed: %s", type(error).__name__, exc_info=error)
     refused = Refused(f"the server failed with {type(error).__name__}: its log says more", status=500)
     return JSONResponse(refused.body, 500)

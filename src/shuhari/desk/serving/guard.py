@@ -1,9 +1,9 @@
-"""Who may ask: by the name that the server is called by, by where a page comes from, and by key.
+"""Access to the server: by the name that it is called by, by the origin of a page, and by key.
 
-A page of the web can make a browser send requests to a server on loopback. Its own name may be made to point there
-(DNS rebinding): so on loopback only names of loopback are answered. It may send what needs no leave (a form, an
-image): so a request that says it comes from a page of elsewhere (`Origin`, `Sec-Fetch-Site`) is refused, as are bodies
-that are not declared as JSON (`app`), and nothing is ever allowed across origins.
+A web page can make a browser send requests to a server on loopback. Its domain may be made to resolve to loopback (DNS
+rebinding), so on loopback only requests to names of loopback are answered. It may also send requests that need no
+permission (a form, an image), so requests from other origins (`Origin`, `Sec-Fetch-Site`) are refused, as are bodies
+that are not declared as JSON (`bodies`); cross-origin access is never granted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def asks_health(scope: Scope) -> bool:
 
 @dataclass(frozen=True)
 class Guard:
-    """Stands before `app`. `key`: what has to come as `Authorization: Bearer KEY`, "" for none, but for requests that
-    `is_open` names; `local`: whether the server listens on loopback."""
+    """Protects `app`. `key`: required as `Authorization: Bearer KEY`, "" for none, except for requests that `is_open`
+    accepts; `local`: whether the server listens on loopback."""
 
     app: ASGIApp
     local: bool = True
@@ -61,7 +61,7 @@ class Guard:
             self._check_key(scope)
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Whether a page is this server's (the scheme may differ, behind a proxy with TLS), or on loopback one of this
+        """Whether a page is this server's (the scheme may differ, behind a TLS proxy) or, on loopback, any of this
         machine."""
         try:
             at = urlsplit(origin)
@@ -78,8 +78,8 @@ class Guard:
 
 
 def shows_key(scope: Scope, key: str) -> bool:
-    """Whether a request has the header `Authorization: Bearer KEY`. Digests are compared, so that the time it takes
-    tells neither a part of the key nor its length."""
+    """Whether a request has the header `Authorization: Bearer KEY`. Digests are compared, so that timing reveals
+    neither part of the key nor its length."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
     word, _, given = headers.get(b"authorization", b"").partition(b" ")
     found, wanted = (hashlib.sha256(x).digest() for x in (given.strip(), key.encode()))
@@ -87,7 +87,7 @@ def shows_key(scope: Scope, key: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name or an address means this machine and no other."""
+    """Whether a name or an address means only this machine."""
     try:
         return ipaddress.ip_address(name.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a server refuses, in the words of the protocol."""
+"""Refusals of a server, in the format of the protocol."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from shuhari.data import EMPTY, nearest
 
 
 class Refused(Exception):
-    """A request that is not answered. `param`: the field that it is about; `code`: a word for programs; `status`: of
-    HTTP; `headers`: of the reply."""
+    """A request that is refused. `param`: the field concerned; `code`: a word for programs; `status`: of HTTP;
+    `headers`: of the response."""
 
     def __init__(
         self, message: str, param: str | None = None, code: str | None = None, status: int = 400,
@@ -22,30 +22,30 @@ class Refused(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """As the protocol writes an error."""
+        """The error in the protocol's format."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
 def _write(text: str) -> str:
-    """A text that can be sent, whatever a request has put into it."""
+    """Make a text encodable, whatever a request has put into it."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def wrong(field: str, value: object, expected: str, code: str | None = None) -> Refused:
-    """The refusal of a field's value, which is shown."""
+    """Return the refusal of a field's value, which is shown."""
     return Refused(f"{field} is {show(value)}: expected {expected}", field, code)
 
 
 def unknown(field: str, known: Iterable[str], where: str = "the request") -> Refused:
-    """The refusal of a field that means nothing here, with the nearest that does."""
+    """Return the refusal of an unknown field, with the nearest known one."""
     name = show(field)
     return Refused(f"{where} has the field {name}, which is not known here; {nearest(field[:60], known)}",
                    field[:60], "unknown_parameter")  # fmt: skip
 
 
 def read_text(field: str, value: object) -> str:
-    """A text that can be written as UTF-8."""
+    """Return a text that can be encoded as UTF-8. Raises Refused."""
     if not isinstance(value, str):
         raise wrong(field, value, "a string")
     try:
@@ -57,7 +57,7 @@ def read_text(field: str, value: object) -> str:
 
 
 def show(value: object) -> str:
-    """A value of a request, short, and with nothing that a terminal or a log would obey."""
+    """Return a value of a request, short, and without control characters for a terminal or a log."""
     text = ascii(value) if isinstance(value, str | int | float | bool | None) else _describe(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

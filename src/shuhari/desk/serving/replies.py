@@ -1,10 +1,8 @@
-"""Answers in the words of the protocol: whole, or as chunks of a stream.
+"""Responses in the format of the protocol: whole, or as chunks of a stream.
 
-A log-probability is that of the distribution that was sampled from: after the temperature and after what top_p, top_k
-and min_p cut off; of temperature 0, and of prompts, that of temperature 1. The end token is a decision too, so it has
-an entry, with its name and no bytes.
-
-Axes: `k` alternatives to a token.
+A log-probability is that of the sampling distribution, after temperature, top_p, top_k and min_p; for temperature 0,
+and for prompts, that of temperature 1. The end token is also a decision, so it has an entry, with its name and no
+bytes. Axes: `k` alternatives to a token.
 """
 
 from __future__ import annotations
@@ -23,23 +21,24 @@ from shuhari.data import Array
 from shuhari.desk.serving.telling import Piece
 
 FINGERPRINT = f"shuhari-{__version__}"
-LEAST = -9999.0  # stands for the logarithm of 0, which JSON has not
+LEAST = -9999.0  # replaces the logarithm of 0, which JSON does not have
 
 
 def make_names(decode: Callable[[Array], str], end: int) -> Callable[[int], str]:
-    """Tokens by name: their text by themselves; special ones, the `end` too, as the tokenizer calls them."""
+    """Return a function from a token to its name: its text on its own; for special tokens, including `end`, the
+    tokenizer's name."""
 
     @lru_cache(1 << 16)
     def name(token: int) -> str:
-        return decode(np.array([token, end], np.int32))  # without the last, which closes it
+        return decode(np.array([token, end], np.int32))  # the last token, which closes the text, is not decoded
 
     return name
 
 
 @dataclass(frozen=True)
 class Form:
-    """How one request is answered. `model`: the name that is served; `top`: alternatives to a token (None: without
-    log-probabilities); `name`: of `make_names`."""
+    """The format of the response to a request. `model`: the served name; `top`: alternatives to a token (None: without
+    log-probabilities); `name`: from `make_names`."""
 
     model: str
     chat: bool
@@ -49,12 +48,12 @@ class Form:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, choices: Sequence[dict[str, Any]], prompt: int, said: int) -> dict[str, Any]:
-        """The answer of `choices`, with the tokens of the prompts and of the answers."""
+        """Return the whole response, with token counts of the prompts and of the answers (`said`)."""
         kind = "chat.completion" if self.chat else "text_completion"
         return {**self._head(kind), "choices": list(choices), "usage": count(prompt, said)}
 
     def choice(self, i: int, pieces: Sequence[Piece], reason: str, text: str | None = None) -> dict[str, Any]:
-        """One answer: its text, by default that of its pieces."""
+        """Return one answer; its text defaults to that of its pieces."""
         said = "".join(p.text for p in pieces) if text is None else text
         shown = {"index": i, "logprobs": self._logprobs(pieces), "finish_reason": reason}
         if self.chat:
@@ -64,7 +63,7 @@ class Form:
     def chunk(
         self, i: int, pieces: Sequence[Piece], reason: str | None, *, first: bool, usage: bool
     ) -> dict[str, Any]:
-        """A part of answer `i`: what was said since the last; `usage`: whether the stream ends with the counts."""
+        """Return a chunk of answer `i`, with its new pieces; `usage`: whether the stream ends with the token counts."""
         said = "".join(p.text for p in pieces)
         shown: dict[str, Any] = {"index": i, "logprobs": self._logprobs(pieces) if pieces else None}
         if self.chat:
@@ -77,7 +76,7 @@ class Form:
         return {**self._head(kind), "choices": choices, **({"usage": None} if usage else {})}
 
     def counts(self, prompt: int, said: int) -> dict[str, Any]:
-        """The last chunk of a stream, where the counts are asked for."""
+        """Return the last chunk of a stream, with the token counts."""
         kind = "chat.completion.chunk" if self.chat else "text_completion"
         return {**self._head(kind), "choices": [], "usage": count(prompt, said)}
 
@@ -109,7 +108,7 @@ class Form:
                 tops.append(None)
                 continue
             best: dict[str, float] = {}
-            for i, x in (*p.said.top, (p.said.id, p.said.logp)):  # of tokens that read alike the likeliest
+            for i, x in (*p.said.top, (p.said.id, p.said.logp)):  # of tokens with the same text the likeliest
                 name = self._call(p, i)
                 best[name] = max(_finite(x), best.get(name, LEAST))
             tops.append(best)

@@ -1,4 +1,4 @@
-"""What rows say, as text: piece by piece where it is streamed, and cut where a stop string begins.
+"""Turns tokens of rows into text: piece by piece for streams, and cut at stop strings.
 
 Axes: `K` tokens of an answer.
 """
@@ -12,13 +12,13 @@ import numpy as np
 
 from shuhari.data import Array
 
-HALF = "\ufffd"  # what stands for bytes that are no character, or not yet
-LONGEST = 4  # tokens that a character may take: none is less than a byte
+HALF = "\ufffd"  # replaces bytes that are no character, or not yet
+LONGEST = 4  # tokens of a character, at most: each has a byte or more
 
 
 @dataclass(frozen=True)
 class Said:
-    """A token: its id, its log-probability (None: of the first token of a text), and (id, log-probability) of the
+    """A token: its id, its log-probability (None: for the first token of a text), and (id, log-probability) of the
     alternatives."""
 
     id: int
@@ -28,8 +28,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Piece:
-    """A token and the text that it adds at character `at` of an answer: "" of an end token, and of the first parts of a
-    character, which the last one brings."""
+    """A token and the text that it adds at character `at` of an answer: "" for an end token, and for the first parts of
+    a character, which comes with its last token."""
 
     said: Said
     text: str
@@ -38,27 +38,28 @@ class Piece:
 
 @dataclass
 class Pieces:
-    """The text of tokens as they come: what each adds, so that all of it together is the text of all tokens, and no
-    piece holds a part of a character. `decode`: [K] ids -> text."""
+    """The text that each new token adds, so that the pieces together are the text of all tokens, and no piece holds
+    part of a character. `decode`: [K] ids -> text."""
 
     decode: Callable[[Array], str]
     ids: list[int] = field(default_factory=list)
-    base: int = 0  # tokens before it are not looked at again; from there to `read` they are context
-    read: int = 0  # tokens whose text is out
+    base: int = 0  # tokens before it are not decoded again; from there to `read` they are context
+    read: int = 0  # tokens whose text was returned
 
     def add(self, token: int) -> str:
-        """The text that is certain now, and was not before."""
+        """Add a token, and return the text that is now complete."""
         self.ids.append(token)
         text = self._decode(self.base, len(self.ids))
         end = len(self.ids) if not text.endswith(HALF) else self._find_settled(text)
         return self._take(end)
 
     def rest(self) -> str:
-        """What was held back, as it is."""
+        """Return the text that was held back."""
         return self._take(len(self.ids))
 
     def _find_settled(self, text: str) -> int:
-        """The tokens that a character ends behind, where the last one may be a part: text there is cut in two."""
+        """Return the number of tokens up to the end of a character, if the last one may be incomplete: the text can be
+        split there."""
         n = len(self.ids)
         for cut in range(n - 1, max(self.read, n - LONGEST), -1):
             if self._decode(self.base, cut) + self._decode(cut, n) == text:
@@ -78,12 +79,11 @@ class Pieces:
 
 @dataclass
 class Telling:
-    """One answer as it is said. It ends before the first stop string; what may be the beginning of one is held back
-    until it is known."""
+    """One answer as text. It ends before the first stop string; a possible start of one is held back until decided."""
 
     decode: Callable[[Array], str]
     stops: Sequence[str] = ()
-    count: int = 0  # tokens said
+    count: int = 0  # tokens so far
     cut: bool = False  # whether a stop string ended it
     _text: str = ""
     _held: list[Piece] = field(default_factory=list)
@@ -93,20 +93,20 @@ class Telling:
         self._longest = max(map(len, self.stops), default=0)
 
     def add(self, tokens: Sequence[Said], *, last: bool = False) -> list[Piece]:
-        """The pieces that can be told now; with `last` all that are left."""
+        """Add tokens, and return the pieces that are decided; with `last` all that are left."""
         out: list[Piece] = []
         for i, said in enumerate(tokens):
             self.count += 1
             text = self._pieces.add(said.id)
             if last and i == len(tokens) - 1:
                 text += self._pieces.rest()
-            out += self._tell(Piece(said, text, len(self._text)))
+            out += self._release(Piece(said, text, len(self._text)))
         if last:
             out += self._held
             self._held = []
         return out
 
-    def _tell(self, piece: Piece) -> list[Piece]:
+    def _release(self, piece: Piece) -> list[Piece]:
         if self.cut:
             return []
         start = max(0, len(self._text) - self._longest)
@@ -125,7 +125,7 @@ class Telling:
         return out
 
     def _find_beginning(self) -> int:
-        """How many of the last characters may be the beginning of a stop string."""
+        """Return how many of the last characters may begin a stop string."""
         for n in range(min(self._longest - 1, len(self._text)), 0, -1):
             if any(stop.startswith(self._text[-n:]) for stop in self.stops if len(stop) > n):
                 return n

@@ -1,10 +1,8 @@
-"""The engine in a thread of its own, with an event loop of its own, so that a step of the decoder, which may take long,
-keeps no connection waiting.
+"""The engine in a thread and event loop of its own, so that a slow step of the decoder does not delay connections.
 
-Rows of all requests run side by side in one decoder. What they say goes to the loop of the server once a step, for all
-rows together. A request that nobody waits for any more leaves the decoder at once.
-
-Axes: `K` tokens of an answer, `k` alternatives to a token.
+Rows of all requests run side by side in one decoder. After each step, the new tokens of all rows are sent together to
+the server's loop. A request that nobody waits for leaves the decoder at once. Axes: `K` tokens of an answer, `k`
+alternatives to a token.
 """
 
 from __future__ import annotations
@@ -30,16 +28,16 @@ from shuhari.needs import Trace
 from shuhari.ports.hooks import ability
 from shuhari.store.files import find_memory
 
-DTYPES = ("float32", "bfloat16", "float16")  # of weights that sample
-READERS = 2  # threads that render conversations and read prompts
-SCORED = 1 << 24  # logits of prompts that stand at once
-SHARE = 4  # of the machine's memory, the part that keys and values may take is one in so many
-RETRY = 1  # seconds after which one that was sent away may ask again
+DTYPES = ("float32", "bfloat16", "float16")  # of the weights that sample
+READERS = 2  # threads that render conversations and tokenise prompts
+SCORED = 1 << 24  # logits of prompts in memory at once
+SHARE = 4  # keys and values may take one part in so many of the machine's memory
+RETRY = 1  # seconds after which a refused client may try again
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One row to be said: `key` names its noise, and nothing else does."""
+    """One row to sample: its noise depends only on `key`."""
 
     context: Array
     sampling: Sampling
@@ -48,8 +46,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class News:
-    """Of row `i` of a request: tokens that it has said, and, where it is done, `ended` (False: cut by a limit), or why
-    it failed."""
+    """News of row `i` of a request: new tokens; once it is done, `ended` (False: cut by a limit); or the error that it
+    failed with."""
 
     i: int
     said: tuple[Said, ...] = ()
@@ -62,10 +60,10 @@ Inbox = asyncio.Queue[list[News]]
 
 @dataclass(eq=False)
 class Worker:
-    """Serves one language model. `slots`: rows that run at once; `queue`: rows that may wait behind them; `cache`: the
-    most tokens of keys and values (0: what a quarter of the memory holds); `most`: tokens of an answer; `dtype`: of the
-    weights that sample ("": as the model is). Raises TypeError for a model that writes no text, ValueError for settings
-    that the model cannot follow."""
+    """Serves one language model. `slots`: rows that run at once; `queue`: rows that may wait; `cache`: the most tokens
+    of keys and values (0: as many as fit into a quarter of the memory); `most`: tokens of an answer; `dtype`: of the
+    weights that sample ("": the model's). Raises TypeError for a model that writes no text, ValueError for settings
+    that the model does not support."""
 
     model: Any
     slots: int = 256
@@ -73,8 +71,8 @@ class Worker:
     cache: int = 0
     most: int = 4096
     dtype: str = ""
-    rows: int = field(init=False, default=0)  # that run or wait
-    said: int = field(init=False, default=0)  # tokens, in all
+    rows: int = field(init=False, default=0)  # running or waiting
+    said: int = field(init=False, default=0)  # tokens in total
 
     def __post_init__(self) -> None:
         if ability(self.model, "decoder") is None or ability(self.model, "encode") is None:
@@ -86,7 +84,7 @@ class Worker:
         if self.dtype not in ("", *DTYPES):
             raise ValueError(f"dtype is {self.dtype!r}: expected {', '.join(DTYPES)}, or none (as the model is)")
         settings: dict[str, Any] = {"dtype": self.dtype, "tokens": self.cache}
-        if ability(self.model, "packs"):  # else it is sampled a batch at a time, by transformers' own forward
+        if ability(self.model, "packs"):  # otherwise it samples a batch at a time, with the forward of transformers
             settings |= {"slots": self.slots, "tokens": self.cache or _find_room(self.model, self.dtype)}
         self.engine = Local(**settings)
         self._news: list[tuple[asyncio.AbstractEventLoop, Inbox, News]] = []
@@ -95,7 +93,7 @@ class Worker:
         self._readers = ThreadPoolExecutor(READERS, "reader")
 
     def start(self) -> None:
-        """Start the thread, and say one token, so that what cannot work fails here."""
+        """Start the thread, and sample one token, so that errors show here."""
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
@@ -108,7 +106,7 @@ class Worker:
         await self.engine.sample("policy", self.model.encode(""), Sampling(max_new=1), key=("first",))
 
     def close(self) -> None:
-        """End what runs, and the thread."""
+        """Cancel what runs, and end the thread."""
         self._readers.shutdown(wait=False, cancel_futures=True)
         if self._thread.is_alive():
             with suppress(TimeoutError):
@@ -135,21 +133,21 @@ class Worker:
     def vocabulary(self) -> int:
         return int(self.model.module.vocabulary)
 
-    # ---------------------------------------------------------------- what the server asks, from its own loop
+    # ---------------------------------------------------------------- called from the server's own loop
 
     async def encode(self, prompt: Payload) -> Array:
-        """[k] the ids of a text or a conversation. Raises ValueError where the model cannot read it."""
+        """Return [k] the ids of a text or a conversation. Raises ValueError if the model cannot read it."""
         loop = asyncio.get_running_loop()
         read: Any = self.model.encode
         if isinstance(prompt, Template) and (tokens := ability(self.model, "text")) is not None:
-            read = partial(tokens.encode_text, begin=True)  # no chat's words; `<s>` if it does not name it
+            read = partial(tokens.encode_text, begin=True)  # without a chat template
         ids: Array = await loop.run_in_executor(self._readers, read, prompt)
         return ids
 
     @contextmanager
     def ask(self, answers: Sequence[Answer], *, live: bool) -> Iterator[Inbox]:
-        """Start rows; where news of them arrive. live: token by token, else all of a row at once. Those that are not
-        done on leaving are dropped. Raises Refused (503) where too many wait already."""
+        """Start rows, and yield the inbox of their news. live: token by token, otherwise a whole row at once. On
+        leaving, unfinished rows are dropped. Raises Refused (503) if too many are waiting."""
         if not self.alive:
             raise Refused("the engine has stopped: start the server anew", status=503)
         if self.rows + len(answers) > self.slots + self.queue:
@@ -158,7 +156,7 @@ class Worker:
             raise Refused(f"{message}; ask again later", code="overloaded", status=503, headers=later)
         self.rows += len(answers)
         loop, inbox = asyncio.get_running_loop(), Inbox()
-        work = self._say(answers, live, lambda news: self._tell(loop, inbox, news))
+        work = self._say(answers, live, lambda news: self._send(loop, inbox, news))
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             yield inbox
@@ -166,9 +164,10 @@ class Worker:
             self.rows -= len(answers)
             future.cancel()
 
-    async def score(self, contexts: Sequence[Array], top: int) -> list[list[Said]]:
-        """The log-probability of each token of these texts but the first, with `top` alternatives, at temperature 1."""
-        future = asyncio.run_coroutine_threadsafe(self._score(contexts, top), self._loop)
+    async def read_logp(self, contexts: Sequence[Array], top: int) -> list[list[Said]]:
+        """Return the log-probability of each token of these texts except the first, with `top` alternatives, at
+        temperature 1."""
+        future = asyncio.run_coroutine_threadsafe(self._read_logp(contexts, top), self._loop)
         return await asyncio.wrap_future(future)
 
     # ---------------------------------------------------------------- in the engine's thread
@@ -193,26 +192,26 @@ class Worker:
         except Exception as error:
             tell(News(i, error=error))
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, inbox: Inbox, news: News) -> None:
+    def _send(self, loop: asyncio.AbstractEventLoop, inbox: Inbox, news: News) -> None:
         if not self._news:
             self._loop.call_soon(self._post)
         self._news.append((loop, inbox, news))
 
     def _post(self) -> None:
-        """Send what the rows of a step have said, in one go to each server's loop."""
+        """Send the news of a step, in one call for each server's loop."""
         news, self._news = self._news, []
         by: dict[asyncio.AbstractEventLoop, dict[Inbox, list[News]]] = {}
         for loop, inbox, one in news:
             by.setdefault(loop, {}).setdefault(inbox, []).append(one)
         for loop, boxes in by.items():
-            with suppress(RuntimeError):  # a loop that is closed: nobody waits there
+            with suppress(RuntimeError):  # a closed loop: nobody waits there
                 loop.call_soon_threadsafe(_deliver, boxes)
 
-    async def _score(self, contexts: Sequence[Array], top: int) -> list[list[Said]]:
+    async def _read_logp(self, contexts: Sequence[Array], top: int) -> list[list[Said]]:
         out = []
         for context in contexts:
-            out.append(_score(self.model, context, top))
-            await asyncio.sleep(0)  # rows that run say a token between two texts
+            out.append(_read_logp(self.model, context, top))
+            await asyncio.sleep(0)  # running rows get a step between two texts
         return out
 
 
@@ -229,14 +228,14 @@ def _said(token: int, logp: float, extra: Mapping[str, Any], at: int, top: int) 
 
 
 def _list_said(trace: Trace, top: int) -> list[Said]:
-    """[K] what a trace says."""
+    """Return [K] the tokens of a trace."""
     pairs = zip(trace.action.tolist(), trace.logp.tolist(), strict=True)  # type: ignore[union-attr]
     return [_said(token, logp, trace.info, at, top) for at, (token, logp) in enumerate(pairs)]
 
 
 @torch.no_grad()
-def _score(model: Any, context: Array, top: int) -> list[Said]:
-    """As `Worker.score`, of one text [k]."""
+def _read_logp(model: Any, context: Array, top: int) -> list[Said]:
+    """Score one text [k], as `Worker.read_logp`."""
     if len(context) < 2:
         return []
     step = Step.of(context[:1], context[1:])
@@ -253,7 +252,7 @@ def _score(model: Any, context: Array, top: int) -> list[Said]:
 
 
 def _find_room(model: Any, dtype: str) -> int:
-    """Tokens of keys and values for which a part of the device's memory has room; 0 where that is unknown."""
+    """Return the tokens of keys and values that fit into a share of the device's memory; 0 if unknown."""
     net = model.module
     memory = torch.cuda.mem_get_info(net.device)[0] if net.device.type == "cuda" else find_memory()
     size = (getattr(torch, dtype) if dtype else net.lm.dtype).itemsize
@@ -261,5 +260,5 @@ def _find_room(model: Any, dtype: str) -> int:
 
 
 def room(sampling: Sampling, context: Array, limit: int, most: int) -> Sampling:
-    """The settings for a context [k], with so many tokens as there is room for, and at most `most`."""
+    """Return the settings for a context [k], with as many tokens as there is room for, at most `most`."""
     return copy_with(sampling, max_new=max(1, min(most, limit - len(context))))

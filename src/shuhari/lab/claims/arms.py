@@ -1,7 +1,8 @@
-"""The arms of a claim as recipes: what each is made of, and that they may be compared.
+"""The arms of a claim as recipes: how each is made, and checks that they can be compared.
 
-Of a recipe, an arm is it or another with settings over it. Of a method the arms stand on a bed: the settings that all
-share lie over the bed, the method over that, and an arm's own settings over the method; the baseline is the bed alone.
+For a claim of a recipe, each arm is that recipe or another one with settings on top. For a claim of a method, an
+arm is the bed, with the settings that all arms share, the method, and the arm's own settings laid over it in this
+order; the baseline is the bed alone.
 """
 
 from __future__ import annotations
@@ -16,18 +17,17 @@ from shuhari.config.files import find_file, read_chain
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.config.recipe import Recipe, find_usual_base, load, read_method
 from shuhari.data import EMPTY, nearest
-from shuhari.lab.claims.checks import BASELINE, START, Check
+from shuhari.lab.claims.checks import BASELINE, METHOD, START, Check
 from shuhari.lab.claims.digest import describe, hash_description
 
-METHOD = "method"
-SCORED = ("task", "evaluate", "evaluation_rollout")  # what is solved, and how it is scored
+SCORED = ("task", "evaluate", "evaluation_rollout")  # the task, and how it is scored
 
 
 def list_tables(
     baseline: str | Mapping[str, Any] | None, arms: Mapping[str, Any], bed: str
 ) -> dict[str, Mapping[str, Any]]:
-    """name -> table of every arm, without a baseline where neither that nor a bed is given. RecipeError for one that is
-    none, or has a name that is taken."""
+    """Return name -> table of every arm; without a baseline if neither a baseline nor a bed is given. Raises
+    RecipeError for an arm that is not a table, or has a reserved name."""
     if baseline is None and not bed:
         return {METHOD: EMPTY}
     table = baseline if isinstance(baseline, Mapping) else EMPTY
@@ -43,7 +43,7 @@ def list_tables(
 
 @dataclass(frozen=True, eq=False)
 class ArmMaker:
-    """What the arms are made of: a recipe; or a method, laid over its `bed`, with `own` settings over that."""
+    """What the arms are made of: a recipe, or a method laid over its `bed` with the settings `own` on top."""
 
     reference: str
     recipe: Recipe
@@ -53,7 +53,8 @@ class ArmMaker:
     def make(
         self, table: Mapping[str, Any], over: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None, where: str
     ) -> Recipe:
-        """An arm of its table; `over`: what all arms share, below and above it. RecipeError for a mistake in it."""
+        """Make an arm from its table. `over`: two tables of settings that all arms share, applied below and above the
+        arm's own. Raises RecipeError for a mistake in the table."""
         try:
             base = self._start(table.get("extends"), over[0], {k: v for k, v in table.items() if k != "extends"})
             base = base.with_settings(over[1]) if over[1] else base
@@ -79,14 +80,15 @@ class ArmMaker:
 
 
 def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) -> None:
-    """RecipeError where two arms do the same, or are scored in different ways, or a check is about none of them."""
+    """Raises RecipeError if two arms do the same, are scored differently, or a check names an arm that does not
+    exist."""
     seen: dict[str, str] = {}  # digest -> arm
     descriptions = {name: describe(arm) for name, arm in arms.items()}
     for name in arms:
         if (twin := seen.setdefault(hash_description(descriptions[name]), name)) != name:
             raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
         built = [descriptions[one]["stages"][-1][1] for one in (name, METHOD)]
-        elsewhere = "task" in built[1].get("evaluate", EMPTY)  # the same for all, as all of [evaluate]
+        elsewhere = "task" in built[1].get("evaluate", EMPTY)  # if so, the same for all arms, as all of [evaluate] is
         for section in SCORED[elsewhere:]:
             theirs, ours = (one.get(section, EMPTY) for one in built)
             for key in dict.fromkeys((*ours, *theirs)):
@@ -95,16 +97,17 @@ def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) ->
                     raise RecipeError(f"claim.arms.{name}", f"{message}: expected the same of all arms")
     for i, check in enumerate(checks):
         for side in check.rule.sides:
-            of_card = check.rule.role == "premise" and (side == START or bool(bed))  # which may have more arms
+            of_card = check.rule.role == "premise" and (side == START or bool(bed))  # the card may have more arms
             if side not in arms and check.trains and not of_card:
-                raise RecipeError(f"claim.check.{i}", f"no arm {side!r}; {nearest(side, arms)}")
+                message = f"expected an arm of the claim, got {side!r}; {nearest(side, arms)}"
+                raise RecipeError(f"claim.check.{i}", message)
         if not check.trains and isinstance(check.rule.against, str):
             raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
 
 
 def find_files(references: Iterable[str]) -> tuple[Path, ...]:
-    """The files that recipes are written in: their own, those of what they extend, and of the bases that methods stand
-    on; without what lies in none, and names of no recipe."""
+    """Return the files that recipes are written in: their own, those of recipes they extend, and those of the bases of
+    methods. Names of no recipe, and recipes without a file, are skipped."""
     todo, found = [r for r in references if r.endswith(".toml") or library.find_recipe(r)], dict[Path, None]()
     while todo:
         here = todo.pop()

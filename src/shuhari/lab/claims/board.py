@@ -1,4 +1,4 @@
-"""Results of claims side by side: their words, how many hold by chance, and a picture of all effects on one axis."""
+"""Results of claims side by side: their summaries, how many would hold by chance, and a plot of all effects."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel.stats import Estimate, t_interval
-from shuhari.lab.claims.arms import METHOD
-from shuhari.lab.claims.checks import BASELINE, name_quantity
+from shuhari.lab.claims.checks import BASELINE, METHOD, name_quantity
 from shuhari.lab.claims.explore import choose_metric
 from shuhari.lab.claims.looks import LEVEL, LOOKS, simulate_power
 from shuhari.lab.claims.on_bed import read_by_seed
 from shuhari.lab.claims.result import format_factor
+from shuhari.lab.claims.tries import count_tries
 from shuhari.lab.claims.verdict import Headline
+from shuhari.lab.claims.wording import find_decisive
 
 
 def headline(result: Mapping[str, Any]) -> str:
-    """The effect of a headline with its interval, of which level, and its margin."""
+    """Return a headline's effect with its interval, level and margin as text."""
     head = result["headline"]
     unit = " of its value" if head.get("ratio") else ""
     if head.get("low") is None:
         return f"margin {head['margin']:g}{unit}"
-    effect = f"{head['effect']:.3g} [{head['low']:.3g}, {head['high']:.3g}]"
-    return f"{effect} at {head['level']:.1%}, margin {head['margin']:g}{unit}, {head['n']} seeds"
+    effect = _describe_effect(head)
+    text = f"{effect} at {head['level']:.1%}, margin {head['margin']:g}{unit}, {head['n']} seeds"
+    worst = find_decisive(result)
+    rival = next((rival for rival in result.get("rivals", ()) if rival["name"] == worst), None)
+    return text if rival is None else f"{text}; against {worst} {_describe_effect(rival)}"
+
+
+def _describe_effect(of: Mapping[str, Any]) -> str:
+    return f"{of['effect']:.3g} [{of['low']:.3g}, {of['high']:.3g}]"
 
 
 def detectable(result: Mapping[str, Any]) -> str:
-    """The smallest effects that could be found, in margins: as planned, and by the claim's own pairs."""
+    """Return the minimum detectable effects, planned and achieved, in units of the margin, as text."""
     margin = result["headline"]["margin"]
     found = [f"{k} {v / margin:.2g}" for k, v in result["mde"].items() if v is not None and margin]
     return ", ".join(found) or "-"
 
 
-def count_tries(result: Mapping[str, Any]) -> int:
-    """How many tries of a claim could have held: each on seeds of its own, its premises met."""
-    return len({h["try"] for h in result["history"] if "try" in h and h["verdict"] != Headline.UNTESTED})
-
-
 def ruled(check: Mapping[str, Any]) -> str:
-    """One check by roles: what, which way and how far, both sides, the effect with its interval, what it says."""
+    """Describe a check in one line: role, quantity, direction, margin, both sides, effect with interval, verdict."""
     what = f"`{name_quantity(check)}` {check['direction']}"
     margin = f", margin {check['margin']:g}" if check["margin"] else ""
     text = f"{check['role']}: {what}{margin}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
@@ -56,8 +59,9 @@ def ruled(check: Mapping[str, Any]) -> str:
 
 
 def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
-    """How many of some results are expected to hold if no method had any effect, and what early stops do. Of those
-    that claim an effect alone: one that claims none (`not lower`, `equal`) holds often where there is none."""
+    """Return a sentence on how many of the results would be expected to hold if no method had any effect, and on how
+    much early stopping inflates effects. Only claims of an effect count: a claim of no effect (`not lower`, `equal`)
+    often holds when there is none."""
     some = [r for r in results if r["headline"]["direction"] in ("up", "down")]
     tries, share = sum(map(count_tries, some)), (1 - LEVEL) / 2
     text = f"If no method that claims an effect had any, {share * tries:.2g} of their {tries} tries would be expected"
@@ -68,8 +72,8 @@ def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[str, Estimate]:
-    """Methods on a bed, best first: a reading of a curve, less the baseline's of the same seed, with a 95 % interval.
-    Without those whose results do not have the curve."""
+    """Return the methods on a bed, best first: a reading of a curve minus the baseline's at the same seed, with a 95 %
+    interval. Results without that curve are left out."""
     found = {}
     for result in results:
         ours, theirs = (read_by_seed(result, arm, metric) for arm in (METHOD, BASELINE))
@@ -79,7 +83,7 @@ def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[st
 
 
 def list_metrics(results: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The curves that results have of both method and baseline, with in how many, the most frequent first."""
+    """Return curve -> number of results that have it for both method and baseline, the most frequent first."""
     curves = (
         [set(r["arms"].get(arm, EMPTY).get("curves", EMPTY)) for arm in (METHOD, BASELINE)]
         for r in results
@@ -94,17 +98,17 @@ def list_metrics(results: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def choose_reading(bed: str, there: Mapping[str, int]) -> str:
-    """By what a bed's methods are ranked where nothing is said: its own score, where some result has it, else what
+    """Choose the default ranking metric of a bed: the bed's own score if some result has it, otherwise the curve that
     most results have."""
     try:
         own = choose_metric(load(bed).stages[-1])
-    except RecipeError:  # of a file that is not at hand
+    except RecipeError:  # its file is not available
         own = ""
     return own if not there or own.partition(":")[0] in there else f"{next(iter(there))}:area"
 
 
 def falls(results: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Whether less of a metric is better, as a check says that reads it."""
+    """Whether lower values of a metric are better, by the directions of the checks that read it."""
     checks = [
         check
         for r in results
@@ -117,8 +121,8 @@ def falls(results: Iterable[Mapping[str, Any]], name: str) -> bool:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods on a bed, best first, `by` a reading of a curve less the baseline's; `metrics`: the curves that there
-    are, with in how many results."""
+    """Methods on a bed, best first. `by`: the reading of a curve, minus the baseline's, that they are ranked by.
+    `metrics`: curve -> number of results that have it."""
 
     bed: str
     by: str
@@ -127,8 +131,8 @@ class Ranking:
 
 
 def put_in_order(results: Mapping[str, Mapping[str, Any]], bed: str, metric: str = "") -> Ranking:
-    """The methods of some results on a bed, by `metric`, or where that is "" by the bed's own score. ValueError for
-    what no result has, or no reading of a curve."""
+    """Rank the methods of some results on a bed by `metric`, or by the bed's own score if that is "". Raises ValueError
+    if no result has the metric, or the reading is unknown."""
     there = list_metrics(results.values())
     metric = metric or choose_reading(bed, there)
     name = metric.partition(":")[0]
@@ -141,13 +145,13 @@ def put_in_order(results: Mapping[str, Mapping[str, Any]], bed: str, metric: str
 
 
 def subtract(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate:
-    """The difference of values by seed, over the seeds that both have, with a 95 % interval."""
+    """Return the mean difference of values by seed, over the seeds that both have, with a 95 % interval."""
     return t_interval([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the picture: an effect and its interval in margins, None where nothing was measured."""
+    """A line of the plot: an effect and its interval in units of the margin, None if nothing was measured."""
 
     method: str
     label: str
@@ -156,12 +160,13 @@ class Line:
 
 
 COLOURS = {Headline.HOLDS: "#1a7f37", Headline.COST: "#7a8b1a", Headline.SMALL: "#6cab7f", Headline.REVERSED: "#c0362c",
+           Headline.LESS: "#cf7b74",
            Headline.BELOW: "#d98b2b", Headline.OPEN: "#6b7280", Headline.UNTESTED: "#b0b4ba"}  # fmt: skip
 REACH, WIDE, HIGH, LEFT, RIGHT = 4.0, 980, 22, 190, 200  # margins to either side; pixels
 
 
 def draw(results: Iterable[Mapping[str, Any]]) -> str:
-    """All effects and intervals on one axis, in margins: an SVG, the same for the same results."""
+    """Return an SVG with all effects and intervals on one axis, in units of the margin. Deterministic."""
     lines = [line for r in results if (line := make_line(r))]
     lines.sort(key=lambda line: (-line.ends[0] if line.ends else REACH * 9, line.method))
     height, width = HIGH * (len(lines) + 3), WIDE - LEFT - RIGHT
@@ -193,11 +198,12 @@ def draw(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def make_line(result: Mapping[str, Any]) -> Line | None:
-    """The line of a result; None if its headline has no margin."""
+    """Return a result's line, of the comparison that gave its verdict; None if its headline has no margin."""
     head, label = result["headline"], result["verdict"]
     if not head["margin"]:
         return None
-    ends = None
-    if head.get("low") is not None:
-        ends = (head["effect"] / head["margin"], head["low"] / head["margin"], head["high"] / head["margin"])
+    worst, ends = find_decisive(result), None
+    shown = next((rival for rival in result.get("rivals", ()) if rival["name"] == worst), head)
+    if shown.get("low") is not None:
+        ends = (shown["effect"] / head["margin"], shown["low"] / head["margin"], shown["high"] / head["margin"])
     return Line(result["method"], label, ends, COLOURS[Headline(label)])

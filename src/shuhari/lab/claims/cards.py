@@ -1,18 +1,20 @@
-"""Cards of beds: what a bed's baseline does over many seeds, made and committed before any method runs on it.
+"""Cards of beds: how a bed's baseline does over many seeds, measured and committed before any method runs on it.
 
-`results/beds/<bed>/<variant>.json`, of the recipe `beds/<bed>/<variant>`:
+A card is the file `results/beds/<bed>/<variant>.json`, for the recipe `beds/<bed>/<variant>`:
 
-- `format`: 1; `bed`: `<bed>/<variant>`, as the file is called; `budget`: `{unit: amount}`, up to which curves are read.
-- `seeds`: [S] of the runs, apart from those of claims.
-- `arms`: by name. `baseline`; `redraw`, the baseline again from the same warm starts with other draws, whose paired
-  differences are the noise of a claim; `control`, which must gain; more, where premises are about them.
-- `arms.<name>.curves`: metric -> [S] `{x: [T] spent, y: [T] value}`, the score before the first step at x = 0.
-- `arms.<name>.cpu_s`: [S] seconds of processor time of each run, without its warm start; `warm_cpu_s`: [S] of these.
-- `hashes`: what it was made with, as of a result of a claim: by these a card is refused that is stale, or of another
-  baseline than a claim's.
-- `rates`: what was fixed on it for claims to use (learning rates, fractions, levels).
+- `format`: 1; `bed`: `<bed>/<variant>`, like the file; `budget`: `{unit: amount}`, up to which curves are read.
+- `seeds`: [S] seeds of the runs, none of which claims use.
+- `arms`: by name. `baseline`; `redraw`, the baseline again from the same warm starts with other random draws, whose
+  paired differences are the noise of a claim; `control`, a positive control that must gain; others that premises are
+  about.
+- `arms.<name>.curves`: metric -> [S] `{x: [T] spent, y: [T] value}`, with the score before the first step at x = 0.
+- `arms.<name>.cpu_s`: [S] CPU seconds of each run, without its warm start; `warm_cpu_s`: [S] CPU seconds of the warm
+  starts.
+- `hashes`: what the card was made with, as in a result of a claim; a card that is stale, or whose baseline differs from
+  the claim's, is refused.
+- `rates`: values fixed on the baseline for claims to use (learning rates, fractions, levels).
 
-More keys are the maker's. Curves are as those of results, so a quantity reads both alike.
+Other keys belong to whoever made the card. Curves have the format of results, so a quantity reads both.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ WHOLE = ("bed", "budget", "seeds", "arms", "hashes")
 
 @dataclass(frozen=True, eq=False)
 class Card:
-    """A card as it was read; `digest`: of its whole text; `file`: where it lies."""
+    """A card as read from its `file`. `digest`: of its whole text."""
 
     table: Mapping[str, Any]
     digest: str = ""
@@ -64,12 +66,12 @@ class Card:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """(of a baseline's run, of a warm start) of processor time, the median; NaN where it is not known."""
+        """Median CPU seconds (of a baseline's run, of a warm start); NaN if unknown."""
         run, warm = self.arms[BASELINE].get("cpu_s"), self.table.get("warm_cpu_s")
         return (float(np.median(run)) if run else math.nan, float(np.median(warm)) if warm else math.nan)
 
     def read_runs(self, arm: str) -> list[Evidence]:
-        """[S] the runs of an arm, as far as the card has their curves."""
+        """Return [S] the runs of an arm, with the curves that the card has."""
         if arm not in self.arms:
             raise RecipeError("claim.bed", f"the card of {self.bed} has no arm {arm!r}; {nearest(arm, self.arms)}")
         (amount,) = self.table["budget"].values()
@@ -80,27 +82,27 @@ class Card:
         ]
 
     def measure_noise(self, quantity: Quantity, ratio: bool = False) -> np.ndarray:
-        """[S] paired differences of the baseline from its own redraw, with `ratio` in shares of the redraw's value; NaN
-        if a run has no value."""
+        """Return [S] paired differences between the baseline and its redraw; with `ratio`, as shares of the redraw's
+        value. NaN if a run has no value."""
         x, y = (np.array(read_values(quantity, self.read_runs(arm), arm, 0)) for arm in (BASELINE, REDRAW))
         return (x - y) / np.abs(y) if ratio else x - y
 
     def measure_spread(self, quantity: Quantity, ratio: bool = False) -> float:
-        """The standard deviation of one pair's difference."""
+        """Return the standard deviation of one pair's difference."""
         there = self.measure_noise(quantity, ratio)
         there = there[np.isfinite(there)]
         return float(there.std(ddof=1)) if len(there) > 1 else math.nan
 
 
 def find(bed: str, root: Path | None = None) -> Card | None:
-    """The card of the bed that a recipe `beds/<bed>/<variant>` is; None where it is no bed, or has no card yet."""
+    """Return the card of the bed `beds/<bed>/<variant>`; None if the recipe is not a bed, or has no card yet."""
     family, _, name = bed.partition("/")
     path = (root or find_cards()) / f"{name}.json"
     return read(path) if family == BEDS and path.is_file() else None
 
 
 def read(path: Path) -> Card:
-    """A card of a bed. RecipeError where it is no whole one."""
+    """Read a bed's card. Raises RecipeError if it is incomplete or unreadable."""
     try:
         text = path.read_bytes()
         table = json.loads(text)
@@ -110,27 +112,27 @@ def read(path: Path) -> Card:
             raise ValueError(f"without {', '.join(gone)}")
         if BASELINE not in table["arms"]:
             raise ValueError("without a baseline")
-    except (ValueError, AttributeError) as error:  # AttributeError: no table at all
-        raise RecipeError("claim.bed", f"{path} is no card of a bed ({error})") from None
+    except (ValueError, AttributeError) as error:  # AttributeError: it is not a table
+        raise RecipeError("claim.bed", f"{path} is no card, as `shuhari claim --card` writes it ({error})") from None
     return Card(table, hashlib.blake2b(text, digest_size=8).hexdigest(), path)
 
 
 def list_arms(claim: Claim, card: Card | None) -> set[str]:
-    """The arms that premises can be about: those of a claim, and those of its card."""
+    """Return the arms that premises can be about: those of the claim and those of its card."""
     return {*claim.arms, *(card.arms if card else ())}
 
 
 def check(card: Card | None, claim: Claim, used: Mapping[str, str]) -> None:
-    """RecipeError where a card is of another baseline than the claim's, or older than that is."""
+    """Raises RecipeError if the card's baseline differs from the claim's, or is out of date."""
     if card is not None and BASELINE in claim.arms and (why := find_change(card.table, claim, used)):
         hint = f"`shuhari claim --card {claim.bed}` makes it anew"
-        raise RecipeError("claim.bed", f"the card of {card.bed} does not tell of this claim's baseline: {why}; {hint}")
+        raise RecipeError("claim.bed", f"the baseline in the card of {card.bed} is not this claim's: {why}; {hint}")
 
 
 def find_change(card: Mapping[str, Any], claim: Claim, used: Mapping[str, str]) -> str:
-    """In what the runs of a card are not those that a claim would make of the same arms; "" where in nothing. used: the
-    modules of the claim as they are now. As of a result, a change of modules that others share makes a card older, and
-    it still tells."""
+    """Return how a card's runs differ from those that the claim would make of the same arms; "" if they do not. used:
+    the claim's modules as they are now. As with a result, a change in shared modules makes a card older but not
+    invalid."""
     budget = dict([claim.budget]) if claim.budget else {}
     if card["budget"] != budget:
         return f"its budget is {card['budget']}, the claim's {budget}"
@@ -146,7 +148,7 @@ def find_change(card: Mapping[str, Any], claim: Claim, used: Mapping[str, str]) 
 def judge_premise(
     check: Check, number: int, quantity: Quantity, runs: Mapping[str, Sequence[Evidence]]
 ) -> tuple[Effect, Verdict, dict[str, list[float]]]:
-    """(effect, whether it is met, the values by side) of a premise over runs: a card's, or a claim's own."""
+    """Judge a premise over runs of a card or of the claim. Returns (effect, verdict, the values by side)."""
     rule = check.rule
     sides = {side: read_values(quantity, runs[side], side, number) for side in rule.sides if side != START}
     if rule.against == START:
@@ -156,21 +158,24 @@ def judge_premise(
 
 
 def plan(card: Card | None, check: Check, quantity: Quantity, looks: Sequence[int]) -> float | None:
-    """The smallest effect that looks would find, by the noise that a card tells of; None where none tells."""
+    """Return the smallest effect that the looks would find, given the card's noise; None without a card that has a
+    redraw, or if nothing is trained."""
     if card is None or REDRAW not in card.arms or not check.trains:
         return None
     return compute_mde(card.measure_spread(quantity, check.rule.ratio), looks, check.rule.direction)
 
 
 def read_start(check: Check, number: int) -> Quantity:
-    """What a reading of a curve was before the first step."""
+    """Return the quantity that reads a curve's value before the first step."""
     if check.quantity.get("use", "metric") != "metric":
-        raise RecipeError(f"claim.check.{number}.against", "'start': only of a metric, which has a curve")
+        raise RecipeError(f"claim.check.{number}.against", "'start': expected a check of a metric, as only a metric "
+                          "has a curve")  # fmt: skip
     return Metric(f"{Reading.of(check.quantity['metric']).metric}:first")
 
 
 def restore(seed: int, curves: Mapping[str, Mapping[str, Sequence[Any]]], amount: float) -> Evidence:
-    """A run from its curves, as a card or a result keeps them: a column each over all that any of them has spent."""
+    """Rebuild a run from its curves, as a card or a result stores them: columns over every amount spent at which any
+    curve has a point."""
     spent = sorted(
         {
             x

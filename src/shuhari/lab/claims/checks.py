@@ -1,4 +1,4 @@
-"""The checks of a claim, as its table says them: what is compared, by which rule, and in which role."""
+"""The checks of a claim, read from its table: which quantity is compared, by which rule, and in which role."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import Any
 
 from shuhari.config.overlay import RecipeError
 from shuhari.config.settings import Settings, look_up
-from shuhari.data import nearest
+from shuhari.data import EMPTY, nearest
 from shuhari.lab.claims.verdict import ROLES, Rule
 from shuhari.ports.hooks import ability
 
-BASELINE, START = "baseline", "start"
+METHOD, BASELINE, START = "method", "baseline", "start"
+KINDS = ("knob", "information", "compute")  # of a rival; the paper's own baseline is the headline's
 SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: `quantity` is a table for the quantity that is compared, `rule` says how."""
+    """A check: `quantity` is the table of the quantity that is compared, `rule` how. kind: of a rival, one of KINDS."""
 
     quantity: Mapping[str, Any]
     rule: Rule
+    kind: str = ""
 
     @property
     def trains(self) -> bool:
-        """Whether it is about runs."""
+        """Whether it reads runs, not simulations."""
         return ability(look_up("quantity", self.quantity.get("use", "metric"), "claim.check"), "trains")
 
     @property
     def within(self) -> bool:
-        """Whether it compares two readings of one run with each other, and so needs no other arm."""
+        """Whether it compares two readings of the same run, and so needs no other arm."""
         return self.quantity.get("use") == "gain" and len(self.rule.sides) == 1
 
     @property
@@ -40,7 +42,7 @@ class Check:
 
 
 def name_quantity(table: Mapping[str, Any]) -> str:
-    """What a check compares, in few words, by its table or its entry in a result."""
+    """Return a short name of what a check compares, from its table or its entry in a result."""
     name = str(table.get("metric") or table.get("use", ""))
     if "other" not in table or table.get("use") != "gain":
         return name
@@ -51,25 +53,50 @@ def name_quantity(table: Mapping[str, Any]) -> str:
 def read_checks(
     tables: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None, *, premises: bool = True
 ) -> tuple[Check, ...]:
-    """The checks of a claim; without `premises` a headline of runs needs none. RecipeError for a mistake in one, or in
-    which roles there are."""
-    checks = tuple(_read_check(c, f"claim.check.{i}", budget) for i, c in enumerate(tables))
-    if not checks:
+    """Read the checks of a claim. Without `premises`, a headline about runs needs none. Raises RecipeError for a
+    mistake in a check, or if the roles are wrong."""
+    if not tables:
         raise RecipeError("claim.check", "missing: expected a list of at least one table")
+    lead = next((t for t in tables if isinstance(t, Mapping) and t.get("role") == "headline"), EMPTY)
+    filled = [_fill(t, lead, f"claim.check.{i}") for i, t in enumerate(tables)]
+    checks = tuple(_read_check(c, f"claim.check.{i}", budget) for i, c in enumerate(filled))
     _check_roles(checks, premises)
     return checks
 
 
+def _fill(table: Mapping[str, Any], lead: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return a check's table with what it takes over from the headline: a rival all of it but `against`, an ablation
+    the margin."""
+    if table.get("role") == "because" and "margin" in lead and lead.get("direction") == table.get("direction"):
+        same = all(table.get(key) == lead.get(key) for key in ("metric", "use", "other", "ratio"))
+        return {"margin": lead["margin"], **table} if same else table
+    if table.get("role") != "rival":
+        return table
+    for key in table:
+        if key not in ("role", "against", "kind"):
+            expected = "a rival is compared as the headline is; expected only role, against and kind"
+            raise RecipeError(f"{where}.{key}", f"{table[key]!r}: {expected}")
+    if not isinstance(table.get("against"), str):
+        raise RecipeError(f"{where}.against", f"{table.get('against')!r}: expected the name of an arm")
+    return {**lead, **table}
+
+
 def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None) -> Check:
-    own = {f.name for f in fields(Rule)}
+    own, kind, table = {f.name for f in fields(Rule)}, table.get("kind", ""), dict(table)
+    if table.get("role") == "rival" and table.pop("kind", "") not in KINDS:
+        raise RecipeError(f"{where}.kind", f"{kind!r}: {nearest(str(kind), KINDS)}")
     rule = {k: v for k, v in table.items() if k in own}
     quantity = {k: v for k, v in table.items() if k not in own}
     known = {"use", *own, *(f.name for f in fields(look_up("quantity", quantity.get("use", "metric"), f"{where}.use")))}
     for key in quantity:
         if key not in known:
-            raise RecipeError(f"{where}.{key}", f"no key of such a check; {nearest(key, known)}")
+            raise RecipeError(f"{where}.{key}", f"expected a key of this check; {nearest(key, known)}")
     if "role" not in rule:
         raise RecipeError(f"{where}.role", f"missing: expected one of {', '.join(ROLES)}")
+    if rule["role"] == "dose":
+        rule = {"direction": "up", **rule}
+        if isinstance(rule.get("against"), bool) or not isinstance(rule.get("against"), int | float):
+            raise RecipeError(f"{where}.against", f"{rule.get('against')!r}: expected the floor of the dose, a number")
     if "direction" not in rule:
         raise RecipeError(f"{where}.direction", "missing: 'up', 'down', 'not lower', 'not higher' or 'equal'")
     if rule["role"] == "premise":
@@ -82,30 +109,32 @@ def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] 
         rule["range"] = [0.0, 1.0]
     elif "range" not in rule and whole and budget is not None and metric.rpartition(":")[2].startswith("to="):
         rule["range"] = [0.0, budget[1]]
-    return Check(quantity, Settings().make(Rule, rule, where, "a check"))
+    return Check(quantity, Settings().make(Rule, rule, where, "a check"), kind)
 
 
 def _check_roles(checks: Sequence[Check], premises: bool) -> None:
-    """One headline, at most one guard, a premise wherever runs decide."""
+    """Require one headline, at most one guard, and a premise if the headline is about runs."""
     count = {
         role: [c for c in checks if c.rule.role == role]
         for role in ROLES
     }
     for i, check in enumerate(checks):
         if check.rule.against == START and check.rule.role != "premise":
-            raise RecipeError(f"claim.check.{i}.against", "'start': only a premise is compared with it")
-    for role, most in (("headline", 1), ("guard", 1)):
+            raise RecipeError(f"claim.check.{i}.against", "'start': expected a number or an arm; only a premise is "
+                              "compared with the start")  # fmt: skip
+    for role, most in (("headline", 1), ("guard", 1), ("dose", 1)):
         if len(count[role]) > most:
-            raise RecipeError("claim.check", f"{len(count[role])} checks are the {role}: expected one")
+            raise RecipeError("claim.check", f"{len(count[role])} checks have the role {role!r}: expected one")
     if not count["headline"]:
-        raise RecipeError("claim.check", "none is the headline: one number decides, as the paper says it")
+        raise RecipeError("claim.check", "no check has the role 'headline': expected one, the number that decides the "
+                          "claim")  # fmt: skip
     if premises and count["headline"][0].trains and not (count["premise"] or all(check.within for check in checks)):
-        expected = "what of bed and baseline must be so for the paper's effect to show"
-        raise RecipeError("claim.check", f"none is a premise: expected {expected}")
+        expected = "one, for what must hold of bed and baseline before the paper's effect can show"
+        raise RecipeError("claim.check", f"no check has the role 'premise': expected {expected}")
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric is a share of what was asked, by its name; `evaluate/<way>.mean` as `evaluate/mean`."""
+    """Whether a metric is a share in [0, 1], by its name; `evaluate/<way>.mean` counts as `evaluate/mean`."""
     name, _, reading = metric.rpartition(":")
     way, dot, score = name.partition("@")[0].rpartition(".")
     score = f"evaluate/{score}" if dot and way.startswith("evaluate/") else score

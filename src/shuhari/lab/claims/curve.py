@@ -1,6 +1,6 @@
 """Curves of runs, and scalar readings of them: `evaluate/mean:final`, `rollout/length:last=5`, `score:to=0.6`.
 
-Axes: a curve is points (x, y), x what was spent of the claim's budget since the warm start.
+Axes: a curve is points (x, y), with x the part of the claim's budget spent since the warm start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from shuhari.data import nearest
 
-Columns = Mapping[str, Sequence[Any]]  # metric -> a value a step, None where a step has none
+Columns = Mapping[str, Sequence[Any]]  # metric -> one value a step, None if the step has none
 Curve = tuple[np.ndarray, np.ndarray]
 PLAIN = ("final", "first", "best", "worst", "mean", "area")
 GIVEN = ("last", "over", "to", "at")
@@ -26,11 +26,11 @@ _OTHER = re.compile(r"(?P<name>.+?)(?P<sign>>=|<=)(?P<value>[^=<>]+)")
 class Reading:
     """A metric and a statistic of its curve.
 
-    `final`, `first`, `best` (the largest), `worst` (the smallest), `mean` (of all reports), `last=K` (mean of the last
-    K), `area` (mean over the budget, by trapezoids), `over=V` (the area of what is above V, and 0 elsewhere), `to=V`
-    (the budget spent until it first reaches V, interpolated; all of it if it never does), `at=OTHER>=V` (its value when
-    OTHER first gets there; NaN if it never does). Curves are read up to where the budget is spent, interpolated there.
-    Reports of NaN are left out; where the last is one, so are `final`, `last`, `mean`, `area` and `over`.
+    `final`, `first`, `best` (largest value), `worst` (smallest), `mean` (of all reports), `last=K` (mean of the last
+    K), `area` (mean over the budget, by the trapezoid rule), `over=V` (area of max(y - V, 0)), `to=V` (budget spent
+    until the curve first reaches V, interpolated; all of it if it never does), `at=OTHER>=V` (value when OTHER first
+    reaches V; NaN if it never does). A curve is read up to the end of the budget, and interpolated there. Reports of
+    NaN are skipped; if the last report is NaN, so are `final`, `last`, `mean`, `area` and `over`.
     """
 
     metric: str
@@ -41,7 +41,7 @@ class Reading:
 
     @classmethod
     def of(cls, text: str) -> Reading:
-        """Parse `metric:what`; ValueError with the nearest right one."""
+        """Parse `metric:what`. Raises ValueError with the nearest valid reading."""
         metric, colon, what = text.rpartition(":")
         if not colon:
             metric, what = what, "final"
@@ -70,8 +70,8 @@ class Reading:
     def __call__(
         self, columns: Columns, spent: Sequence[float], start: Mapping[str, float], whole: float, began: float = 0.0
     ) -> float:
-        """Of a run's columns, with `spent` [steps] of the budget, the scores at the `start` of its last stage, when
-        `began` was spent, and the `whole` budget. KeyError where the run has not the metric."""
+        """Return the reading. `columns`: of a run; `spent`: [steps] of the budget; `start`: the scores when the last
+        stage began, at `began` spent; `whole`: the budget. Raises KeyError if the run lacks the metric."""
         x, y = cut(whole, *read_curve(columns, self.metric, spent, start, began))
         if self.what in ("final", "last", "mean", "area", "over") and not np.isfinite(y[-1]):
             return math.nan
@@ -96,8 +96,8 @@ class Reading:
 def read_curve(
     columns: Columns, metric: str, spent: Sequence[float], start: Mapping[str, float] = {}, began: float = 0.0
 ) -> Curve:
-    """(x, y) of a metric where it was reported; an evaluated one with its score at the `start` of the last stage, at
-    `began`, where the stage before did not end in one."""
+    """Return (x, y) of a metric at the steps that reported it. An evaluated metric also gets its score at the `start`
+    of the last stage, at x = `began`, unless there is a point already."""
     if metric not in columns:
         family = [n for n in columns if n.partition("/")[0] == metric.partition("/")[0]]
         there = f"; there are {', '.join(family[:12])}" if family else ""
@@ -115,7 +115,7 @@ def read_curve(
 
 
 def cut(whole: float, x: np.ndarray, y: np.ndarray) -> Curve:
-    """A curve up to `whole`, with the point there on the line to the first one beyond."""
+    """Cut a curve at `whole`, adding the interpolated point there."""
     inside = x <= whole
     if inside.all() or not inside.any():
         return x, y
@@ -124,7 +124,7 @@ def cut(whole: float, x: np.ndarray, y: np.ndarray) -> Curve:
 
 
 def find_crossing(x: np.ndarray, y: np.ndarray, value: float, never: float) -> float:
-    """Where a curve first reaches `value` from below, on the line between two points; `never` where it does not."""
+    """Return where a curve first reaches `value` from below, interpolated; `never` if it does not."""
     reached = np.flatnonzero(y >= value)
     if not len(reached):
         return float(never)
@@ -138,4 +138,4 @@ def _read_number(text: str, whole: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{whole!r}: {text!r} is no number") from None
+        raise ValueError(f"{whole!r}: {text!r} is not a number") from None

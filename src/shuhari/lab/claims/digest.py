@@ -1,10 +1,10 @@
-"""What a recipe does, as a digest: of the components that its stages are built into, not of how they are written.
+"""Digests of what a recipe does: of the components that its stages are built into, not of how they are written.
 
-Two recipes do the same where their stages have the same components, settings and budgets. So a setting that is written
-at its default is one that is not written, a schedule over a share of a stage is that over its steps, and neither the
-seed, titles, threads nor the names and layers of the files count. Entries that go by their name are compared by it; of
-transforms, which run in their order, the order counts and no name. Entries of a component's own tables (the tasks of a
-mixture, the members of a buffer) have name and order.
+Two recipes have the same digest if their stages have the same components, settings and budgets. A setting written at
+its default equals one left out; a schedule over a share of a stage equals the same one in steps; seed, titles, threads,
+and the names and layers of files do not count. Entries that are used by name are compared by name, in any order;
+transforms, which run in order, by order without names. Entries of a component's own tables (the tasks of a mixture, the
+members of a buffer) are compared by name and order.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from shuhari.config.stage import Components
 from shuhari.data import Ramp, Sampling
 from shuhari.kernel import registry
 
-NAMED = ("models", "rewards", "weights", "follows", "learners", "parts", "terms", "budget")  # order says nothing
-RUN = ("transforms", "collect")  # names say nothing
-ASIDE = ("name", "defaults", "imitates", "laid", "distributed")  # of a stage: described beside, or not what it does
-SEED = 2**31 - 2  # in the place of a run's: what is set to another number is set
+NAMED = ("models", "rewards", "weights", "follows", "learners", "parts", "terms", "budget")  # by name, in any order
+RUN = ("transforms", "collect")  # compared by order, without names
+ASIDE = ("name", "defaults", "imitates", "laid", "distributed")  # of a stage: described elsewhere, or without effect
+SEED = 2**31 - 2  # replaces the run's seed, so that a component's seed set to another number counts as set
 
 
 def compute_digest(recipe: Recipe) -> str:
-    """A digest of what a recipe does. RecipeError where it cannot be built."""
+    """Compute a digest of what a recipe does. Raises RecipeError if it cannot be built."""
     return hash_description(describe(recipe))
 
 
 def hash_description(description: Mapping[str, Any]) -> str:
-    """The digest of a recipe that is described already."""
+    """Compute the digest from a description of a recipe."""
     text = json.dumps(description, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe does, as JSON: each stage in order, and the study."""
+    """Describe what a recipe does as JSON: each stage in order, and the study."""
     from shuhari.config.build import build_stages, make_component
 
     seeded = recipe.with_settings({"seed": SEED})
@@ -51,7 +51,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
 
 
 def describe_stage(stage: Components) -> dict[str, Any]:
-    """The settings of a stage's components, as JSON."""
+    """Describe the settings of a stage's components as JSON."""
     steps = stage.budget.get("steps")
     return {
         f.name: _describe_entry(f.name, getattr(stage, f.name), steps)
@@ -63,7 +63,7 @@ def describe_stage(stage: Components) -> dict[str, Any]:
 def _to_plain(value: Any, steps: float | None = None) -> Any:
     if isinstance(value, Ramp):
         value = _to_steps(value, steps)
-    if isinstance(value, Sampling):  # its ramp counts decisions
+    if isinstance(value, Sampling):  # the ramp of a sampling counts decisions
         steps = None
     if is_dataclass(value) and not isinstance(value, type):
         own = {f.name: f for f in fields(value) if f.init and not _is_default(f, getattr(value, f.name))}
@@ -86,7 +86,7 @@ def _to_plain(value: Any, steps: float | None = None) -> Any:
 
 
 def _describe_entry(name: str, value: Any, steps: float | None) -> Any:
-    """What stands in a field, whose name says whether its entries have an order, and names."""
+    """Describe the value of a field, whose name decides whether names and order of its entries count."""
     if isinstance(value, Mapping) and name in NAMED:
         return {str(k): _to_plain(v, steps) for k, v in value.items()}
     if isinstance(value, Mapping) and name in RUN:
@@ -95,14 +95,15 @@ def _describe_entry(name: str, value: Any, steps: float | None) -> Any:
 
 
 def _is_default(f: Field[Any], value: Any) -> bool:
-    """Whether a field is as it is where none is given, so that a setting that a component gets later changes none."""
+    """Whether a field has its default, so that a setting added to a component later changes no digest."""
     if f.default is not MISSING:
         return bool(_to_plain(f.default) == _to_plain(value))
     return f.default_factory is not MISSING and bool(_to_plain(f.default_factory()) == _to_plain(value))
 
 
 def _find_name(what: Any) -> str:
-    """The first of the names by which a component is known; else where it is written, of ours the name alone."""
+    """Return the first of the names that a component is registered under; otherwise its qualified name, with the module
+    if it is not part of shuhari."""
     known = registry.known_as(what)
     if known:
         return "/".join(min(known))
@@ -111,7 +112,7 @@ def _find_name(what: Any) -> str:
 
 
 def _to_steps(given: Ramp, steps: float | None) -> Ramp:
-    """A schedule over shares of a stage, or to its end, over the stage's steps."""
+    """Convert a schedule over shares of a stage, or to its end, into steps."""
     if steps is None or given.steps or not given.relative:
         return given
     after, warm = (round(x * steps) if 0 < x < 1 else x for x in (given.after, given.warm))

@@ -1,9 +1,8 @@
-"""Any method on any bed: what is looked at beside the claims, and all results as methods by beds.
+"""Exploration: any method on any bed, measured without a protocol, and all results as a table of methods by beds.
 
-An exploratory measurement lays a method, or several in order (`a+b`), over a bed (any recipe that samples) and compares
-that with the bed alone: the score of the bed, averaged over its own budget, by the rule of claims with a headline and
-nothing beside it. Nobody fixed a protocol for it, so it counts nowhere, and its results are kept apart
-(`results/explore/<bed>/`).
+A method, or several in order (`a+b`), is laid over a bed (any recipe that samples) and compared with the bed alone: by
+the bed's score, averaged over its own budget, with a headline and no other checks. As no protocol was fixed beforehand,
+the result does not count as a claim, and is stored apart (`results/explore/<bed>/`).
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from shuhari.config.overlay import RecipeError, read_budgets
 from shuhari.config.recipe import load, read_method
 from shuhari.data import EMPTY
 from shuhari.lab.claims import cards
-from shuhari.lab.claims.arms import METHOD, check_arms
-from shuhari.lab.claims.checks import BASELINE, Check, is_share, name_quantity, read_checks
+from shuhari.lab.claims.arms import check_arms
+from shuhari.lab.claims.checks import BASELINE, METHOD, Check, is_share, name_quantity, read_checks
 from shuhari.lab.claims.claim import FIRST, Claim, part_stages
 from shuhari.lab.claims.looks import LOOKS
 from shuhari.lab.claims.result import list_quantities
 from shuhari.lab.claims.verdict import LEAST
 
-JOINED = "+"  # between methods that are laid together
+JOINED = "+"  # joins methods that are applied together
 SMALL, SMALL_SHARE = (
     0.02,
     0.05,
-)  # margins where no card tells of noise: of a share of 1; of the bed's own value, elsewhere
+)  # margins without a card to measure noise: of a share in [0, 1]; otherwise, as a share of the bed's value
 WHY = "any method on any bed: no protocol was fixed before"
 FOLDER = "explore"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a result says of a method on a bed: the effect of its headline, and its interval."""
+    """A result of a method on a bed: the effect of its headline, and its interval."""
 
     method: str
     bed: str
@@ -57,12 +56,12 @@ class Cell:
 def explore(
     reference: str, bed: str, metric: str = "", margin: float = 0.0, seeds: int = 0, beds: Path | None = None
 ) -> Claim:
-    """The comparison of a method, or of several that are joined by `+`, with the bed alone.
+    """Return the comparison of a method, or of several joined by `+`, with the bed alone.
 
-    metric: a reading of a curve (default: the first score that the bed reports, as an area); margin: the smallest
-    effect of interest (default: what the looks can find by the bed's card, else `SMALL`, `SMALL_SHARE`); seeds: of one
-    look, in the place of several; beds: where cards lie. RecipeError where a method cannot be laid there, or the bed
-    has no budget of its own.
+    metric: a reading of a curve (default: the bed's first score, as an area). margin: the smallest effect of interest
+    (default: what the looks can find given the bed's card, otherwise `SMALL` or `SMALL_SHARE`). seeds: of a single
+    look, which replaces the usual ones. beds: the folder of cards. Raises RecipeError if a method cannot be laid over
+    the bed, or the bed has no budget of its own.
     """
     changes = [read_method(one) for one in ([reference] if Path(reference).is_file() else reference.split(JOINED))]
     base = load(bed)
@@ -91,18 +90,19 @@ def _check(metric: str, margin: float, budget: tuple[str, float]) -> tuple[Check
 
 
 def _with_margin(claim: Claim, beds: Path | None) -> Check:
-    """The headline with a margin that can be found: by the noise that the bed's card tells of, else by the scale."""
+    """Return the headline with a margin that can be detected given the noise of the bed's card; without a card, by the
+    scale of the metric."""
     (check,), (quantity,) = claim.checks, list_quantities(claim)
     planned = cards.plan(cards.find(claim.bed, beds), check, quantity, claim.looks)
     if planned and math.isfinite(planned):
-        return replace(check, rule=replace(check.rule, margin=float(f"{planned * 1.005:.3g}")))  # never rounded below
+        return replace(check, rule=replace(check.rule, margin=float(f"{planned * 1.005:.3g}")))  # rounded up
     if is_share(str(check.quantity["metric"])):
         return check
     return replace(check, rule=replace(check.rule, margin=SMALL_SHARE, ratio=True, range=()))
 
 
 def choose_metric(stage: Mapping[str, Any]) -> str:
-    """The area of the score that a stage is measured by: exact where it is, else of samples, else greedy."""
+    """Choose the score of a stage, as an area: exact if it is measured, otherwise of samples, otherwise greedy."""
     table = stage.get("evaluate") or EMPTY
     exact = next((name for name, one in (table.get("metrics") or EMPTY).items() if one.get("use", name) == "exact"), "")
     name = f"evaluate/{exact}.mean" if exact else "evaluate/mean" if table.get("samples", 1) > 1 else "evaluate/greedy"
@@ -110,22 +110,22 @@ def choose_metric(stage: Mapping[str, Any]) -> str:
 
 
 def folder_of(bed: str, out: Path) -> Path:
-    """Where results on a bed are kept, apart from those of claims."""
+    """Return the folder of exploratory results on a bed."""
     return out / FOLDER / bed
 
 
 def read_results(bed: str, out: Path) -> list[dict[str, Any]]:
-    """What was explored on a bed, by name of the methods."""
+    """Read the exploratory results on a bed."""
     return [result for result in read_every(out) if result["bed"] == bed]
 
 
 def read_every(out: Path) -> list[dict[str, Any]]:
-    """All that was explored."""
+    """Read all exploratory results."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / FOLDER).rglob("claims/**/*.json"))]
 
 
 def read_cells(out: Path) -> Iterator[Cell]:
-    """What the results under `out` say, claims first."""
+    """Yield the cells of the results under `out`, claims first."""
     claims = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "claims").rglob("*.json"))]
     for i, result in enumerate([*claims, *read_every(out)]):
         head = result["headline"]
@@ -135,8 +135,8 @@ def read_cells(out: Path) -> Iterator[Cell]:
 
 
 def arrange(out: Path) -> list[tuple[str, ...]]:
-    """Rows of text: the beds, then a method a row with what was found on each. Of a claim and an exploration of one
-    method on one bed the claim stands."""
+    """Return rows of text: a header of beds, then a row a method. If a claim and an exploration measured the same
+    method on the same bed, the claim is shown."""
     found: dict[tuple[str, str], Cell] = {}
     for cell in read_cells(out):
         found.setdefault((cell.method, cell.bed), cell)

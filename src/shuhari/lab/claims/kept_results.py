@@ -1,4 +1,4 @@
-"""Results of claims and cards of beds, as the package brings them or a clone has them: found, and read. No torch."""
+"""Finds and reads results of claims and cards of beds, packaged with the library or in a clone. No torch."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ RESULT = 2  # the format of results of claims
 
 
 def list_methods() -> list[Method]:
-    """`list_recipes`, with the verdicts of their claims, which takes ten times as long."""
+    """Return `list_recipes` with the verdicts of their claims; ten times slower."""
     return [_add_verdict(m) for m in list_recipes()]
 
 
 def find_results(of: str = "claims") -> Path:
-    """Where results of claims lie: what the package brings, or results/claims of a clone."""
+    """Return the folder of results of claims: the packaged one, or results/claims of a clone."""
     root = Path(str(resources.files("shuhari")))
     inside = root / f"{of}_data"
     return inside if inside.is_dir() else root.parents[1] / "results" / of
 
 
 def find_cards() -> Path:
-    """Where cards of beds lie."""
+    """Return the folder of beds' cards."""
     return find_results("beds")
 
 
 def read_result(name: str, at: Path | None = None) -> dict[str, Any] | None:
-    """The result of a method's claim, None where it has not been measured. RecipeError where it cannot be read."""
+    """Read the result of a method's claim; None if it has not been measured. Raises RecipeError if it cannot be
+    read."""
     path = (at or find_results()) / f"{name}.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
         if found is not None and found["format"] != RESULT:
             raise ValueError(f"format {found['format']!r}, not {RESULT}")
     except (ValueError, TypeError, KeyError) as error:
-        raise RecipeError("", f"{path} is no result of a claim ({error}): move it away") from None
+        raise RecipeError("", f"{path} is not the result of a claim ({error}): move it away") from None
     return found
 
 

@@ -1,9 +1,9 @@
-"""Looks: a claim's seeds are made in groups, and it ends at the first whose interval says enough.
+"""Looks: a claim's seeds are run in groups, and it stops at the first group whose interval decides it.
 
-Looks at 5, 8 and 12 pairs with intervals of 99, 99 and 96.2 % exclude 0 in 5 % of claims without an effect (of the
-kind of Haybittle, British Journal of Radiology 44, 1971, and Peto et al., British Journal of Cancer 34, 1976: strict
-early looks, the rest for the last; simulated, Student's t). What looks can find is the minimum detectable effect (MDE):
-the smallest that they find with 80 % power. All in units of the standard deviation of one pair's difference, of normal
+Looks at 5, 8 and 12 pairs with intervals of 99, 99 and 96.2 % exclude 0 in 5 % of claims without an effect (after
+Haybittle, British Journal of Radiology 44, 1971, and Peto et al., British Journal of Cancer 34, 1976: strict early
+looks, the remaining error for the last; simulated, Student's t). The minimum detectable effect (MDE) is the smallest
+effect that the looks find with 80 % power. All in units of the standard deviation of one pair's difference, for normal
 pairs.
 """
 
@@ -19,15 +19,15 @@ import numpy as np
 from shuhari.lab.claims.verdict import Effect, Headline, Rule, Verdict
 
 LOOKS = (5, 8, 12)  # pairs at each look
-LEVELS: dict[tuple[int, ...], tuple[float, ...]] = {LOOKS: (0.99, 0.99, 0.962)}  # of the interval at each
+LEVELS: dict[tuple[int, ...], tuple[float, ...]] = {LOOKS: (0.99, 0.99, 0.962)}  # of the interval at each look
 LEVEL = 0.95  # of all looks together, and of a single one
 POWER = 0.8
-HOPELESS = 2.0  # margins: where no effect below this many of them could be found, seeds are saved
+HOPELESS = 2.0  # margins: if the MDE is larger than this many, no more seeds are run
 DRAWS = 400_000
 
 
 def compute_levels(looks: Sequence[int]) -> tuple[float, ...]:
-    """The level of the interval at each look. ValueError where looks have none."""
+    """Return the level of the interval at each look. Raises ValueError for looks without levels."""
     if len(looks) == 1:
         return (LEVEL,)
     if tuple(looks) not in LEVELS:
@@ -37,8 +37,8 @@ def compute_levels(looks: Sequence[int]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Look:
-    """What one look tells: the headline so far, the smallest effect that all looks could find, whether it is the last
-    one that is made, and `why` if more would not help."""
+    """The outcome of a look: the headline so far, the smallest effect that all looks could find, whether it is the last
+    look, and `why` if more seeds would not help."""
 
     headline: Headline
     mde: float
@@ -57,10 +57,10 @@ def judge_look(rule: Rule, effect: Effect, looks: Sequence[int], n: int, guard: 
 
 @dataclass(frozen=True)
 class Power:
-    """What looks can do. mde: for `up` and `down` the smallest effect that they find in `POWER` of claims (and, as it
-    is the same, the tolerance within which `not lower` shows an arm that is no lower); equal: the tolerance within
-    which they show two arms that are alike; enlarged: by how much an effect of the MDE is overstated by those claims
-    that find it, a factor; pairs: how many are made for it on average. Standard deviations of one pair."""
+    """What a schedule of looks can find, in standard deviations of one pair. mde: for `up` and `down`, the smallest
+    effect found in `POWER` of claims (also the tolerance at which `not lower` shows an arm that is no lower). equal:
+    the tolerance at which they show that two equal arms are alike. enlarged: the factor by which claims that find an
+    effect of the MDE overstate it. pairs: the average number of pairs run for it."""
 
     mde: float
     equal: float
@@ -69,19 +69,19 @@ class Power:
 
 
 def compute_mde(sd: float, looks: Sequence[int], direction: str = "up") -> float:
-    """The minimum detectable effect where one pair's difference has the standard deviation `sd`."""
+    """Return the minimum detectable effect if one pair's difference has the standard deviation `sd`."""
     found = simulate_power(tuple(looks))
     return sd * (found.equal if direction == "equal" else found.mde)
 
 
 def is_hopeless(detectable: float, margin: float) -> bool:
-    """Whether more seeds are not worth their time."""
+    """Whether more seeds are not worth running."""
     return detectable > HOPELESS * margin
 
 
 @cache
 def simulate_power(looks: tuple[int, ...]) -> Power:
-    """By simulation: the same normal pairs for every effect, as an effect only moves their mean."""
+    """Simulate the power of looks. All effects use the same normal pairs, as an effect only shifts their mean."""
     mean, half = draw_trajectories(looks, DRAWS, seed=0)
     needed = half - mean  # [draws, looks] the effect from which each look excludes 0
     found = float(np.quantile(needed.min(1), POWER))
@@ -94,14 +94,15 @@ def simulate_power(looks: tuple[int, ...]) -> Power:
 
 
 def find_chance(effect: float, looks: Sequence[int] = LOOKS) -> float:
-    """The chance that looks find an effect of so many standard deviations."""
+    """Return the probability that the looks find an effect of so many standard deviations."""
     mean, half = draw_trajectories(tuple(looks), DRAWS, seed=1)
     return float((half - mean < effect).any(1).mean())
 
 
 def draw_trajectories(looks: Sequence[int], draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """([draws, looks] mean, half of its interval) of standard normal pairs, more of them from look to look: by group
-    the mean and the sum of squares about it, which are independent."""
+    """Simulate many claims (`draws`), whose pairs differ by standard normal numbers. Returns two arrays [draws, looks]:
+    the mean difference of all pairs up to a look, and half the width of its interval. Pairs are not drawn one by one:
+    the mean and the sum of squares of the pairs that a look adds are independent, and are drawn."""
     from scipy.stats import t
 
     rng = np.random.default_rng(seed)
@@ -120,5 +121,5 @@ def draw_trajectories(looks: Sequence[int], draws: int, seed: int) -> tuple[np.n
 
 
 def _find_first(flags: np.ndarray) -> np.ndarray:
-    """[N] the first column of [N, K] that is true; K where none is."""
+    """Return [N] the first true column of [N, K]; K if there is none."""
     return np.where(flags.any(1), flags.argmax(1), flags.shape[1])

@@ -1,4 +1,5 @@
-"""Make the card of a bed: its baseline, a redraw of that, and a positive control over many seeds (see `cards`)."""
+"""Makes the card of a test bed: runs of its baseline, of the same with other random draws, and of a positive control,
+each over many seeds (see `cards`)."""
 
 from __future__ import annotations
 
@@ -21,13 +22,14 @@ from shuhari.lab.claims.result import compute_hashes, list_points, round_to
 from shuhari.lab.claims.runs import Job, plan_runs, read, with_seed
 from shuhari.store.files import count_cores, replace_file, translate_errors
 
-FIRST, SEEDS = 2000, 24  # apart from those of claims
-AWAY = 1_000_000  # from a run's seed to that of its redraw
-SEEN = ("rollout/length", "rollout/alike", "rollout/truncated", "reward/mean", "entropy")  # beside evaluation
+FIRST, SEEDS = 2000, 24  # apart from the seeds of claims
+AWAY = 1_000_000  # added to a run's seed for its redraw
+SEEN = ("rollout/length", "rollout/alike", "rollout/truncated", "reward/mean", "entropy")  # kept besides evaluation
 
 
 def plan_card(bed: str, seeds: int = SEEDS) -> Claim:
-    """The runs of a card as those of a claim without checks. RecipeError where the bed has no one budget."""
+    """Return the runs of a card as a claim without checks. `bed`: its recipe. Raises RecipeError if the last stage has
+    several budgets, or none."""
     family, _, name = bed.partition("/")
     where, _, variant = name.rpartition("/")
     control = f"{family}/{where}/{library.CONTROL}/{variant}"
@@ -36,7 +38,7 @@ def plan_card(bed: str, seeds: int = SEEDS) -> Claim:
 
 
 def claim_of(bed: str, arms: Mapping[str, Recipe], seeds: int) -> Claim:
-    """A claim without checks, of arms that share all stages but the last."""
+    """Return a claim without checks. `arms`: name -> recipe; they share every stage except the last."""
     recipe = arms[BASELINE]
     *before, last = recipe.stages
     spend = read_budgets(last)
@@ -49,7 +51,7 @@ def claim_of(bed: str, arms: Mapping[str, Recipe], seeds: int) -> Claim:
 
 
 def plan_jobs(claim: Claim, root: Path) -> list[Job]:
-    """Every run of a card: those of its claim, and each baseline again with other draws."""
+    """Return every run of a card: the runs of its claim, and each run of the baseline again with other random draws."""
     jobs = [job for job in plan_runs(claim, root.resolve()) if job.arm in (*claim.arms, WARM)]
     return jobs + [_redraw(job) for job in jobs if job.arm == BASELINE]
 
@@ -62,19 +64,20 @@ def make_card(
     workers: int = 0,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The card of a bed, its runs made under `root`. ClaimError where one fails."""
+    """Train what is missing and return the card as plain values. `root`: folder of the runs; `workers`: number of
+    processes, 0 for the cores of this machine; `tell`: called with the progress. Raises ClaimError if a run fails."""
     hashes = compute_hashes(claim)
     jobs = plan_jobs(claim, root)
     seen: dict[Path, Evidence] = {}
     warm: dict[Path, float] = {}
 
-    def look(job: Job) -> None:
+    def note_done(job: Job) -> None:
         if job.arm == WARM:
             warm[job.path] = job.cpu
         else:
             seen[job.path] = read(job, claim)
 
-    drive(jobs, workers or count_cores(), tell, look)
+    drive(jobs, workers or count_cores(), tell, note_done)
     assert claim.budget is not None
     unit, amount = claim.budget
     names = [
@@ -97,7 +100,7 @@ def make_card(
 
 
 def save_card(card: Mapping[str, Any], at: Path) -> Path:
-    """Write `at`/beds/<bed>/<variant>.json."""
+    """Write `at`/beds/<bed>/<variant>.json and return its path. Raises StoreError if it cannot be written."""
     path = at / "beds" / f"{card['bed']}.json"
     with translate_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +109,7 @@ def save_card(card: Mapping[str, Any], at: Path) -> Path:
 
 
 def _redraw(job: Job) -> Job:
-    """A baseline's run again, on the same task and from the same warm start, with other draws."""
+    """Return a run of the baseline with the same task and warm start, and another seed."""
     recipe = with_seed(job.recipe, job.seed + AWAY)
     own = {f.name for f in fields(look_up("task", recipe.stages[-1]["task"]["name"], "task.name"))}
     recipe = recipe.with_settings({"task": {"seed": job.seed}}) if "seed" in own else recipe

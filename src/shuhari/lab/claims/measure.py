@@ -1,7 +1,8 @@
-"""Measure a claim: its premises first, then look by look, then the ablations if there is an effect to explain.
+"""Measures a claim: first its premises, then look by look the headline and its rivals, with the dose at the first look,
+then the ablations if there is an effect to explain.
 
-So a claim whose bed lacks what the paper is about costs a few baselines, one with a clear effect the seeds of its first
-look, and ablations cost nothing where nothing holds.
+So a claim whose bed lacks the paper's problem costs only a few baselines, a clear effect only the seeds of its first
+look, and ablations run only if the headline holds.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from shuhari.lab.claims import cards
 from shuhari.lab.claims.cards import Card
 from shuhari.lab.claims.checks import START, name_quantity
 from shuhari.lab.claims.claim import Claim
-from shuhari.lab.claims.looks import compute_levels, judge_look
+from shuhari.lab.claims.gaps import find_gaps, find_spending, is_solvable
+from shuhari.lab.claims.looks import Look, compute_levels, judge_look
 from shuhari.lab.claims.pool import Progress, Workers
 from shuhari.lab.claims.protocol import Protocol, prepare
 from shuhari.lab.claims.quantities import Evidence, Quantity, read_values
+from shuhari.lab.claims.registry import register
 from shuhari.lab.claims.result import (
     compute_hashes,
     describe,
@@ -30,36 +33,54 @@ from shuhari.lab.claims.result import (
     make_result,
     round_to,
 )
-from shuhari.lab.claims.runs import Made, make
+from shuhari.lab.claims.runs import CLOCK, Made, make
 from shuhari.lab.claims.tries import Begun
-from shuhari.lab.claims.verdict import HELD, Because, Effect, Headline, Verdict, join_reasons
+from shuhari.lab.claims.verdict import (
+    HELD,
+    WORST,
+    Because,
+    Effect,
+    Headline,
+    Verdict,
+    join_comparisons,
+    join_reasons,
+)
 from shuhari.ports.hooks import ability
 from shuhari.store.files import count_cores
 
 Tell = Callable[[Progress], None]
+GUARDED = 0.9  # level of a guard's interval: 95 % on one side
 
 
 @dataclass
 class Findings:
-    """What a claim has found so far: runs, and an entry for each check by its number."""
+    """What a claim has found so far: its runs, and the entry of each check by number."""
 
     claim: Claim
     quantities: Sequence[Quantity]
     card: Card | None
     run: Callable[[Claim, Sequence[Quantity]], Made]
-    begin: Callable[[], None]  # called before the method's first run
+    begin: Callable[[], str]  # called before the method's first run; the digest of the try's line in the registry
     made: Made = field(default_factory=Made)
     checks: dict[int, dict[str, Any]] = field(default_factory=dict)
     planned: dict[str, Any] | None = None
     seeds: tuple[int, ...] = ()
+    alike: str = ""  # two arms that did the same, if some did
+    line: str = ""  # digest of the try's line in the registry
+    tuned: Mapping[str, Any] | None = None  # the outcome of its tuning
 
     @property
     def number(self) -> int:
-        """That of the headline."""
+        """The number of the headline."""
         return self.claim.find_checks("headline")[0]
 
+    @property
+    def comparisons(self) -> list[int]:
+        """The numbers of the headline and its rivals."""
+        return [self.number, *self.claim.find_checks("rival")]
+
     def add(self, checks: Collection[int], seeds: Sequence[int]) -> None:
-        """Make what some checks need."""
+        """Make the runs that some checks need."""
         part = self.claim.select(checks, seeds)
         made = self.run(part, [self.quantities[i] for i in checks])
         there = {**self.made.evidence, **made.evidence}
@@ -68,7 +89,7 @@ class Findings:
         self.made = Made(evidence, chance, versions, {**self.made.warm, **made.warm})
 
     def estimate(self, number: int, level: float) -> Effect:
-        """The effect of a check over the seeds so far; its entry lacks the verdict."""
+        """Return a check's effect over the seeds so far, and enter it, without a verdict."""
         rule, quantity, claim = (
             self.claim.checks[number].rule,
             self.quantities[number],
@@ -77,7 +98,7 @@ class Findings:
         sides = {
             side: read_values(quantity, find_runs(claim, number, side, self.made), side, number) for side in rule.sides
         }
-        effect = rule.estimate(*rule.pick_sides(sides), level)
+        effect = rule.estimate(*rule.pick_sides(sides), level, is_solvable(claim.checks))
         self.enter(number, effect, sides, level)
         return effect
 
@@ -104,9 +125,12 @@ def measure(
     tell: Tell = lambda _: None,
     beds: Path | None = None,
     begun: Path | None = None,
+    log: Path | None = None,
+    tuned: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The whole result of a claim, whose runs are made under `root`. `before`: the result that is there; beds: where
-    cards lie; begun: where its try is written down before the method's first run. ClaimError, RecipeError."""
+    """Measure a claim, with its runs under `root`, and return its result. `before`: the existing result; beds: the
+    folder of cards; begun: the file that records the try before the method's first run; log: the registry;
+    tuned: the outcome of its tuning. Raises ClaimError or RecipeError."""
     quantities, hashes = list_quantities(claim), compute_hashes(claim)
     used = {**hashes["shared"], **hashes["modules"]}
     tries = Begun(begun, before)
@@ -115,19 +139,23 @@ def measure(
     headline, reasons = Headline.UNTESTED, Because.UNASKED
     with Workers(1 if alone else workers or count_cores()) as team:
         run = partial(make, root=root, workers=team, tell=tell, alone=alone)
-        begin = partial(tries.write, protocol.table, list(claim.seeds), hashes["modules"])
-        found = Findings(claim, quantities, card, run, begin)
+
+        def begin() -> str:
+            tries.write(protocol.table, list(claim.seeds), hashes["modules"])
+            return register(log, claim.name, protocol.table, claim.seeds) if log and not claim.smoke else ""
+
+        found = Findings(claim, quantities, card, run, begin, tuned=tuned)
         if _judge_premises(found):
             headline, level = _look(found)
             reasons = _ablate(found, level) if headline in HELD or claim.smoke else Because.UNASKED
     ruled = _summarise(found, headline, reasons, protocol)
-    return make_result(
-        claim.with_seeds(found.seeds), quantities, found.made, tries.stopped(protocol.tries), hashes, ruled
-    )
+    whole = claim.with_seeds(found.seeds)
+    result = make_result(whole, quantities, found.made, tries.stopped(protocol.tries), hashes, ruled)
+    return {**result, "gaps": [*result["gaps"], *filter(None, [find_spending(result)])]}
 
 
 def _judge_premises(found: Findings) -> bool:
-    """Whether all premises are met: from the card those that it can tell, from runs of the claim the others."""
+    """Whether all premises are met. Uses the bed's card if it has the arms, otherwise runs of the claim."""
     claim, card = found.claim, found.card
     have = card.arms if card else {}
     numbers = claim.find_checks("premise")
@@ -141,7 +169,7 @@ def _judge_premises(found: Findings) -> bool:
     if not all(met) and not claim.smoke:
         return False
     seeds = claim.seeds[: claim.looks[0]]
-    # a smoke reads no card, and leaves out what only a card could tell
+    # a smoke reads no card, and skips premises that only a card could decide
     if own := [i for i in numbers if i not in known and {*claim.checks[i].arms} <= {*claim.arms}]:
         if any(claim.checks[i].trains for i in own):
             found.add(own, seeds)
@@ -164,8 +192,8 @@ def _judge_premise(found: Findings, number: int, runs: Mapping[str, Sequence[Evi
 
 
 def _plan_seeds(found: Findings) -> bool:
-    """Whether the seeds could show an effect of the margin, by the noise that the bed's card tells of; without noise it
-    tells of nothing."""
+    """Whether the seeds could show an effect of the margin, given the noise of the bed's card; True if there is no card
+    with a redraw."""
     check, card = found.claim.checks[found.number], found.card
     planned = cards.plan(card, check, found.quantities[found.number], found.claim.looks)
     if card is None or planned is None:
@@ -176,30 +204,81 @@ def _plan_seeds(found: Findings) -> bool:
 
 
 def _look(found: Findings) -> tuple[Headline, float]:
-    """(the verdict of the headline, the level of the interval that gave it), at the first look that tells enough."""
-    claim, number = found.claim, found.number
-    rule, guards = claim.checks[number].rule, claim.find_checks("guard")
+    """Run looks until one decides. Returns (the worst verdict of the headline and its rivals, the level of the interval
+    that gave it). The first look judges the dose: a method that does not act is not tested."""
+    claim, guards = found.claim, found.claim.find_checks("guard")
     headline, level = Headline.OPEN, math.nan
-    found.begin()
+    found.line = found.begin()
     for n, level in zip(claim.looks, compute_levels(claim.looks), strict=True):
         found.seeds = tuple(claim.seeds[:n])
-        found.add([number, *guards], found.seeds)
-        effect, guard = found.estimate(number, level), None
-        for i in guards:
-            guard = claim.checks[i].rule.judge(found.estimate(i, level))
-            found.checks[i]["verdict"] = {Verdict.HOLDS: "kept", Verdict.FAILS: "fails"}.get(guard, "open")
-        look = judge_look(rule, effect, claim.looks, n, guard)
-        headline = look.headline
-        found.checks[number] |= {"verdict": headline.value, "mde": round_to(look.mde)}
-        if look.why:
-            found.checks[number].setdefault("why", look.why)
-        if look.ends:
+        found.add([*found.comparisons, *guards, *claim.find_checks("dose")], found.seeds)
+        if not _judge_dose(found) and not claim.smoke:
+            return Headline.UNTESTED, level
+        guard = _judge_guard(found, guards)
+        looks = [_judge_comparison(found, number, n, level, guard) for number in found.comparisons]
+        headline = join_comparisons(look.headline for look in looks)
+        undecided = any(look.headline is Headline.OPEN and not look.ends for look in looks)
+        if WORST.index(headline) < WORST.index(Headline.OPEN) or not undecided:
             break
     return headline, level
 
 
+def _judge_comparison(found: Findings, number: int, n: int, level: float, guard: Verdict | None) -> Look:
+    rule = found.claim.checks[number].rule
+    look = judge_look(rule, found.estimate(number, level), found.claim.looks, n, guard)
+    found.checks[number] |= {"verdict": look.headline.value, "mde": round_to(look.mde)}
+    if look.why:
+        found.checks[number].setdefault("why", look.why)
+    return look
+
+
+def _judge_guard(found: Findings, guards: Sequence[int]) -> Verdict | None:
+    """Judge the guard one-sided at 95 %; None if the claim has none."""
+    guard = None
+    for i in guards:
+        guard = found.claim.checks[i].rule.judge(found.estimate(i, GUARDED))
+        found.checks[i]["verdict"] = {Verdict.HOLDS: "kept", Verdict.FAILS: "fails"}.get(guard, "open")
+    return guard
+
+
+def _judge_dose(found: Findings) -> bool:
+    """Whether the method changes enough to be tested: the mean of its dose is at least the floor, and its runs are not
+    those of a comparison, number for number."""
+    for number in found.claim.find_checks("dose"):
+        effect = found.estimate(number, GUARDED)
+        met = effect.value >= 0
+        found.checks[number]["verdict"] = "met" if met else "not met"
+        if not met:
+            return False
+    runs = found.made.evidence
+    timed = ability(found.quantities[found.number], "alone")  # a speed is compared between runs that learn the same
+    for number in () if timed else found.comparisons:
+        rule = found.claim.checks[number].rule
+        if isinstance(rule.against, str) and _do_alike(runs.get(rule.arm, ()), runs.get(rule.against, ())):
+            found.checks[number] = {**describe(found.claim.checks[number]), "verdict": Headline.UNTESTED.value}
+            found.alike = f"every number of {rule.arm!r} and {rule.against!r} is the same"
+            return False
+    return True
+
+
+def _do_alike(ours: Sequence[Evidence], theirs: Sequence[Evidence]) -> bool:
+    """Whether two arms reported the same numbers on every seed, in all columns that both have but those of the
+    clock."""
+    pairs = list(zip(ours, theirs, strict=False))
+    return bool(pairs) and all(
+        a.spent == b.spent
+        and all(
+            repr(a.columns[k]) == repr(b.columns[k])
+            for k in {*a.columns} & {*b.columns}
+            if not k.startswith(CLOCK)
+        )
+        for a, b in pairs
+    )
+
+
 def _ablate(found: Findings, level: float) -> Because:
-    """Whether the effect is by the paper's reason, over the seeds of the look that decided."""
+    """Judge the ablations over the seeds of the look that decided: whether the effect comes from the paper's
+    mechanism."""
     numbers = found.claim.find_checks("because")
     if numbers:
         found.add(numbers, found.seeds)
@@ -211,7 +290,7 @@ def _ablate(found: Findings, level: float) -> Because:
 
 
 def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: Protocol) -> dict[str, Any]:
-    """What a result says of the checks: the verdict, each check by its role, and what all of it hangs on."""
+    """Return the checks' part of a result: the verdict, each check by role, and what the verdict depends on."""
     claim, number = found.claim, found.number
     untested = {**describe(claim.checks[number]), "verdict": headline.value}
     own = found.checks.get(number, untested)
@@ -219,6 +298,9 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
     keep = (*what, "effect", "low", "high", "level", "n")
     premises = {i: found.checks[i] for i in claim.find_checks("premise") if i in found.checks}
     failing = [describe_premise(c) for c in premises.values() if c["verdict"] != "met"]
+    doses = [found.checks[i] for i in claim.find_checks("dose") if i in found.checks]
+    failing += [describe_dose(dose) for dose in doses if dose["verdict"] != "met"]
+    failing += [f"the method does not act here: {found.alike}"] if found.alike else []
     if found.planned and not found.planned["met"]:
         planned = found.planned["mde"]
         failing.append(
@@ -248,25 +330,39 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
             "card": found.card.digest if found.card else "",
         },
         "guard": guards[0] if guards else None,
+        "rivals": [_describe_rival(found, i, own) for i in found.comparisons],
+        "dose": {k: doses[0].get(k) for k in ("metric", "effect", "against", "verdict")} if doses else None,
+        "seen": claim.seen,
+        "worth": claim.worth,
+        "objection": claim.objection,
+        "gaps": list(find_gaps(claim, found.tuned)),
         "because": reasons.value,
         "mde": {"planned": (found.planned or {}).get("mde"), "achieved": own.get("mde")},
         "looks": list(claim.looks),
         "cpu_s": cpu,
-        "protocol": protocol.table,
+        "protocol": {**protocol.table, "line": found.line},
         "exploratory": list(protocol.exploratory),
         "checks": checks,
     }
 
 
+def _describe_rival(found: Findings, number: int, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a comparison of the headline's number: with the paper's baseline, or with another rival."""
+    check = found.checks.get(number, {**describe(found.claim.checks[number]), "verdict": own["verdict"]})
+    kept = {k: check.get(k) for k in ("effect", "low", "high", "level", "n")}
+    kind = found.claim.checks[number].kind or "paper"
+    return {"name": str(check["against"]), "kind": kind, **kept, "word": check["verdict"]}
+
+
 def _kind(claim: Claim, number: int) -> str:
-    """What the headline's number is: of trained runs, of one arm of them alone, or simulated."""
+    """Return what the headline's number comes from: compared runs, runs of one arm alone, or a simulation."""
     if not claim.checks[number].trains:
         return "simulated"
     return "trained" if len(claim.arms) > 1 else "not compared"
 
 
 def describe_premise(check: Mapping[str, Any]) -> str:
-    """A premise in few words."""
+    """Describe a premise in one line."""
     what = name_quantity(check)
     arm = f"{check['arm']}'s " if check["arm"] != "baseline" else ""
     against = "its start" if check["against"] == START else check["against"]
@@ -274,8 +370,14 @@ def describe_premise(check: Mapping[str, Any]) -> str:
     return f"{arm}{what} {check['direction']}{margin} against {format_factor(check['factor'])}{against}"
 
 
+def describe_dose(check: Mapping[str, Any]) -> str:
+    """Describe a dose that is too small in one line."""
+    found = "" if check.get("effect") is None else f", {check['effect'] + check['against']:.3g} here"
+    return f"the method does not act here: {name_quantity(check)} at least {check['against']:g}{found}"
+
+
 def _sum_known(seconds: Iterable[float]) -> float:
-    """Of what is known: a warm start whose run is gone tells nothing."""
+    """Return the sum of the finite values; the time of a warm start whose run is gone is unknown."""
     return round(sum(s for s in seconds if math.isfinite(s)), 1)
 
 

@@ -1,7 +1,7 @@
-"""What was measured on one bed, method by method: results of claims and of `claim --bed`, their values and curves.
+"""Everything measured on one bed, method by method: results of claims and of `claim --bed`, their values and curves.
 
-An arm's numbers are those that its result keeps; a metric that it does not keep is read from its runs, where these are
-still there.
+An arm's numbers come from its result; a metric that the result does not store is read from the runs, if these still
+exist.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import list_names, load
 from shuhari.data import EMPTY, Array, nearest
-from shuhari.lab.claims.arms import METHOD
 from shuhari.lab.claims.cards import restore
-from shuhari.lab.claims.checks import BASELINE, is_share
+from shuhari.lab.claims.checks import BASELINE, METHOD, is_share
 from shuhari.lab.claims.explore import read_every
 from shuhari.lab.claims.looks import LEVEL
 from shuhari.lab.claims.quantities import Evidence, Metric, read_value
@@ -28,22 +27,22 @@ from shuhari.lab.claims.verdict import NEAR
 from shuhari.store.directory import Run
 from shuhari.store.schema import FILE
 
-EARLY = 0.5  # of the budget: a baseline that sits at an end from before then leaves little to measure
+EARLY = 0.5  # share of the budget; a baseline that saturates before leaves little to measure
 
 
 def find_name(bed: str) -> str:
-    """The name of a bed that is given as its file."""
+    """Return the name of a bed given as its file."""
     if not bed.endswith(".toml"):
         return bed
     try:
         return load(bed).name
-    except RecipeError:  # it may have been moved since
+    except RecipeError:  # the file may have been moved since
         return Path(bed).stem
 
 
 def list_results(bed: str, out: Path) -> dict[str, dict[str, Any]]:
-    """Method -> its result on a bed, of those under `out` and those that the library has; of a claim and an exploration
-    the claim stands. ValueError, with the nearest bed, where none is of that name."""
+    """Return method -> its result on a bed, from `out` and the packaged results; a claim takes precedence over an
+    exploration. Raises ValueError, naming the nearest bed, if the bed is unknown."""
     names, explored = list_names(), read_every(out)
     results = {found["method"]: found for found in explored if found["bed"] == bed}
     claimed = {
@@ -61,7 +60,7 @@ def list_results(bed: str, out: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_by_seed(result: Mapping[str, Any], arm: str, metric: str, runs: Path | None = None) -> dict[int, float]:
-    """Seed -> a reading of a curve of an arm; none where neither the result nor its runs below `runs` have the curve.
+    """Return seed -> a reading of an arm's curve; empty if neither the result nor its runs below `runs` have the curve.
     """
     quantity = Metric(metric)
     found = _read_evidence(result, arm, quantity.names, runs)
@@ -69,7 +68,7 @@ def read_by_seed(result: Mapping[str, Any], arm: str, metric: str, runs: Path | 
 
 
 def read_curves(result: Mapping[str, Any], arm: str, name: str, runs: Path | None = None) -> list[tuple[Array, Array]]:
-    """(x, y) of a metric over what was spent, one a run of an arm."""
+    """Return (x, y) of a metric over the budget spent, one for each run of an arm."""
     found = [run.read_within(name) for run in _read_evidence(result, arm, (name,), runs) if run.spent]
     return [(x, y) for x, y in found if len(x)]
 
@@ -104,7 +103,7 @@ def _read_evidence(result: Mapping[str, Any], arm: str, names: Sequence[str], ru
 
 
 def list_metrics(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The curves that the results keep of methods and baselines."""
+    """Return the curves that the results store of methods and baselines."""
     found = dict[str, None]()
     for result in results.values():
         for arm in (METHOD, BASELINE):
@@ -113,13 +112,13 @@ def list_metrics(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def find_alpha(result: Mapping[str, Any]) -> float:
-    """The chance of an interval without 0, where there is no difference, at the look that decided a result."""
+    """Return the false-positive rate of the interval at the look that decided a result."""
     return 1.0 - float(result["headline"].get("level") or LEVEL)
 
 
 def find_saturation(result: Mapping[str, Any], metric: str = "") -> str:
-    """A sentence on a bed that saturates: a share that the baseline holds near its end from early in its budget on; ""
-    of any other. `metric`: by default the headline's."""
+    """Return a sentence if the bed saturates: the baseline stays near an end of the range of a share from early in its
+    budget on; otherwise "". `metric`: default the headline's."""
     told = metric or str(result["headline"].get("metric", ""))
     name = told.partition(":")[0]
     if not name or not is_share(f"{name}:final") or not result.get("budget"):
@@ -138,7 +137,7 @@ def find_saturation(result: Mapping[str, Any], metric: str = "") -> str:
 
 
 def _find_since(x: Array, y: Array, end: float) -> float | None:
-    """The place of a curve from which it stays near `end`; None where it does not end there."""
+    """Return the x from which a curve stays near `end`; None if it does not end there."""
     off = np.flatnonzero(np.abs(y - end) > NEAR)
     first = int(off[-1]) + 1 if len(off) else 0
     return float(x[first]) if first < len(x) else None

@@ -1,7 +1,7 @@
-"""A process pool for the work of claims, one process a core: dependencies, failures and progress.
+"""A process pool for claims, one process a core, with dependencies, failures and progress.
 
-A worker imports all that a run may need before it begins, so that what is edited meanwhile is not run, and ends with
-the parent, however that ends: work that is killed goes on from where it last saved.
+A worker imports everything that a run may need before it begins, so that later edits of the source do not take effect,
+and ends with its parent, however that ends; killed work resumes from its last save.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class ClaimError(RuntimeError):
 
 
 class Work(Protocol):
-    """One unit of work, in a folder of its own that records whether it is done. `after`: what must be done before."""
+    """A unit of work, in a folder of its own that records whether it is done. `after`: the work that must be done
+    before."""
 
     @property
     def name(self) -> str: ...
@@ -41,10 +42,10 @@ class Work(Protocol):
     def done(self) -> bool: ...
 
     def estimate_share(self) -> float | None:
-        """How much of it is done, in [0, 1]; None where it has not begun."""
+        """Return the share that is done, in [0, 1]; None if it has not begun."""
 
     def make(self) -> str:
-        """In a worker: do it, or continue it. Returns an error message, "" where there is none."""
+        """In a worker: do the work, or continue it. Returns an error message, or ""."""
 
 
 W = TypeVar("W", bound=Work)
@@ -52,7 +53,7 @@ W = TypeVar("W", bound=Work)
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of the work: `share` of all in [0, 1], what runs `now`, what was finished last."""
+    """Progress of the work: the `share` of all in [0, 1], what runs `now`, what was `finished` last."""
 
     share: float
     done: int
@@ -76,7 +77,7 @@ class Workers:
             self._pool.shutdown()
 
     def start(self) -> ProcessPoolExecutor:
-        """The processes; each imports all that a run may need."""
+        """Start the processes, if they are not running."""
         if self._pool is None:
             spawn, known = get_context("spawn"), (digest_core(), os.environ.get(SAFE))
             with keep_out():  # its locks have a process of their own
@@ -84,7 +85,7 @@ class Workers:
         return self._pool
 
     def stop(self) -> None:
-        """End them in the middle of what they do: a run that is killed goes on from its last checkpoint."""
+        """Terminate the processes in the middle of their work; a killed run resumes from its last checkpoint."""
         if self._pool is not None:
             processes = list((self._pool._processes or {}).values())
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -101,8 +102,9 @@ def drive(
     *,
     patient: bool = False,
 ) -> None:
-    """Do unfinished jobs; `look` at each finished one. Dependencies are done where a dependent is not. ClaimError
-    where something fails, when the others are done, or, if not `patient`, those begun where two fail alike."""
+    """Do the jobs that are not done, and call `look` on each one that is. A dependency runs only if a job that needs it
+    does. Raises ClaimError if a job fails: after all others or, once two jobs fail with the same error and unless
+    `patient`, after those already begun."""
     left = [j for j in jobs if not j.done]
     asked = {
         j.path
@@ -130,9 +132,9 @@ def drive(
                 failed |= dict.fromkeys(lost, "its warm start failed")
                 left = [j for j in left if j not in lost]
                 for job in () if alike else _find_ready(left, flying):
-                    if len(flying) < 2 * team.count:  # so that no worker waits, and a stop leaves little behind
+                    if len(flying) < 2 * team.count:  # no worker waits, and a stop leaves little behind
                         left.remove(job)
-                        with keep_out():  # a process begins as work comes in
+                        with keep_out():  # submitting may start a process
                             flying[pool.submit(_make, job)] = job
                 ended, _ = wait(flying, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
@@ -143,7 +145,7 @@ def drive(
                         message = f"a worker died in {job.name} (out of memory?): {died}"
                         raise ClaimError(message) from died
                     if error:
-                        alike = not patient and (alike or error in failed.values())  # of all, and no bad luck of one
+                        alike = not patient and (alike or error in failed.values())  # likely to hit all jobs
                         failed[job] = error
                     else:
                         look(job)
@@ -165,12 +167,12 @@ def drive(
 
 
 def _list_before(job: Work) -> list[Work]:
-    """The dependencies of a job, and theirs."""
+    """Return the dependencies of a job, recursively."""
     return [] if job.after is None else [job.after, *_list_before(job.after)]
 
 
 def _find_ready(left: Sequence[W], flying: Mapping[Any, W]) -> list[W]:
-    """The jobs that can start: their dependencies are done, and no other job does the same."""
+    """Return the jobs that can start: their dependencies are done, and no running job has the same folder."""
     taken, out = {job.path for job in flying.values()}, []
     for job in left:
         if (job.after is None or job.after.done) and job.path not in taken:
@@ -186,11 +188,11 @@ def _make_progress(jobs: Sequence[W], left: Sequence[W], flying: Mapping[Any, W]
     return Progress(share, done, len(jobs), "; ".join(f"{j.name} {s:.0%}" for j, s in running), finished)
 
 
-_CHANGED: list[str] = []  # in a worker: whether it has imported another source than the claim's
+_CHANGED: list[str] = []  # in a worker: not empty if it imported another source than the claim's
 
 
 def is_changed() -> bool:
-    """In a worker: whether the core is no longer the one that the work was planned with."""
+    """In a worker: whether the core has changed since the work was planned."""
     return bool(_CHANGED)
 
 
@@ -202,7 +204,7 @@ def _begin(core: str, safe: str | None) -> None:
     from shuhari.kernel.registry import entries
 
     if safe is None:
-        os.environ.pop(SAFE, None)  # it was for this process alone, and not for what it begins
+        os.environ.pop(SAFE, None)  # it was for this process, not for its children
     Thread(target=_follow, daemon=True).start()
     entries()
     if digest_core() != core:

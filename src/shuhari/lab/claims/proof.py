@@ -1,9 +1,9 @@
-"""Prove that a result stands though code has changed: replay a part of every arm and compare it bit for bit.
+"""Proves that a result still stands after a change of code: replays a part of every arm and compares it bit for bit.
 
-Of one seed: what an arm starts from anew, then the arm until each of its curves has two points that differ, and one arm
-to its end (by default the method's). Each point must be the stored one, to the last digit that is kept, and each
-reported number that of the run itself, where that is still there. Simulations are computed again for all seeds.
-What depends on the clock cannot be proved: there the modules must be unchanged.
+For one seed, the warm start of each arm is run again, then the arm until each of its curves has two points that differ,
+and one arm to its end (by default the method's). Each point must equal the stored one in every stored digit, and each
+reported number that of the original run, if that still exists. Simulations are computed again for all seeds. Results
+that depend on the clock cannot be proved: their modules must be unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shuhari.lab.claims.claim import Claim
 from shuhari.lab.claims.pool import ClaimError, Progress, Work, drive, is_changed
 from shuhari.lab.claims.quantities import Evidence, read_values
 from shuhari.lab.claims.result import compute_hashes, find_restated, find_stale, list_points, list_quantities, round_to
-from shuhari.lab.claims.runs import PACKAGES, VALUELESS, Job, find_own, make_evidence, make_name, plan_runs
+from shuhari.lab.claims.runs import CLOCK, PACKAGES, VALUELESS, Job, find_own, make_evidence, make_name, plan_runs
 from shuhari.loop.machine import processor, versions
 from shuhari.ports.hooks import ability
 from shuhari.store.directory import Run
@@ -31,17 +31,16 @@ from shuhari.store.files import StoreError, count_cores, replace_file
 from shuhari.store.schema import FILE
 
 REPLAY = "replay.json"  # in the folder of a replay: what it reported
-POINTS = 2  # of each curve, at least, its start among them
-DEPTHS = ("quick", "spot", "whole")  # which arms are made again to their end: none, one, all
-CLOCK = ("wall", "seconds", "speed/", "engine/seconds")  # what no two runs report alike
+POINTS = 2  # of each curve, at least, its start included
+DEPTHS = ("quick", "spot", "whole")  # which arms are replayed to their end: none, one, all
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The outcome: whether the result `stands` (None: cannot be decided here), and `why` not; arm -> `steps` that
-    were made again, and how many `points` were compared; `whole`: the arms that were made again to their end.
-    compared: "columns" where each number that a replay reported was compared with its run's, "points" where only the
-    curves were, as some run is gone."""
+    """The outcome: whether the result `stands` (None: cannot be decided here), and `why` not; `steps`: arm -> steps
+    replayed; `points`: how many were compared; `whole`: the arms replayed to their end. compared: "columns" if every
+    number that a replay reported was compared with the original run, "points" if only the curves were, as some run no
+    longer exists."""
 
     stands: bool | None
     why: str = ""
@@ -53,7 +52,8 @@ class Proof:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A replayed part of an arm's run: until each of `wanted` was reported so often; without any, all of it."""
+    """A replay of part of an arm's run: until each metric in `wanted` was reported that many times; to the end if it is
+    empty."""
 
     claim: str
     job: Job
@@ -76,7 +76,7 @@ class Replay:
         return 0.0 if self.path.is_dir() else None
 
     def make(self) -> str:
-        """In a worker: what `Job.make` does, up to where enough was reported."""
+        """In a worker: train as `Job.make` does, until enough was reported."""
         from shuhari.loop.roles import load_initial
         from shuhari.loop.study import train
 
@@ -107,7 +107,8 @@ class Replay:
         return ""
 
     def _read_start(self, at: Path, stage: str) -> dict[str, float]:
-        """What the run at `at`, which has come to `stage`, scored when its last stage began; nothing before that."""
+        """Return the scores when the last stage began, of the run at `at` that has reached `stage`; empty before
+        that."""
         last = "study" not in self.job.recipe.tree and stage == self.job.recipe.stages[-1]["name"]
         return dict(Run(at).load()["progress"]["before"]) if last else {}
 
@@ -120,10 +121,9 @@ def prove(
     workers: int = 0,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> list[Proof | ClaimError]:
-    """For each claim and its result whether it stands, proved by runs under `root`. depth: of one seed, "spot" makes
-    the first arm that can be replayed to its end, the method's where it can; "whole" all arms; "quick" none. Runs that
-    results name and that are still there are found again by the claims that stand. In the place of a proof the error,
-    where something could not be run."""
+    """Return for each claim and result whether it stands, proved by runs under `root`, or the error if something could
+    not be run. depth, for one seed: "spot" replays one arm to its end, the method's if possible; "whole" all arms;
+    "quick" none. If a result stands, links are made so that the claim finds its existing runs again."""
     if depth not in DEPTHS:
         raise ValueError(f"depth is {depth!r}: {nearest(depth, DEPTHS)}")
     root = root.resolve()
@@ -161,7 +161,7 @@ def _describe_error(replay: Replay) -> str:
 
 
 def _plan_replays(claim: Claim, result: Mapping[str, Any], root: Path, depth: str) -> dict[str, Replay | str]:
-    """arm -> its replay, or why there is none."""
+    """Return arm -> its replay, or the reason why there is none."""
     if find_restated(claim, result) or any(ability(q, "alone") for q in list_quantities(claim)):
         return {}
     out: dict[str, Replay | str] = {}
@@ -184,14 +184,14 @@ def _plan_replays(claim: Claim, result: Mapping[str, Any], root: Path, depth: st
 
 
 def _count_points(y: Sequence[float | None]) -> int:
-    """How many points of a curve are compared: at least POINTS, up to the first that differs from the one before, for
-    what stays where it was (two scores of 0) says nothing of the code. All where none differs."""
+    """Count the points of a curve to compare: up to the first that differs from the one before, at least POINTS; all if
+    none differs. A constant curve (two scores of 0) would prove nothing about the code."""
     change = next((i + 1 for i in range(1, len(y)) if y[i] != y[i - 1]), len(y))
     return min(max(change, POINTS), len(y))
 
 
 def _is_by_clock(recipe: Any) -> bool:
-    """Whether a run's lag depends on the real clock, so that it does not repeat itself."""
+    """Whether a run's staleness depends on the real clock, so that it is not reproducible."""
     engines = [stage.get("engine", EMPTY) for stage in recipe.stages]
     return any(e.get("staleness", 0) and not e.get("virtual") for e in engines)
 
@@ -204,7 +204,7 @@ def _judge(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Replay
         clock.append("it compares speeds")
     if clock:
         if why := find_stale(claim, result):
-            return Proof(False, f"{why}, and nothing but measuring can tell what of it: {clock[0]}")
+            return Proof(False, f"{why}; only measuring again can show what that changes: {clock[0]}")
         return Proof(None, f"{clock[0]}: bits prove nothing here")
     steps, why, gone = dict[str, int](), _compare_simulations(claim, result), False
     compared = len(claim.seeds) * sum(not ability(q, "trains") for q in list_quantities(claim))
@@ -234,7 +234,7 @@ def _judge(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Replay
 
 
 def _compare_simulations(claim: Claim, result: Mapping[str, Any]) -> str:
-    """The first simulation that no longer gives the stored number."""
+    """Return the first simulation that no longer gives the stored number; "" if there is none."""
     for i, (check, quantity) in enumerate(zip(claim.checks, list_quantities(claim), strict=True)):
         then = result["checks"][i].get("values", EMPTY).get(check.rule.arm)
         if not ability(quantity, "trains") and then is not None:
@@ -246,7 +246,7 @@ def _compare_simulations(claim: Claim, result: Mapping[str, Any]) -> str:
 
 
 def _compare_curve(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> str:
-    """Where a replayed curve differs from the stored one; "" where it does not, and has as many points as it should."""
+    """Return where a replayed curve differs from the stored one; "" if it agrees and has enough points."""
     n = len(then["x"]) if whole else _count_points(then["y"])
     if len(now["x"]) < n or len(now["x"]) > len(then["x"]):
         return f"{metric} has {len(now['x'])} points now, of {len(then['x'])} then"
@@ -257,8 +257,8 @@ def _compare_curve(metric: str, then: Mapping[str, Any], now: Mapping[str, Any],
 
 
 def _compare_columns(columns: Mapping[str, Sequence[Any]], path: Path) -> str | None:
-    """The first number of a replay that differs from the run at `path`, "" where none does; None where the run is gone,
-    or ends before the replay does."""
+    """Return the first number of a replay that differs from the run at `path`; "" if there is none, None if the run no
+    longer exists or is shorter than the replay."""
     try:
         there = Run(path).metrics()
     except StoreError:
@@ -271,20 +271,20 @@ def _compare_columns(columns: Mapping[str, Sequence[Any]], path: Path) -> str | 
 
 
 def _link_runs(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
-    """Link the present names of runs to those that a result was measured with, and that lie below `root`."""
+    """Link the current names of runs to the runs below `root` that the result was measured with."""
     jobs = {(job.arm, job.seed): job.path for job in plan_runs(claim, root)} if result["arms"] else {}
     for arm, kept in result["arms"].items():
         for seed, name in zip(result["seeds"], kept.get("runs", ()), strict=False):
             old, new = root / name, jobs[arm, seed]
-            inside = old.resolve().is_relative_to(root.resolve())  # the document may be anybody's
+            inside = old.resolve().is_relative_to(root.resolve())  # the result file may come from anybody
             if inside and old.is_dir() and old != new and not new.exists():
                 new.unlink(missing_ok=True)
                 new.symlink_to(old.resolve(), target_is_directory=True)
 
 
 def settle(claim: Claim, result: Mapping[str, Any], proof: Proof) -> dict[str, Any]:
-    """The result updated by the proof, and nothing else changed: where it stands, its present hashes and
-    `proved`; else `stale`, and why."""
+    """Return the result updated by the proof: with current hashes and `proved` if it stands, with `stale` and the
+    reason if it does not, unchanged if that is undecided."""
     rest = {k: v for k, v in result.items() if k != "stale"}
     if proof.stands is None:
         return dict(result)

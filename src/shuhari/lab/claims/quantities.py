@@ -1,4 +1,4 @@
-"""The quantities that checks compare: one number a seed. Each is a component of kind `quantity`, named by `use`.
+"""The quantities that checks compare: one number a run. Each is a component of kind `quantity`, named by `use`.
 
 Left out: the rule (`verdict`). Axes: `T` points of a curve.
 """
@@ -23,9 +23,9 @@ from shuhari.ports import Analysis
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """One run of one arm: its metrics, what it had spent of the budget at each step, its scores at the `start` of its
-    last stage, which `began` when so much was spent, and the `whole` budget; `diverged`: its numbers ended in NaN,
-    or its filters kept nothing, and no quantity has a value. Without a run (`path` None) only the seed is known."""
+    """A run of an arm: its metrics, the budget `spent` at each step, its scores at the `start` of its last stage and
+    the budget spent when that `began`, and the `whole` budget. `diverged`: it ended in NaN, or its filters kept
+    nothing, and no quantity has a value. Without a run (`path` None) only the seed is known."""
 
     seed: int
     columns: Columns = EMPTY
@@ -35,34 +35,34 @@ class Evidence:
     path: Path | None = None
     diverged: bool = False
     began: float = 0.0
-    cpu: float = math.nan  # seconds of processor time that it took
+    cpu: float = math.nan  # CPU seconds
 
     @property
     def wall(self) -> float:
-        """The seconds that the run took, as of its last report."""
+        """The wall time of the run in seconds, from its last report."""
         return float(self.columns["wall"][-1]) if self.spent else 0.0
 
     def read_curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """([T] spent, [T] value) of a metric, as it was reported."""
+        """Return ([T] spent, [T] value) of a metric, as reported."""
         return read_curve(self.columns, metric, self.spent, self.start, self.began)
 
     def read_within(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """The curve up to where the budget is spent, without NaN."""
+        """Return the curve up to the end of the budget, without NaN."""
         x, y = cut(self.whole, *self.read_curve(metric))
         return x[np.isfinite(y)], y[np.isfinite(y)]
 
 
 class Quantity(Protocol):
-    """One number of a run; see `value` for one that diverged. Beside that, all optional (`abilities`): `names`, the
-    metrics that it reads, to be kept and drawn; `trains`, whether there are runs at all; `alone`, whether they must
-    have the machine for themselves."""
+    """A function from a run to one number; a run that diverged is not passed (`read_value`). Optional members
+    (`abilities`): `names`, the metrics that it reads, which are stored and plotted; `trains`, whether it needs runs;
+    `alone`, whether the runs must have the machine for themselves."""
 
     def __call__(self, run: Evidence) -> float: ...
 
 
 def read_value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
-    """The quantity that check number `check` is about, of a run of an arm; NaN where it diverged. RecipeError where the
-    run lacks what is asked for."""
+    """Return the quantity of check number `check` for an arm's run; NaN if the run diverged. Raises RecipeError if the
+    run lacks a metric."""
     if run.diverged:
         return math.nan
     try:
@@ -73,39 +73,45 @@ def read_value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float
 
 
 def read_values(quantity: Quantity, runs: Iterable[Evidence], arm: str, check: int) -> list[float]:
-    """[S] `value` of each run of an arm."""
+    """Return [S] the quantity of each run of an arm, NaN for runs that diverged."""
     return [read_value(quantity, run, arm, check) for run in runs]
+
+
+REST = "1 - "  # before a metric: what its reading leaves of 1
 
 
 @register("quantity", "metric")
 @dataclass
 class Metric:
-    """A reading of a curve: `metric = "evaluate/mean:final"`; see `curve.Reading` for what may follow the colon."""
+    """A reading of a curve, `metric = "evaluate/mean:final"`; `curve.Reading` lists the readings. After `1 - ` it is
+    the rest of a share: `metric = "1 - rollout/alike:mean"`."""
 
     metric: str
-    """Metric and reading, as `evaluate/mean:final`: `final`, `area`, `best` and others may follow the colon."""
+    """Metric and reading, such as `evaluate/mean:final`; other readings are `area`, `best` and more."""
 
     def __post_init__(self) -> None:
-        self._reading = Reading.of(self.metric)
+        self._reading = Reading.of(self.metric.removeprefix(REST))
 
     @property
     def names(self) -> tuple[str, ...]:
         return self._reading.names
 
     def __call__(self, run: Evidence) -> float:
-        return self._reading(run.columns, run.spent, run.start, run.whole, run.began)
+        found = self._reading(run.columns, run.spent, run.start, run.whole, run.began)
+        return 1 - found if self.metric.startswith(REST) else found
 
 
 @register("quantity", "gain")
 @dataclass
 class Gain:
-    """`metric` less `weight` times `other`, two readings of one run: what a further way to decode gains over the plain
-    one, where `metric = "evaluate/vote.mean:final", other = "evaluate/mean:final"`; a reward less beta times a KL."""
+    """`metric` minus `weight` times `other`, two readings of one run. For example what another way of decoding gains
+    over the plain one, `metric = "evaluate/vote.mean:final", other = "evaluate/mean:final"`; or a reward minus beta
+    times a KL."""
 
     metric: str
-    """Metric and reading of which the other is subtracted, as `evaluate/vote.mean:final`."""
+    """Metric and reading from which `other` is subtracted, such as `evaluate/vote.mean:final`."""
     other: str
-    """Metric and reading that is subtracted, as `evaluate/mean:final`."""
+    """Metric and reading to subtract, such as `evaluate/mean:final`."""
     weight: float = 1.0
     """Factor of `other` before it is subtracted."""
 
@@ -129,7 +135,7 @@ class Gain:
 
 
 def join_metrics(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
-    """([T], [T]) of two metrics, where a run has both."""
+    """Return ([T], [T]) values of two metrics, at the points that have both."""
     a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.read_within, (first, second)))
     common = [x for x in a if x in b]
     return (
@@ -144,7 +150,7 @@ class Correlation:
     """Spearman's rank correlation of `metric` and `other` over a run, in [-1, 1]; NaN with fewer than three points."""
 
     metric: str
-    """First metric; steps that have both count."""
+    """First metric; only points that have both metrics count."""
     other: str
     """Second metric."""
 
@@ -162,12 +168,12 @@ class Correlation:
 @register("quantity", "separation")
 @dataclass
 class Separation:
-    """The chance that a value of `metric` is above one of `other`, ties counting half: the area under the ROC curve."""
+    """Probability that a value of `metric` exceeds one of `other`, ties counting half: the area under the ROC curve."""
 
     metric: str
-    """Metric whose values should be the larger ones."""
+    """Metric whose values should be larger."""
     other: str
-    """Metric that its values are compared with."""
+    """Metric that it is compared with."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,7 +184,7 @@ class Separation:
         return float((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean()) if len(x) and len(y) else math.nan
 
 
-FORMS: dict[str, tuple[Callable[..., Any], int]] = {  # y of x with so many free numbers
+FORMS: dict[str, tuple[Callable[..., Any], int]] = {  # y as a function of x, and its number of parameters
     "linear": (lambda x, a, b: a * x + b, 2),
     "exponential": (lambda x, a, b: a * np.exp(x) + b, 2),
     "power": (lambda x, a, b, c: a * np.power(np.maximum(x, 1e-12), b) + c, 3),
@@ -189,18 +195,18 @@ FORMS: dict[str, tuple[Callable[..., Any], int]] = {  # y of x with so many free
 @register("quantity", "fit")
 @dataclass
 class Fit:
-    """How well `metric` = form(`other`), fitted by least squares to the first `train` share of a run's points, tells
-    the rest: R² there, at most 1. form: linear, exponential (a e^x + b), power, sigmoid. NaN where the fit does not
-    converge or too few points are held out."""
+    """R² of predicting the rest of a run: `metric` = form(`other`) is fitted by least squares to the first `train`
+    share of the points, and tested on the others. At most 1; NaN if the fit does not converge or too few points are
+    held out."""
 
     metric: str
-    """Metric that is predicted, y."""
+    """Metric to predict, y."""
     other: str
-    """Metric that it is predicted from, x."""
+    """Metric to predict from, x."""
     form: Literal["linear", "exponential", "power", "sigmoid"] = "linear"
     """Curve to fit: linear a x + b, exponential a e^x + b, power a x^b + c, sigmoid a / (1 + e^(-b (x - c)))."""
     train: ProperShare = 0.5
-    """Share of the points, the first ones, that the curve is fitted to; the rest is predicted."""
+    """Share of the points that the curve is fitted to, from the first on; the rest is predicted."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -229,7 +235,7 @@ class Fit:
 @register("quantity", "speed")
 @dataclass
 class Speed:
-    """Units of the budget a second of wall time, from the end of the first step on. Its runs have the machine alone."""
+    """Units of the budget per second of wall time, after the first step. Its runs have the machine for themselves."""
 
     alone: ClassVar[bool] = True
 
@@ -241,13 +247,13 @@ class Speed:
 @register("quantity", "simulated")
 @dataclass
 class Simulated:
-    """A number that no training gives: `metric` out of what the component `by` of kind `analysis` returns for a seed.
-    An identity is such a number whose check goes `equal`."""
+    """A number from an analysis without training: `metric` in what the component `by` of kind `analysis` returns for a
+    seed. An identity is checked with direction `equal`."""
 
     by: Analysis
-    """Analysis that computes the numbers of a seed."""
+    """Analysis that computes the numbers for a seed."""
     metric: str
-    """Name of the number that is read from what `by` returns."""
+    """Name of the number to read from what `by` returns."""
     trains: ClassVar[bool] = False
 
     def __call__(self, run: Evidence) -> float:

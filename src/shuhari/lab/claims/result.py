@@ -1,7 +1,7 @@
-"""The stored result of a claim: one JSON file and one plot a method, with all data that determine the verdict.
+"""The stored result of a claim: a JSON file and a plot for each method, with all data that determine the verdict.
 
-A result goes stale where the arms' recipes, or the modules that were the method's own when it was measured, are no
-longer those of then; where the core has changed, or a module that it shares, it is older, and still counts.
+A result is stale if the arms' recipes, or the method's own modules, have changed since it was measured. If the core or
+a shared module has changed, it is older, but still counts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import numpy as np
 
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.lab.claims import kept_results
-from shuhari.lab.claims.arms import METHOD
-from shuhari.lab.claims.checks import Check
+from shuhari.lab.claims.checks import METHOD, Check
 from shuhari.lab.claims.claim import Claim
 from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.quantities import Evidence, Quantity, Simulated
@@ -33,17 +32,17 @@ WHOLE = ("verdict", "says", "headline", "kind", "premise", "guard", "because", "
 
 
 def read_kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
-    """The stored result of a claim under `at`, or of those packaged with the library; None where there is none.
-    RecipeError where it is not a whole one."""
+    """Read the stored result of a claim under `at`, or the packaged one; None if there is none. Raises RecipeError if
+    it is incomplete."""
     found = kept_results.read_result(name, at)
     if found is not None and (gone := [key for key in WHOLE if key not in found]):
         where = (at or kept_results.find_results()) / f"{name}.json"
-        raise RecipeError("", f"{where} is no result of a claim (without {', '.join(gone)}): move it away")
+        raise RecipeError("", f"{where} is not the result of a claim (it lacks {', '.join(gone)}): move it away")
     return found
 
 
 def find_runs(claim: Claim, check: int, arm: str, made: Made) -> list[Evidence]:
-    """[S] what a check reads of an arm: its runs, or the seeds alone where nothing is trained."""
+    """Return [S] the runs of an arm that a check reads, or seeds without runs if nothing is trained."""
     return made.evidence[arm] if claim.checks[check].trains else [Evidence(seed) for seed in claim.seeds]
 
 
@@ -55,8 +54,8 @@ def make_result(
     hashed: Mapping[str, Any],
     ruled: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The whole result. `before` is the one that stood there, whose place in `history` it takes; `hashed`: the `hashes`
-    of the claim when its runs began; `ruled`: what was found by the roles of its checks."""
+    """Return the whole result. `before`: the existing one, whose `history` it continues; `hashed`: the claim's `hashes`
+    when its runs began; `ruled`: the findings by role of the checks."""
     metrics = list(
         dict.fromkeys(
             n
@@ -118,8 +117,8 @@ def make_result(
 
 
 def compute_hashes(claim: Claim) -> dict[str, Any]:
-    """What determines the result: the recipes of the arms and of the warm start, what is checked and said of them, the
-    method's own modules; and the core and the modules that others share, whose change makes it older, not stale."""
+    """Compute the hashes of what determines the result: the recipes of arms and warm starts, the claim's text, the
+    method's own modules; and of the core and shared modules, whose change makes it older, not stale."""
     found = find_modules(claim)
     return {
         **_describe_stated(claim),
@@ -139,7 +138,7 @@ def _describe_stated(claim: Claim) -> dict[str, Any]:
 
 
 def find_modules(claim: Claim) -> dict[str, str]:
-    """module -> digest, of all beside the core that the claim's runs and simulations use."""
+    """Return module -> digest of every module outside the core that the claim's runs and simulations use."""
     found = digest_modules([], [q.by for q in list_quantities(claim) if isinstance(q, Simulated)])
     for name, recipe in (claim.recipes or {METHOD: claim.own}).items():
         try:
@@ -150,19 +149,20 @@ def find_modules(claim: Claim) -> dict[str, str]:
 
 
 def list_quantities(claim: Claim) -> list[Quantity]:
-    """The quantity of each check."""
+    """Return the quantity of each check."""
     from shuhari.config.build import make_component
 
     return [make_component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(claim.checks)]
 
 
 def find_stale(claim: Claim, result: Mapping[str, Any]) -> str:
-    """Why a result is not that of the present claim; "" where it is. Only hashes that it holds can make it stale."""
+    """Return why a result no longer belongs to the present claim; "" if it does. Only hashes stored in the result can
+    make it stale."""
     return find_restated(claim, result) or find_changed(result["hashes"]["modules"], find_modules(claim))
 
 
 def find_restated(claim: Claim, result: Mapping[str, Any]) -> str:
-    """What of the claim's text, or of its arms' recipes, has changed since it was measured; "" where nothing has."""
+    """Return what has changed in the claim's text or its arms' recipes since it was measured; "" if nothing."""
     now, then = _describe_stated(claim), result["hashes"]
     for name, stated in _to_plain(now["claim"]).items():
         if stated != then["claim"].get(name):
@@ -174,7 +174,7 @@ def find_restated(claim: Claim, result: Mapping[str, Any]) -> str:
 
 
 def describe_model(claim: Claim) -> dict[str, Any]:
-    """The kind of the method's policy, and its number of parameters."""
+    """Describe the method's policy: its settings and number of parameters."""
     from shuhari.config.build import build_stage
 
     stage = claim.own.stages[-1]
@@ -185,7 +185,7 @@ def describe_model(claim: Claim) -> dict[str, Any]:
 
 
 def _describe_arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str, Any]:
-    """How an arm differs from the method, and its raw curves."""
+    """Describe an arm: how it differs from the method, its costs, and its raw curves."""
     runs = made.evidence[arm]
     out: dict[str, Any] = {"changes": find_differences(claim, arm), "wall_s": [round(r.wall, 1) for r in runs]}
     out["runs"] = [r.path.name for r in runs if r.path]
@@ -216,7 +216,7 @@ def _describe_arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) ->
 
 
 def find_differences(claim: Claim, arm: str) -> dict[str, Any]:
-    """Dotted key -> setting in which the last stage of an arm differs from the method's; None: not set."""
+    """Return dotted key -> setting of the arm's last stage, for those that differ from the method's; None: not set."""
     skip = ("name", "summary", "claim", "paper", "alone", "laid")
     ours, theirs = (dict(walk_leaves(claim.arms[name].stages[-1])) for name in (METHOD, arm))
     keys = [k for k in dict.fromkeys([*ours, *theirs]) if k[0] not in skip and ours.get(k) != theirs.get(k)]
@@ -224,7 +224,7 @@ def find_differences(claim: Claim, arm: str) -> dict[str, Any]:
 
 
 def describe_differences(changes: Mapping[str, Any]) -> list[str]:
-    """The differences as phrases; for what an arm lacks, the missing table is named."""
+    """Describe the differences as phrases; settings that the arm lacks are named by their table."""
     gone = {k.rpartition(".")[0] for k, v in changes.items() if v is None}
     phrases = [f"{k} = {v}" if v != "" else f'{k} = ""' for k, v in changes.items() if v is not None and v != {}]
     return [
@@ -238,18 +238,18 @@ def describe_differences(changes: Mapping[str, Any]) -> list[str]:
 
 
 def format_factor(factor: float) -> str:
-    """The factor of what is compared with, before its name."""
+    """Format the factor of the compared value as a prefix; "" for 1."""
     return f"{factor:g} x " if factor != 1 else ""
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the values that a result has, None where it has none."""
+    """Return the mean of the values that are not None; None if there are none."""
     there = [v for v in values if v is not None]
     return sum(there) / len(there) if there else None
 
 
 def list_points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
-    """A curve as stored: every point, None for NaN; empty where a run ended before its first."""
+    """Return a curve as stored: every point, with None for NaN; empty if the run ended before its first report."""
     try:
         x, y = run.read_curve(metric)
     except KeyError:
@@ -261,13 +261,14 @@ def list_points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
 
 
 def describe(check: Check) -> dict[str, Any]:
-    """What a check is about and its rule, as JSON."""
+    """Describe a check's quantity and rule as JSON."""
     rule = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(check.rule).items() if v != ()}
-    return {**check.quantity, **{k: v for k, v in rule.items() if k != "ratio" or v}}
+    kind = {"kind": check.kind} if check.kind else {}
+    return {**check.quantity, **{k: v for k, v in rule.items() if k != "ratio" or v}, **kind}
 
 
 def _to_plain(value: Any) -> Any:
-    """A recipe's value as JSON, which has neither `inf` nor dates."""
+    """Convert a recipe's value to JSON, which has neither `inf` nor dates."""
     if isinstance(value, Mapping):
         return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -287,13 +288,13 @@ def _average(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
 
 
 def round_to(value: float, digits: int = 5) -> float | None:
-    """Round to so many digits; None for what is no finite number, which JSON has not."""
+    """Round to a number of significant digits; None if it is not finite, which JSON cannot store."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def write(result: Mapping[str, Any], at: Path) -> Path:
-    """Write `at`/claims/<family>/<method>.json, and the curves as `find_plot` says; the tries that had begun end with
-    it."""
+    """Write `at`/claims/<family>/<method>.json and the plot of its curves (`find_plot`), then delete the record of
+    begun tries."""
     from shuhari.lab.plot import plot_bands
     from shuhari.store.listing import name_arm
 
@@ -315,17 +316,17 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
         picture = find_plot(result, at)
         with translate_errors(f"write {picture}"):
             plot_bands(curves, unit, picture, f"{result['method']}: {result['verdict']}")
-    file_of(result["method"], at).unlink(missing_ok=True)  # last: until all of it is there, the tries count as begun
+    file_of(result["method"], at).unlink(missing_ok=True)  # last: until then the tries count as begun
     return path
 
 
 def find_plot(result: Mapping[str, Any], at: Path) -> Path:
-    """Where the picture of a result's curves is."""
+    """Return the path of a result's plot."""
     return at / "plots" / f"{result['method']}.png"
 
 
 def save(result: Mapping[str, Any], at: Path) -> Path:
-    """Write the JSON file alone."""
+    """Write the JSON file only."""
     path = at / "claims" / f"{result['method']}.json"
     text = json.dumps(_to_plain(result), indent=1, allow_nan=False) + "\n"
     with translate_errors(f"write {path}"):

@@ -1,8 +1,8 @@
-"""The same claim on other beds: does a verdict survive another size of the policy, or another task?
+"""The same claim on other beds: does a verdict hold at another size of the policy, or on another task?
 
-A method's claim keeps its headline, margin, guard and budget; its bed is another (`beds/trie/twins4_400k`), whose
-learning rate was fixed on the baseline there. Results lie apart (`results/scale/<bed>/claims/<family>/<method>.json`)
-and count nowhere. Beside the claim's own they say whether effects keep their sign and their order.
+A method's claim keeps its headline, margin, guard and budget on another bed (`beds/trie/twins4_400k`), whose learning
+rate was fixed on the baseline there. Results are stored apart (`results/scale/<bed>/claims/<family>/<method>.json`) and
+do not change verdicts; together with the claim's own they show whether effects keep their sign and order.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LEAST = 5  # methods; with fewer a rank correlation has no interval
 
 
 def read_on(reference: str, bed: str, *, smoke: bool = False, beds: Path | None = None) -> Claim:
-    """The claim of a method on another bed than its own. Premises about arms that only a card has, such as the control,
-    are left out where this bed has none, and ablations everywhere: what is asked is the headline and its guard. beds:
-    where cards lie. RecipeError."""
+    """Return the claim of a method on another bed than its own: its headline, guard and premises. Ablations are
+    dropped, and so are premises about arms that neither the claim nor this bed's card has. beds: the folder of cards.
+    Raises RecipeError."""
     claim = read(reference, smoke=smoke, bed=bed)
     card = cards.find(claim.bed, beds)
     known = cards.list_arms(claim, card)
@@ -41,25 +41,25 @@ def read_on(reference: str, bed: str, *, smoke: bool = False, beds: Path | None 
 
 
 def folder_of(bed: str, out: Path) -> Path:
-    """Where results on another bed are kept, apart from those of claims."""
+    """Return the folder of results on another bed, apart from those of claims."""
     return out / FOLDER / load(bed).name
 
 
 def find_beds(out: Path, method: str = "") -> list[str]:
-    """The other beds on which something was measured, or that one method was."""
+    """Return the other beds on which anything, or the given method, was measured."""
     found = (out / FOLDER).rglob(f"claims/{method or '*/*'}.json")
     return sorted({path.relative_to(out / FOLDER).as_posix().partition("/claims/")[0] for path in found})
 
 
 def read_results(out: Path) -> list[dict[str, Any]]:
-    """What was measured on other beds."""
+    """Read the results on other beds."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / FOLDER).rglob("claims/**/*.json"))]
 
 
 @dataclass(frozen=True)
 class Sized:
-    """One result of a method: the number of its policy's weights, and its effect with the interval, in margins; NaN
-    where nothing was measured."""
+    """A result of a method: the number of its policy's weights, and its effect with the interval in units of the
+    margin; NaN if nothing was measured."""
 
     bed: str
     weights: int
@@ -70,8 +70,8 @@ class Sized:
 
 
 def by_size(claimed: Iterable[Mapping[str, Any]], elsewhere: Iterable[Mapping[str, Any]]) -> dict[str, list[Sized]]:
-    """Methods that were measured on their own bed and on others by the same headline and margin: their results, the
-    claim's own first, then by the number of weights."""
+    """Return method -> its results, for methods measured on their own bed and on others by the same headline and
+    margin: the claim's own first, then by number of weights."""
     own = {result["method"]: result for result in claimed}
     others: dict[str, list[Sized]] = {}
     for result in elsewhere:
@@ -82,9 +82,9 @@ def by_size(claimed: Iterable[Mapping[str, Any]], elsewhere: Iterable[Mapping[st
 
 
 def correlate_ranks(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Estimate:
-    """Spearman's rank correlation of two series [N] with an interval by Fisher's z, whose variance is 1.06 / (N - 3)
-    (Fieller, Hartley and Pearson 1957); NaN ends below `LEAST`, and NaN where a series does not vary. Pairs with a NaN
-    are left out."""
+    """Return Spearman's rank correlation of two series [N] with an interval by Fisher's z, with variance 1.06 / (N - 3)
+    (Fieller, Hartley and Pearson 1957). The interval is NaN with fewer than `LEAST` pairs, everything if a series is
+    constant. Pairs with a NaN are left out."""
     from scipy.stats import spearmanr
 
     pairs = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]

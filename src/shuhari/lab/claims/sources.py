@@ -1,9 +1,9 @@
-"""Digests of the source that a result was measured with: of the core, and of each other module that its runs used.
+"""Digests of the source that a result was measured with: of the core, and of every other module that its runs used.
 
-The core is all that the training loop imports. The rest is what components are made of: the module of each class and
-function that the recipes name, and all that it imports of shuhari. Neither depends on which recipes there are, so a new
-baseline or bed changes nothing that was measured. Comments, docstrings and layout do not count: a module is the same
-while it does the same. Left out: what a module of a user imports beside shuhari.
+The core is everything that the training loop imports. The other modules are those of the classes and functions that the
+recipes name, and all of shuhari that these import. Neither depends on which recipes exist, so a new baseline or bed
+invalidates nothing. Comments, docstrings, layout and the texts of errors do not count. Left out: what a user's module
+imports outside shuhari.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from shuhari.kernel import registry
 from shuhari.kernel.field_docs import find_text
 
 ROOT = Path(__file__).parents[2]
-LOOP = "shuhari.loop.study"  # where training and evaluation begin
-# no part of what runs: what finds recipes (their resolved text is hashed), what judges runs, shows them, or times them
+LOOP = "shuhari.loop.study"  # the module from which training and evaluation start
+# not part of a run: what finds recipes (their resolved text is hashed), judges, shows or times runs
 OUTSIDE = ("shuhari", "shuhari.config.library", "shuhari.kernel.plugins", "shuhari.kernel.profile")
 APART = ("shuhari.lab.", "shuhari.desk.", "shuhari.testing")
 _WORLD = re.compile(r"\bworld/([\w.-]+)")
@@ -34,26 +34,26 @@ _WORLD = re.compile(r"\bworld/([\w.-]+)")
 
 @cache
 def digest_core() -> str:
-    """A digest of the core's source as of this process's first call."""
+    """Compute a digest of the core's source, as of the first call in this process."""
     listing = "".join(f"{name} {_digest_of(name)}\n" for name in sorted(list_core()))
     return hashlib.blake2b(listing.encode(), digest_size=6).hexdigest()
 
 
 @cache
 def list_core() -> frozenset[str]:
-    """The modules of the core."""
+    """Return the modules of the core."""
     return frozenset(_follow_imports([LOOP]))
 
 
 def digest_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, str]:
-    """module -> digest, of all beside the core that the components of the recipes' stages (or `others`) are made of:
-    those of shuhari by their name, those of user code by their file's."""
+    """Return module -> digest, for every module outside the core that the components of the recipes' stages (or
+    `others`) use. Modules of shuhari by name, files of users by file name."""
     used: set[Any] = set(map(type, others))
     ours, out = set[str](), dict[str, str]()
     for recipe in recipes:
         used |= _list_classes(recipe)
         for file in {Path(text.rpartition(":")[0]) for text in _list_texts(recipe) if ".py:" in text}:
-            if file.is_file():  # a function of a user, whoever calls it
+            if file.is_file():  # a function of a user
                 out[file.name], found = _read_facts(file)
                 ours |= found
     for one in used:
@@ -72,8 +72,8 @@ def digest_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dic
 
 @cache
 def list_common() -> frozenset[str]:
-    """The modules that the recipes of `baselines/` use too, which are no method's own. What cannot be made here, for
-    want of a library, counts as none of them."""
+    """Return the modules that recipes in `baselines/` also use, which are no method's own. A baseline that cannot be
+    built here, for want of a package, contributes none."""
     found: set[str] = set()
     for name in list_names():
         if name.startswith("baselines/"):
@@ -83,19 +83,19 @@ def list_common() -> frozenset[str]:
 
 
 def find_changed(stored: Mapping[str, str], used: Mapping[str, str]) -> str:
-    """Which of a result's modules has changed; "" where none has. used: those of its claim now;
-    one of shuhari that is used no longer counts as it is on disk."""
+    """Return which of a result's stored modules has changed, as a message; "" if none. used: the modules of the claim
+    now; a module of shuhari that is no longer used is compared as it is on disk."""
     now = ((name, used.get(name) or (_digest_of(name) if _find_file(name) else "")) for name in stored)
     return next((f"module {name!r} has changed" for name, digest in now if digest != stored[name]), "")
 
 
 def is_older(hashes: Mapping[str, Any]) -> bool:
-    """Whether the core, or a module that a result shares with others, has changed since it was measured or proved."""
+    """Whether the core, or a module shared with others, has changed since a result was measured or proved."""
     return bool(hashes["core"] != digest_core() or find_changed(hashes.get("shared", {}), {}))
 
 
 def _list_classes(recipe: Recipe) -> set[Any]:
-    """The classes of a recipe's components and worlds, and the functions that components hold."""
+    """Return the classes of a recipe's components and worlds, and the functions that components hold."""
     from shuhari.config.build import build_stages, make_component
     from shuhari.kernel import state
 
@@ -127,7 +127,7 @@ def _list_texts(recipe: Recipe) -> list[str]:
 
 
 def _follow_imports(roots: Iterable[str]) -> set[str]:
-    """The modules, and all of shuhari that they import, and so on."""
+    """Return the modules and, recursively, everything of shuhari that they import."""
     seen, todo = set[str](), list(roots)
     while todo:
         name = todo.pop()
@@ -139,7 +139,7 @@ def _follow_imports(roots: Iterable[str]) -> set[str]:
 
 
 def _find_file(name: str) -> Path | None:
-    """Of a module of shuhari; None where there is none."""
+    """Return the file of a module of shuhari; None if there is none."""
     first, *rest = name.split(".")
     place = ROOT.joinpath(*rest)
     files = [place.with_suffix(".py")] if rest else []
@@ -150,7 +150,7 @@ _FACTS: dict[Path, tuple[tuple[int, int], tuple[str, frozenset[str]]]] = {}
 
 
 def _read_facts(path: Path) -> tuple[str, frozenset[str]]:
-    """(digest, modules of shuhari that it imports) of a file as it is on disk."""
+    """Return (digest, modules of shuhari that it imports) of a file on disk, cached by time and size."""
     stat = path.stat()
     mark = stat.st_mtime_ns, stat.st_size
     if path not in _FACTS or _FACTS[path][0] != mark:
@@ -166,7 +166,7 @@ def _digest_of(name: str) -> str:
 
 
 def _list_imports(node: ast.AST) -> Iterator[str]:
-    """The modules of shuhari that a tree imports, also within functions, but for what only a type checker reads."""
+    """Yield the modules of shuhari that a tree imports, also inside functions, but not for type checking only."""
     if isinstance(node, ast.Import):
         yield from (a.name for a in node.names if a.name.startswith("shuhari."))
     elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "shuhari":
@@ -182,10 +182,15 @@ def _digest_tree(tree: ast.Module) -> str:
     return hashlib.blake2b("\n".join(_walk_code(tree)).encode(), digest_size=6).hexdigest()
 
 
-def _walk_code(node: Any) -> Iterator[str]:
-    """A tree's code, line by line: without docstrings, and without what is empty, of which each version of Python
-    has its own. A gap within a list is told, as it says whose the others are: in `def f(*, a, b=1)` that `a` has no
-    default, in `{**a, "b": c}` that the first has no key."""
+def _walk_code(node: Any, raised: bool = False) -> Iterator[str]:
+    """Yield a tree's code line by line, without docstrings, without texts in a `raise` (`raised`), which change no
+    number, and without empty fields, which differ between versions of Python. A None within a list is kept, because it
+    decides what its neighbours belong to: in `def f(*, a, b=1)` that `a` has no default, in `{**a, "b": c}` that the
+    first has no key."""
+    raised = raised or isinstance(node, ast.Raise)
+    if raised and (isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))):
+        yield "a text"
+        return
     if isinstance(node, ast.Constant):
         yield repr(node.value)
         return
@@ -195,13 +200,13 @@ def _walk_code(node: Any) -> Iterator[str]:
             value = value[1:]
         for one in value if isinstance(value, list) else [value]:
             if name == "body" and isinstance(node, ast.ClassDef) and find_text(one) is not None:
-                continue  # the sentence under a setting
+                continue  # the description under a setting
             nothing = isinstance(node, ast.JoinedStr) and isinstance(one, ast.Constant) and not one.value
             if one is None and isinstance(value, list):
-                yield from (name, "-")  # no constant's or node's line
+                yield from (name, "-")  # differs from the line of any constant or node
             elif one is not None and not nothing:
                 yield name
-                yield from _walk_code(one) if isinstance(one, ast.AST) else [repr(one)]
+                yield from _walk_code(one, raised) if isinstance(one, ast.AST) else [repr(one)]
     yield "."
 
 

@@ -1,8 +1,8 @@
-"""Tries that have begun: written down before a method's first run, so that stopping a claim undoes none.
+"""Begun tries: recorded before a method's first run, so that stopping a claim does not erase a try.
 
-`<out>/begun/<family>/<method>.json` lists them, each as a result would: `protocol` (hash, tries, commit, why), all
-`seeds` that it may use, `hashes.modules` of the method's own code, `date`. The file goes when a result is written; a
-try that was given up for another then stands in that result's history as stopped.
+`<out>/begun/<family>/<method>.json` lists them, each in the format of a result: `protocol` (hash, tries, commit, why),
+all `seeds` that it may use, `hashes.modules` of the method's own code, `date`. The file is deleted when a result is
+written; abandoned tries then appear in that result's history as stopped.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.config.overlay import RecipeError
+from shuhari.lab.claims.verdict import Headline
 from shuhari.store.files import replace_file, translate_errors
 
 FOLDER = "begun"
-STOPPED = "stopped"  # in the place of a verdict
+STOPPED = "stopped"  # replaces a verdict
 KEYS = ("date", "protocol", "seeds", "hashes")
 
 
 @dataclass(frozen=True)
 class Begun:
-    """The tries of one claim that have begun and have no result. file: where they stand, None where none is written
-    down; before: the result that is there."""
+    """The tries of one claim that have begun and have no result. file: their record, None to keep none; before: the
+    existing result."""
 
     file: Path | None
     before: Mapping[str, Any] | None = None
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Those that have no line in the history. RecipeError where the file is none of tries."""
+        """The begun tries that are not in the history. Raises RecipeError if the file is not a list of tries."""
         if self.file is None or not self.file.is_file():
             return []
         try:
@@ -44,20 +45,22 @@ class Begun:
                 if all(key in one for key in KEYS) and one["protocol"]["tries"] not in ended
             ]
         except (ValueError, KeyError, TypeError) as error:
-            raise RecipeError("", f"{self.file} is no list of tries ({error}): move it away") from None
+            raise RecipeError("", f"{self.file} is not a list of tries ({error}): move it away") from None
 
     def last(self) -> Mapping[str, Any] | None:
-        """What the next try goes on from: the last one that has begun, in the shape of a result; else the result."""
+        """Return what the next try continues from: the last begun try, in the shape of a result; otherwise the
+        result."""
         begun = self.entries
         return {**begun[-1], "history": [*self._history(), *map(_line, begun)]} if begun else self.before
 
     def stopped(self, tries: int) -> Mapping[str, Any] | None:
-        """The result that is there with a line in its history for each try but number `tries`, which has ended."""
+        """Return the existing result with a `stopped` entry in its history for each begun try except number `tries`,
+        which has ended."""
         lines = [_line(one) for one in self.entries if one["protocol"]["tries"] != tries]
         return {**(self.before or {}), "history": [*self._history(), *lines]} if lines else self.before
 
     def write(self, protocol: Mapping[str, Any], seeds: list[int], modules: Mapping[str, str]) -> None:
-        """Write a try down, if it is not."""
+        """Record a try, unless it is recorded already."""
         begun = self.entries
         known = (
             {one["protocol"]["tries"] for one in begun}
@@ -76,13 +79,20 @@ class Begun:
 
 
 def file_of(name: str, out: Path) -> Path:
-    """Where the tries of the claim `name` are written down that have begun; it goes when a result is written."""
+    """Return the file that records the begun tries of the claim `name`; it is deleted when a result is written."""
     return out / FOLDER / f"{name}.json"
 
 
 def _line(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A try as a line of a history."""
+    """Return a try as an entry of a history."""
     protocol, seeds = entry["protocol"], entry["seeds"]
     line = {"date": entry["date"], "verdict": STOPPED, "checks": [], "seeds": len(seeds)}
     fixed = {"protocol": protocol["hash"], "try": protocol["tries"], "commit": protocol["commit"]}
     return {**line, **fixed, "used": [seeds[0], seeds[-1]]}
+
+
+def count_tries(result: Mapping[str, Any]) -> int:
+    """Count the tries in a result's history in which the method ran, those by an older rule included."""
+    ran = [line for line in result.get("history", ()) if line.get("verdict") != Headline.UNTESTED]
+    numbered = {line["try"] for line in ran if "try" in line}
+    return len(numbered) + sum("try" not in line for line in ran)

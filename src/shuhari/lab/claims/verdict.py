@@ -1,9 +1,10 @@
-"""The rule: from paired values of two arms to the verdict of a claim's headline, and what stands beside it.
+"""The rule: from paired values of two arms to the verdict of a claim's headline and its other checks.
 
-Four roles of a check: `premise` (of bed and baseline alone), `headline` (the paper's number against the paper's
-baseline, whose verdict is the claim's), `guard` (what may not be lost for it), `because` (ablations: whether the
-paper's reason is the reason). To *judge* is to get a verdict from numbers by a rule, to *join* is to make one verdict
-of several. Axes: `S` seeds.
+A check has one of six roles: `premise` (about bed and baseline alone), `headline` (the paper's number against the
+paper's baseline), `rival` (the same number against another plain rival; the claim's verdict is the worst of headline
+and rivals), `dose` (how much the method changes at all), `guard` (what must not get worse), `because` (ablations:
+whether the effect comes from the paper's mechanism). To *judge* is to get a verdict from numbers by a rule, to *join*
+is to combine several verdicts. Axes: `S` seeds.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from shuhari.data import Array, nearest
 from shuhari.kernel.stats import t_interval
 
 DIRECTIONS = ("up", "down", "not lower", "not higher", "equal")
-ROLES = ("premise", "headline", "guard", "because")
-LEAST = 5  # pairs; with fewer an interval says next to nothing
-NEAR = 0.02  # of its range: a metric that both arms hold this close to an end cannot tell them apart
+ROLES = ("premise", "headline", "rival", "dose", "guard", "because")
+LEAST = 5  # pairs; with fewer an interval is too wide to be useful
+NEAR = 0.02  # of its range: if both arms are this close to the same end, the metric cannot separate them
 
 
 class Verdict(StrEnum):
-    """Of a premise, a guard or an ablation."""
+    """The verdict of a premise, a guard or an ablation."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -35,19 +36,20 @@ class Verdict(StrEnum):
 
 
 class Headline(StrEnum):
-    """Of a headline, and so of its claim."""
+    """The verdict of a headline, and so of its claim."""
 
     HOLDS = "holds"
-    COST = "holds at a cost"  # and the guard fails
-    SMALL = "holds, small"  # an effect, of less than the margin
+    COST = "holds at a cost"  # but the guard fails
+    SMALL = "holds, small"  # an effect below the margin
     REVERSED = "reversed"
-    BELOW = "below margin"  # no effect was seen, and one of the margin would have been
+    LESS = "reversed, small"  # the other way, by less than the margin
+    BELOW = "below margin"  # no effect found, and one of the margin would have been
     OPEN = "open"
     UNTESTED = "not tested"  # a premise fails
 
 
 class Because(StrEnum):
-    """Whether the paper's reason is the reason."""
+    """Whether the effect comes from the paper's mechanism."""
 
     BY = "by its mechanism"
     NOT = "not by it"
@@ -56,12 +58,15 @@ class Because(StrEnum):
 
 
 HELD = (Headline.HOLDS, Headline.COST, Headline.SMALL)
+# from the worst to the best: the verdict of a claim is the worst of its comparisons
+WORST = (Headline.UNTESTED, Headline.REVERSED, Headline.LESS, Headline.BELOW, Headline.OPEN, Headline.SMALL,
+         Headline.COST, Headline.HOLDS)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A difference signed so that what is claimed is up, with its interval, of `n` pairs that have a value; `sd` of
-    one pair's difference; `why`: what keeps it from telling anything, whatever the interval."""
+    """A difference, signed so that the claimed direction is positive, with its interval, over `n` pairs that have a
+    value. `sd`: of one pair's difference. `why`: why it is inconclusive whatever the interval; "" if it is not."""
 
     value: float
     low: float
@@ -76,14 +81,14 @@ class Rule:
     """A rule for the difference of `arm`'s value and `factor` times that of `against` (an arm, or a number).
 
     role: what the check is for, one of ROLES. direction `up` or `down`: holds if the whole interval lies on that side
-    of 0, of a premise beyond `margin`; otherwise fails if all of it falls short of `margin` (>= 0), the smallest effect
-    that is worth claiming. `not lower`, `not higher`: holds if it lies on the right side of the tolerance `margin`,
-    fails if it lies beyond. `equal`: holds if it lies within `margin` on both sides, fails if it lies outside. Else
-    open. A headline has more verdicts: `judge_headline`.
+    of 0 (for a premise, beyond `margin`); fails if not, and all of it falls short of `margin` (>= 0), the smallest
+    effect worth claiming. `not lower`, `not higher`: holds if the interval lies on the right side of the tolerance
+    `margin`, fails if it lies beyond. `equal`: holds if it lies within `margin` on both sides, fails if it lies
+    outside. Otherwise open. A headline has more verdicts: `judge_headline`.
 
-    range: the ends of the values; if both arms sit at the same one, or `against` leaves no room for an effect of
-    `margin`, nothing can be told (but that the effect is the other way). ratio: differences and the margin are shares
-    of the value of `against`; if that is 0 in any pair the verdict is open, for dropping pairs would bias it.
+    range: the ends of the values. If both arms are at the same end, or `against` leaves no room for an effect of
+    `margin`, the check is open (unless the effect is reversed). ratio: differences and the margin are shares of the
+    value of `against`; if that is 0 in any pair the verdict is open, for dropping pairs would bias it.
     """
 
     direction: str = "up"
@@ -98,39 +103,52 @@ class Rule:
     def __post_init__(self) -> None:
         check(self)
         if self.direction not in DIRECTIONS:
-            near = nearest(self.direction, DIRECTIONS[:2])  # the others would turn the claim round
-            raise ValueError(f"no direction {self.direction!r}; {near}; or 'not lower', 'not higher', 'equal'")
+            near = nearest(self.direction, DIRECTIONS[:2])  # the others would reverse the claim
+            raise ValueError(f"direction is {self.direction!r}; {near}; or 'not lower', 'not higher', 'equal'")
         if self.arm == self.against:
             raise ValueError(f"arm {self.arm!r} is compared with itself")
         if self.range and (len(self.range) != 2 or not self.range[0] < self.range[1]):
             raise ValueError(f"range is {list(self.range)}: expected [least, most]")
         if self.role not in ROLES:
-            raise ValueError(f"no role {self.role!r}; {nearest(self.role, ROLES)}")
+            raise ValueError(f"expected a role of a check, got {self.role!r}; {nearest(self.role, ROLES)}")
         one_sided = self.direction in ("up", "down")
-        if self.role == "headline" and one_sided and not self.margin:
+        if self.role in ("headline", "rival") and one_sided and not self.margin:
             raise ValueError("margin is missing: the smallest effect that would be worth claiming")
         if self.role == "headline" and self.factor != 1:
-            why = "of a headline the whole of what it is compared with counts"
+            why = "a headline is compared with the whole value of the other arm: expected 1"
             raise ValueError(f"factor is {self.factor:g}: {why}; ratio = true makes the margin a share of it")
         if self.role == "guard" and one_sided:
-            raise ValueError(f"a guard goes {self.direction!r}: expected 'not lower', 'not higher' or 'equal'")
+            raise ValueError(f"direction is {self.direction!r}, and the check is a guard: expected 'not lower', 'not "
+                             "higher' or 'equal'")  # fmt: skip
         if self.role == "because" and not one_sided:
-            raise ValueError(f"an ablation goes {self.direction!r}: expected 'up' or 'down'")
+            raise ValueError(f"direction is {self.direction!r}, and the check is an ablation: expected 'up' or 'down'")
+        if self.role == "dose" and (self.direction != "up" or isinstance(self.against, str) or self.margin):
+            raise ValueError("a dose is compared with a floor: expected direction = 'up', a number as against, and no "
+                             "margin")  # fmt: skip
         if self.role == "premise" and self.arm == "method":
-            raise ValueError("a premise is of bed and baseline alone: expected another arm than 'method'")
+            raise ValueError("arm is 'method', and the check is a premise, which is about the bed and the baseline: "
+                             "expected another")  # fmt: skip
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """What is compared by its values: `arm`, and `against` where that is no number."""
+        """The sides that are compared by values: `arm`, and `against` if it is not a number."""
         return (self.arm, self.against) if isinstance(self.against, str) else (self.arm,)
 
     def pick_sides(self, values: Mapping[str, Sequence[float]]) -> tuple[Sequence[float], Sequence[float]]:
-        """([S] of `arm`, [S] of `against`) out of the values of each side."""
+        """Return ([S] of `arm`, [S] of `against`) from the values of each side."""
         ours = values[self.arm]
         return ours, values[self.against] if isinstance(self.against, str) else [float(self.against)] * len(ours)
 
-    def estimate(self, ours: Sequence[float] | Array, theirs: Sequence[float] | Array, level: float = 0.95) -> Effect:
-        """The effect in values [S] paired by seed, with its interval at `level`. A pair with a NaN is left out."""
+    def estimate(
+        self,
+        ours: Sequence[float] | Array,
+        theirs: Sequence[float] | Array,
+        level: float = 0.95,
+        solvable: bool = False,
+    ) -> Effect:
+        """Estimate the effect from values [S] paired by seed, with its interval at `level`. Pairs with a NaN are left
+        out. solvable: whether another arm is known to reach the claimed effect on this bed; then two arms at the end of
+        the range from which the effect leads away are a finding, not a bed without room."""
         x, y = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
         down = self.direction in ("down", "not higher")
         d = self._subtract(x, y) * (-1 if down else 1)
@@ -145,16 +163,16 @@ class Rule:
         elif self.ratio and (none := int((y == 0).sum())):
             why = f"{self.against} is 0 in {none} of {len(d)} pairs, of which there is no share"
         else:
-            why = "" if self.role == "premise" else self._explain_stuck(x, y, found.high)
+            why = "" if self.role in ("premise", "dose") else self._explain_stuck(x, y, found.high, solvable)
         return Effect(found.value, found.low, found.high, found.n, sd, why)
 
     def _subtract(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """[S]; in shares of y where the rule is of a ratio, NaN where that is 0."""
+        """Return [S] differences; as shares of y if `ratio`, NaN where y is 0."""
         d = x - self.factor * y
         return np.divide(d, np.abs(y), out=np.full_like(d, math.nan), where=y != 0) if self.ratio else d
 
     def judge(self, effect: Effect) -> Verdict:
-        """The verdict of a premise, a guard or an ablation, from its effect."""
+        """Judge a premise, a guard or an ablation by its effect."""
         low, high, m = effect.low, effect.high, self.margin
         if effect.why:
             return Verdict.OPEN
@@ -169,21 +187,23 @@ class Rule:
         return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN
 
     def judge_headline(self, effect: Effect, detectable: float, guard: Verdict | None = None) -> Headline:
-        """The verdict of a headline, of which `detectable` is the smallest effect that its seeds could find."""
-        held = Headline.COST if guard is Verdict.FAILS else Headline.HOLDS
+        """Judge a headline or a rival. `detectable`: the smallest effect that its seeds could find. An effect whose
+        guard is open does not hold."""
+        held = {Verdict.FAILS: Headline.COST, Verdict.OPEN: Headline.OPEN}.get(guard or Verdict.HOLDS, Headline.HOLDS)
         if effect.why:
             return Headline.OPEN
         if self.direction not in ("up", "down"):
             found = {Verdict.HOLDS: held, Verdict.FAILS: Headline.REVERSED, Verdict.OPEN: Headline.OPEN}
             return found[self.judge(effect)]
         if effect.low > 0:
-            return held if effect.high >= self.margin else Headline.SMALL
+            small = effect.high < self.margin and guard is not Verdict.OPEN
+            return Headline.SMALL if small else held
         if effect.high < 0:
-            return Headline.REVERSED
+            return Headline.LESS if effect.low > -self.margin else Headline.REVERSED
         return Headline.BELOW if effect.high <= self.margin and detectable <= self.margin else Headline.OPEN
 
-    def _explain_stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
-        """Why two arms cannot differ, if they cannot; `high`: the largest effect that there may be."""
+    def _explain_stuck(self, x: np.ndarray, y: np.ndarray, high: float, solvable: bool) -> str:
+        """Return why two arms cannot differ, or "". `high`: the upper end of the effect's interval."""
         if not isinstance(self.against, str):
             return ""
         alike = int((x == y).sum())
@@ -193,22 +213,30 @@ class Rule:
             return ""
         low, most = self.range
         near, mine, theirs = NEAR * (most - low), float(np.nanmean(x)), self.factor * float(np.nanmean(y))
+        start = {"up": low, "down": most}.get(self.direction)  # the end from which the effect would lead away
         for end in self.range:
-            if abs(mine - end) <= near and abs(theirs - end) <= near:
+            informative = high < 0 or (solvable and end == start)
+            if abs(mine - end) <= near and abs(theirs - end) <= near and not informative:
                 return f"both arms sit at {end:g}"
         room = {"up": most - theirs, "down": theirs - low}.get(self.direction, np.inf)
         least = max(self.margin * (abs(theirs) if self.ratio else 1.0), near)
         return f"{self.against} leaves {room:.2g} of the range" if room < least and high >= 0 else ""
 
 
+def join_comparisons(words: Iterable[Headline]) -> Headline:
+    """Return the worst of the verdicts of a headline and its rivals. No correction for several comparisons is needed:
+    all must hold for the claim to hold."""
+    return min(words, key=WORST.index)
+
+
 def _is_within(low: float, high: float, margin: float) -> bool:
-    """Whether an interval lies within a margin of 0, to a rounding."""
+    """Whether an interval lies within a margin of 0, up to rounding."""
     rounding = 1e-12 * max(1.0, margin)
     return -margin - rounding <= low and high <= margin + rounding
 
 
 def join_reasons(verdicts: Iterable[Verdict]) -> Because:
-    """What several ablations say together: every one must say that the reason is the reason."""
+    """Join the verdicts of several ablations: all must hold for the mechanism to be confirmed."""
     found = set(verdicts)
     if Verdict.FAILS in found:
         return Because.NOT

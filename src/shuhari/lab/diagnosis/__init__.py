@@ -1,7 +1,7 @@
-"""What is wrong with a run, from the numbers that it has stored: rules with a healthy range, a cause and what helps.
+"""What is wrong with a run, judged from its stored numbers by rules: a healthy range, a likely cause, a remedy.
 
-`diagnose` judges the steps of a run by every rule; `Watch` sees the reports of one that is training, and tells at once
-what its first steps show. Nothing here stops or changes a run.
+`diagnose` applies every rule to the steps of a run; `Watch` reads the reports of a run in training and raises alarms
+about its first steps. Nothing here stops or changes a run.
 """
 
 from shuhari.lab.diagnosis.evidence import Evidence

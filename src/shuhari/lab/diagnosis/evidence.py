@@ -1,7 +1,7 @@
-"""The numbers of one stage of a run, and the statistics of them that rules are about.
+"""The numbers of one stage of a run, and the statistics of them that rules use.
 
-A statistic takes the evidence and the name of a metric and gives one number, NaN where it cannot be said. Steps at
-which the metric has no value are left out; so are values that are not finite, except by `share_not_finite`.
+A statistic maps the evidence and the name of a metric to one number, NaN if it is undefined. Steps without a value are
+skipped, and so are values that are not finite, except by `share_not_finite`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from shuhari.data import EMPTY, Array
 from shuhari.kernel.registry import find, names
 from shuhari.ports.hooks import ability
 
-RECENT = 50  # steps at most that count as the last ones
+RECENT = 50  # the most steps that count as the last ones
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The steps of one stage: `columns` as `Run.metrics` gives them, its resolved `table` of the recipe, `before`, what
-    the ledger (`spent/...`) said when the stage began, and `began`, its held-out scores in [0, 1] then: {"scores": name
-    -> score, "problems": name -> of how many problems it is the mean}."""
+    """The steps of one stage: `columns` as in `Run.metrics`, its resolved `table` of the recipe, the ledger
+    (`spent/...`) `before` the stage, and its held-out scores in [0, 1] when it `began`: {"scores": name -> score,
+    "problems": name -> number of problems averaged}."""
 
     stage: str
     columns: Mapping[str, Sequence[Any]]
@@ -36,37 +36,37 @@ class Evidence:
         return len(self.columns.get("step", ()))
 
     def find(self, pattern: str) -> list[str]:
-        """The metrics that a pattern such as `*/lr` names and that have a value; not those of a single task."""
+        """Return the metrics that match a pattern such as `*/lr` and have a value; not those of a single task."""
         return [n for n, v in self.columns.items() if "@" not in n and fnmatchcase(n, pattern) and self._has(v)]
 
     def values(self, name: str) -> Array:
-        """The values of a metric at the steps that have one."""
+        """Return the values of a metric at the steps that have one."""
         return np.array([v for v in self.columns.get(name, ()) if isinstance(v, int | float)], np.float64)
 
     def finite(self, name: str) -> Array:
-        """Those of them that are finite."""
+        """Return the finite values of a metric."""
         x = self.values(name)
         return x[np.isfinite(x)]
 
     def spent(self, what: str) -> float:
-        """What the stage has spent of something, such as `env_steps`."""
+        """Return what the stage has spent of something, such as `env_steps`."""
         x = self.finite(f"spent/{what}")
         return float(x[-1] - self.before.get(f"spent/{what}", 0.0)) if len(x) else 0.0
 
     @property
     def trains_score(self) -> bool:
-        """Whether the task's own score weighs in the trained reward."""
+        """Whether the task's own score has a weight in the trained reward."""
         return "score" in self.trained
 
     @property
     def trained(self) -> list[str]:
-        """The names that weigh in the trained reward; `score` and `task`, if the recipe says nothing of it."""
+        """The names with a weight in the trained reward; `score` and `task` by default."""
         reward = self.table.get("reward") or EMPTY
         return list_trained(reward) or ([] if reward.get("weights") else ["score", "task"])
 
     @property
     def writes_text(self) -> bool:
-        """Whether tokens were sampled in it."""
+        """Whether the stage samples tokens."""
         return self.spent("tokens") > 0
 
     @staticmethod
@@ -75,8 +75,9 @@ class Evidence:
 
 
 def list_trained(reward: Mapping[str, Any]) -> list[str]:
-    """The names that weigh by a recipe's table of rewards where a grader, or the recipe, takes the place of the task's
-    own measure; empty where that is trained. One of weight 0, at both ends of a schedule, is only watched."""
+    """Return the names with a weight in a recipe's `reward` table, if graders or weights replace the task's own
+    measure; empty if that is trained. Rewards of weight 0, or of a schedule from 0 to 0, are only monitored and left
+    out."""
     beside = reward.get("beside") or EMPTY
     if (weights := reward.get("weights")) is not None:
         return [name for name, weight in weights.items() if _weighs(weight)]
@@ -85,12 +86,12 @@ def list_trained(reward: Mapping[str, Any]) -> list[str]:
 
 
 def _weighs(weight: Any) -> bool:
-    """Whether a weight, a number or the table of a schedule, is ever another than 0."""
+    """Whether a weight, a number or the table of a schedule, is ever nonzero."""
     return any(weight.get(end, 0) != 0 for end in ("from", "to")) if isinstance(weight, Mapping) else weight != 0
 
 
 def _counts(use: str) -> bool:
-    """Whether a grader takes the place of the task's own measure; one of a user's, whose code is not asked, does."""
+    """Whether a grader replaces the task's own measure. A user's grader does; its code is not loaded."""
     return use not in names("reward") or ability(find("reward", use), "counts")
 
 

@@ -1,4 +1,4 @@
-"""The judgement of a run: its steps by stages, and every rule asked of each."""
+"""Diagnosis of a run: its steps are split into stages, and every rule is applied to each stage."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from shuhari.lab.diagnosis.rule import Rule
 RULES: tuple[Rule, ...] = (*scores.RULES, *trained.RULES, *rewards.RULES, *sampling.RULES, *learning.RULES)
 FINE = "every number lies in its healthy range"
 MEASURED = "the last stage only measures: nothing was learnt that could be judged"
-FEW = 10  # steps; the rules that look at rewards ask for so many
+FEW = 10  # steps; the number that most rules about rewards require
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found: `number` of `metric` in the steps `begin` to `end` of `stage`, and what it `told` of that."""
+    """A rule that does not hold in a stage. `number`: the value that the rule computes from `metric` over the steps
+    `begin` to `end`; `told`: a further sentence, or empty."""
 
     rule: Rule
     stage: str
@@ -35,7 +36,7 @@ class Finding:
         return " ".join(self.list_lines())
 
     def list_lines(self) -> tuple[str, str, str]:
-        """What is wrong, by which number, and what helps."""
+        """Return three sentences: the likely cause, the number with its healthy range, and what helps."""
         rule = self.rule
         about = " ".join((rule.number.__doc__ or "").split())
         steps = f"step {self.end}" if self.begin == self.end else f"steps {self.begin} to {self.end}"
@@ -44,7 +45,7 @@ class Finding:
         return f"{rule.name} (stage {self.stage}, {steps}): {rule.cause}.", seen, f"What helps: {rule.helps}"
 
     def to_json(self) -> dict[str, Any]:
-        """In plain values."""
+        """Return the finding as values for JSON."""
         low, high = self.rule.healthy
         where = {"stage": self.stage, "metric": self.metric, "number": self.number, "begin": self.begin}
         return {"rule": self.rule.name, **where, "end": self.end, "healthy": [low, high],
@@ -54,8 +55,9 @@ class Finding:
 def diagnose(
     columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], began: Mapping[str, Any] = EMPTY
 ) -> list[Finding]:
-    """What is wrong with a run of whose steps `columns` tell (`Run.metrics`), stage by stage. `recipe`: its resolved
-    recipe, a plain tree (`Run.recipe`). `began`: what each stage began with (`Run.get("began", {})`)."""
+    """Return the findings of a run, in the order of its stages. `columns`: metric -> a value for each step
+    (`Run.metrics`); `recipe`: the resolved recipe as a dict (`Run.recipe`); `began`: stage -> scores at its start
+    (`Run.get("began", {})`)."""
     return [
         finding
         for e in split_stages(columns, recipe, began)
@@ -64,7 +66,7 @@ def diagnose(
 
 
 def judge(e: Evidence, rules: Iterable[Rule] = RULES) -> list[Finding]:
-    """What the rules find in one stage, less what another of them covers."""
+    """Return the findings of one stage. A finding is left out if another one covers its rule (`Rule.covers`)."""
     found = {}
     for rule in rules:
         if (pair := rule.find(e)) is not None:
@@ -82,7 +84,7 @@ def judge(e: Evidence, rules: Iterable[Rule] = RULES) -> list[Finding]:
 def split_stages(
     columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], began: Mapping[str, Any] = EMPTY
 ) -> Iterator[Evidence]:
-    """The evidence of each stage, in order."""
+    """Yield the evidence of each stage in order. Arguments as of `diagnose`."""
     at, before = 0, dict[str, float]()
     for stage, group in groupby(columns.get("stage", ())):
         end = at + len(list(group))
@@ -93,7 +95,7 @@ def split_stages(
 
 
 def find_table(recipe: Mapping[str, Any], stage: str) -> dict[str, Any]:
-    """What a recipe, a plain tree, says of a stage: that stage's own keys over those of the recipe."""
+    """Return the settings of a stage: the keys of the recipe, replaced by those of the stage."""
     given = recipe.get("stage", ())
     tables = dict(given) if isinstance(given, Mapping) else {t.get("name"): t for t in given if isinstance(t, Mapping)}
     own = tables.get(stage) or {}
@@ -102,25 +104,25 @@ def find_table(recipe: Mapping[str, Any], stage: str) -> dict[str, Any]:
 
 
 def _lay(below: Any, own: Any) -> Any:
-    """A table of a stage over that of the recipe."""
+    """Merge a table of a stage into that of the recipe, key by key."""
     if not (isinstance(below, Mapping) and isinstance(own, Mapping)):
         return own
     return {**below, **{k: _lay(below.get(k), v) for k, v in own.items()}}
 
 
 def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> str:
-    """What is said of a run in which no rule found anything: `FINE` alone, or with what makes that less sure of the
-    last stage. `recipe`: as in `diagnose`."""
+    """Return a sentence about a run without findings: `FINE`, and what the last stage leaves open. Arguments as of
+    `diagnose`."""
     *_, last = split_stages(columns, recipe)
     if last.table.get("steps") == 0:
         return MEASURED
     n = len(last)
     unsure = f", as far as {n} step{'s' * (n > 1)} can show it: most rules need {FEW}" if n < FEW else ""
-    return f"{FINE}{unsure}{_tell_nothing_learnt(last)}{_tell_nothing_earned(columns, last)}"
+    return f"{FINE}{unsure}{_note_no_update(last)}{_note_no_score(columns, last)}"
 
 
-def _tell_nothing_learnt(e: Evidence) -> str:
-    """That a stage has ended before it made an update, and that its first step alone was more than its budget."""
+def _note_no_update(e: Evidence) -> str:
+    """Return a clause if a stage ended without an update, or if its first step exceeded the budget; otherwise ""."""
     idle = bool(e.table.get("part")) and not e.spent("updates")
     out = f"; but no update was made in stage {e.stage}" if idle else ""
     for unit, budget in read_budgets(e.table).items() if len(e) == 1 else ():
@@ -129,8 +131,8 @@ def _tell_nothing_learnt(e: Evidence) -> str:
     return out
 
 
-def _tell_nothing_earned(columns: Mapping[str, Sequence[Any]], e: Evidence) -> str:
-    """What no rule takes for a disease, and no user for health: that the last stage has earned nothing at all."""
+def _note_no_score(columns: Mapping[str, Sequence[Any]], e: Evidence) -> str:
+    """Return a clause if a score was 0 at every step of the last stage; otherwise ""."""
     last = [stage == columns["stage"][-1] for stage in columns["stage"]]
     for name in (*(["reward/score"] if e.trains_score else ()), "reward/mean", "evaluate/greedy"):
         values = [v for v, here in zip(columns.get(name, ()), last, strict=False) if here and v is not None]

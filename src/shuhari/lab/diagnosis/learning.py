@@ -1,4 +1,4 @@
-"""Rules about updates: whether the models learn what the data say."""
+"""Rules about updates: whether the models learn from the data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shuhari.lab.diagnosis.rule import Rule
 
 
 def samples_nothing(e: Evidence) -> bool:
-    """where all is learnt from recorded data"""
+    """if all data are recorded"""
     return e.spent("env_steps") == 0 and not e.writes_text
 
 

@@ -21,7 +21,7 @@ LOOK = "look at the samples and what each was given: shuhari show RUN --rollouts
 
 
 def is_unsolved(e: Evidence) -> bool:
-    """where the problems are not nearly all solved, and the reward does not rise"""
+    """if the problems are not nearly all solved, and the reward does not rise"""
     if e.trains_score and recent(e, "reward/score") >= SOLVED:
         return False
     x = e.finite("reward/mean")
@@ -32,7 +32,7 @@ def is_unsolved(e: Evidence) -> bool:
 
 
 def is_weighed(e: Evidence) -> bool:
-    """where a reward is trained"""
+    """if a reward is trained"""
     return any(f"reward/{name}" in e.find("reward/*") for name in e.trained)
 
 
@@ -42,20 +42,20 @@ def is_long_enough(e: Evidence) -> bool:
 
 
 def trains_score(e: Evidence) -> bool:
-    """where the task's score is trained"""
+    """if the task's score is trained"""
     return e.trains_score
 
 
 def solves_nothing(e: Evidence) -> bool:
-    """after 5 steps or 100 episodes, where the task's score is trained, and was 0 all along, or no group ever had two
-    rewards"""
+    """after 5 steps or 100 episodes, if the task's score is trained, and was 0 at every step, or no group had two
+    different rewards"""
     if not (e.trains_score and is_long_enough(e)):
         return False
     return highest(e, "reward/score") == 0 or lowest(e, "rollout/alike") == 1.0
 
 
 def has_ended_often(e: Evidence) -> bool:
-    """where 20 episodes or more have ended"""
+    """if 20 episodes or more have ended"""
     x = e.finite("rollout/episodes")
     return bool(len(x)) and float(x.max()) >= 20
 

@@ -1,4 +1,4 @@
-"""A rule: which number of a stage says that something is wrong, and what to do then."""
+"""A rule: which number of a stage indicates a problem, and what to do about it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _nothing(e: Evidence, name: str) -> str:
 
 @dataclass(frozen=True)
 class Rule:
-    """`number`, a statistic of a metric that `reads` names, lies outside of the range `healthy` (both ends belong to
-    it): then `cause` is the likely reason and `helps` what to change, in words and settings.
+    """A rule that finds a problem if `number`, a statistic of a metric matching `reads`, lies outside the range
+    `healthy` (ends included). `cause` is the likely reason and `helps` what to change, as text.
 
-    `least`: from so many steps of a stage on, where `when` holds. `at_once`: also raised while the run trains, of its
-    first steps. `covers`: rules that need not be shown where this one is, as they say less of the same. `tells`: a
-    further sentence about what was found in a metric. `unpaid`: no answer earns more than others, so that answers that
-    the run has kept may show why."""
+    `least`: the fewest steps of a stage, which must also fulfil `when`. `at_once`: also an alarm about the first steps
+    while the run trains. `covers`: rules that are hidden if this one finds something, because they show less of the
+    same problem. `tells`: a further sentence about a metric. `unpaid`: no answer earns more than others, so that the
+    stored answers may show why."""
 
     name: str
     reads: str
@@ -44,7 +44,7 @@ class Rule:
     unpaid: bool = False
 
     def find(self, e: Evidence) -> tuple[str, float] | None:
-        """(metric, number) of the worst metric that lies outside of the range; None where all is well or unknown."""
+        """Return (metric, number) of the metric furthest outside the range; None if there is none, or it is unknown."""
         if len(e) < self.least or not (names := e.find(self.reads)) or not self.when(e):
             return None
         found = [(name, x) for name in names if not math.isnan(x := self.number(e, name)) and self._excess(x) > 0]
@@ -55,7 +55,7 @@ class Rule:
         return max(low - x, x - high)
 
     def describe_range(self) -> str:
-        """The healthy range in words."""
+        """Return the healthy range as text."""
         low, high = self.healthy
         if low == high:
             return f"{low:g}"

@@ -1,9 +1,11 @@
-"""The rule about held-out scores: whether a stage leaves the policy worse than it found it.
+"""Rules about held-out scores: whether a stage leaves the policy worse than before.
 
-A score in [0, 1] that is the mean of n problems has at most the variance p (1 - p) / n, so two of one policy differ by
-chance by a few of sqrt(2 p (1 - p) / n), with their mean for p (the test of two proportions). That is of problems drawn
-anew; the same ones, as most evaluations ask, differ by less.
-Left out: returns, of which a run does not store how they vary; runs that do not say what their stages began with.
+A score in [0, 1] that is the mean of n problems has at most the variance p (1 - p) / n. Two scores of one policy thus
+differ by chance by a few standard errors sqrt(2 p (1 - p) / n), with p their mean (the test of two proportions). This
+holds for problems drawn anew; on the same problems, as in most evaluations, they differ by less.
+
+Left out: returns, because a run does not store their variance; runs that did not record the scores at the start of
+their stages.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from shuhari.lab.diagnosis.evidence import Evidence
 from shuhari.lab.diagnosis.rule import Rule
 
 CLEAR = 3.0  # standard errors
-LEAST = 0.1  # share of the score at the start; a fall of less is small, however many problems show it
+LEAST = 0.1  # share of the score at the start; a smaller fall is ignored, whatever the number of problems
 
 
 def find_start(e: Evidence, name: str) -> tuple[float, int] | None:
-    """(a held-out score as the stage began, of how many problems it is the mean); None where that is not known."""
+    """Return (a held-out score when the stage began, the number of problems averaged); None if unknown."""
     key, began = name.removeprefix("evaluate/"), e.began
     if not name.startswith("evaluate/") or key not in began.get("scores", {}) or not began["problems"].get(key):
         return None
@@ -28,7 +30,8 @@ def find_start(e: Evidence, name: str) -> tuple[float, int] | None:
 
 
 def list_scores(e: Evidence, name: str) -> Iterator[tuple[int, float]]:
-    """(step, score) of the whole evaluations of a stage, in [0, 1]; not of a few episodes, or of much ungraded."""
+    """Yield (step, score) of the complete evaluations of a stage, in [0, 1]; not of those over a few episodes, or with
+    many ungraded."""
     gone = [None] * len(e)
     rows = (e.columns.get(key, gone) for key in ("step", name, "evaluate/episodes", "evaluate/ungraded"))
     for step, score, few, ungraded in zip(*rows, strict=True):
@@ -37,7 +40,7 @@ def list_scores(e: Evidence, name: str) -> Iterator[tuple[int, float]]:
 
 
 def measure_noise(p: float, q: float, n: int) -> float:
-    """The standard error of the difference of two scores of n problems, if one policy has them."""
+    """Return the standard error of the difference of two scores of one policy on n problems."""
     mean = (p + q) / 2
     return sqrt(2 * mean * (1 - mean) / n)
 
@@ -55,8 +58,8 @@ def _fall(score: float, start: float, n: int) -> float:
     return (start - score) / measure_noise(start, score, n) if start - score > LEAST * start else 0.0
 
 
-def tell_fall(e: Evidence, name: str) -> str:
-    """From what to what a score fell, and since which step it lies below the start."""
+def describe_fall(e: Evidence, name: str) -> str:
+    """Return a sentence on how far a score fell, and since which step it is below the start."""
     start = find_start(e, name)
     if start is None:
         return ""
@@ -85,7 +88,7 @@ RULES = (
             "(part.policy.terms.divergence), a larger rollout.n or buffer.size; if another reward is trained than the "
             "one that fell, look at what earns it: shuhari show RUN --rollouts. The weights of the best step are kept "
             "(`RUN@best`)",
-            tells=tell_fall,
+            tells=describe_fall,
         )
         for name, reads in (("score-falls", "evaluate/greedy"), ("accuracy-falls", "evaluate/*/accuracy"))
     ),
@@ -98,6 +101,6 @@ RULES = (
         "the task does not want",
         "look at what earns it: shuhari show RUN --rollouts; a weight for the score (reward.weights.score), another "
         "grader; evaluate.measure = 'score' has the best step kept by the score",
-        tells=tell_fall,
+        tells=describe_fall,
     ),
 )

@@ -1,4 +1,4 @@
-"""Alarms while a run trains: the rules that are raised `at_once`, of the first steps of each stage."""
+"""Alarms while a run trains: the rules marked `at_once`, applied to the first steps of each stage."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from shuhari.data import EMPTY
 from shuhari.lab.diagnosis.evidence import Evidence
 from shuhari.lab.diagnosis.judge import RULES, Finding, find_table, judge
 
-ASKED = frozenset({1, 2, 3, 5, 10, 20, 50, 100, 200, 500})  # at these steps of a stage
+ASKED = frozenset({1, 2, 3, 5, 10, 20, 50, 100, 200, 500})  # the steps of a stage at which rules are applied
 _AT_ONCE = tuple(rule for rule in RULES if rule.at_once)
 
 
 class Watch:
-    """Sees the reports of a run one by one. `add` gives what is found, each rule once a stage. A stage of which it has
-    not seen the first step, as of a run that is resumed, is not judged. `recipe`: what the run is made of, a plain
-    tree as in `diagnose`; without it a rule takes it that the task's own measure is trained."""
+    """Raises alarms from the reports of a run, added one by one; each rule at most once a stage. A stage whose first
+    step was not seen, as in a resumed run, is not judged. `recipe`: of the run, a plain tree as in `diagnose`; without
+    it rules assume that the task's own measure is trained."""
 
     def __init__(self, recipe: Mapping[str, Any] = EMPTY) -> None:
         self._recipe = recipe
@@ -26,7 +26,7 @@ class Watch:
         self._last: Mapping[str, Any] = {}
 
     def add(self, report: Mapping[str, Any]) -> list[Finding]:
-        """What is found with this report."""
+        """Add a report, and return the new findings."""
         stage = str(report.get("stage", ""))
         if stage != self._stage:
             resumed = self._stage is None and report.get("step", 1) != 1

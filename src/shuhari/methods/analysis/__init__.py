@@ -1,1 +1,1 @@
-"""What training does to weights and skills."""
+"""Effects of training on weights and skills."""

@@ -1,1 +1,1 @@
-"""What is trained on next."""
+"""Methods that choose what to train on next."""

@@ -1,1 +1,1 @@
-"""Demonstrations, preferences and recorded answers beside RL."""
+"""Methods that use demonstrations, preferences and recorded answers with RL."""

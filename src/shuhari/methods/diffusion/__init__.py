@@ -1,1 +1,1 @@
-"""Policies that denoise: flows, diffusion, masked language models."""
+"""Denoising policies: flows, diffusion, masked language models."""

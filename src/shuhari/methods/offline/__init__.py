@@ -1,1 +1,1 @@
-"""Recorded data of control."""
+"""Methods for recorded control data."""

@@ -1,1 +1,1 @@
-"""What can be solved exactly: tables and linear learners."""
+"""Exactly solvable problems: tables and linear learners."""

@@ -1,6 +1,6 @@
-"""A small transformer in which every token sees every other, for models that fill in what is masked.
+"""A small transformer in which every token attends to every other, for models that fill in masks.
 
-Left out: dropout (a score must be a function of its row), caches (a token that is filled in changes all the others).
+Left out: dropout (a score must be a function of its row), caches (a filled-in token changes all the others).
 
 Axes: `N` rows, `P` tokens of the longest prompt, `L` of an answer, `T` = P + L, `D` hidden, `H` heads, `d` = D / H, `V`
 vocabulary.
@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 
 class Bidirectional(nn.Module):
-    """ids [N, T] -> [N, L, D], the hidden states of the last L tokens. ids are -1 for padding, which stands on the
-    left; `vocabulary` is the id of a masked token, beyond those that can be said.
+    """ids [N, T] -> [N, L, D], the hidden states of the last L tokens. Padding is -1, on the left; the id `vocabulary`
+    is the mask token, which is never an output.
 
-    The places of a prompt are counted from its end, up to `prompts` tokens, those of an answer from its beginning.
+    Positions of a prompt are counted from its end, up to `prompts` tokens, those of an answer from its beginning.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Bidirectional(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention to all tokens that there are, then a net for each token, both added to x [N, T, D]."""
+    """One layer: attention to all tokens that are not padding, then a net for each token, both added to x [N, T, D]."""
 
     def __init__(self, hidden: int, heads: int, intermediate: int) -> None:
         super().__init__()

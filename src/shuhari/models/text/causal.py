@@ -1,7 +1,7 @@
 """Causal language models, made from scratch or loaded: policy, critic, or both.
 
-Left out: quantisation, dropout (a score must be a function of its row), images. Rows are read through
-`batch.steps`. The forward is in `trunk.py`, sampling in `decoding.py`, the distribution in `tokens.py`.
+Left out: quantisation, dropout (a score must be a function of its row), images. Rows are read through `batch.steps`.
+The forward is in `trunk.py`, sampling in `decoding.py`, the distribution in `tokens.py`.
 
 Axes: `B` rows, `K` positions of an action.
 """
@@ -9,7 +9,7 @@ Axes: `B` rows, `K` positions of an action.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from shuhari.models.readout import Values
 from shuhari.models.text import classifier, pretrained, stored
 from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
+from shuhari.models.text.loaded import as_loaded
 from shuhari.models.text.lora import Lora, adapt, merge_adapters, name_under_adapters, save_adapters
 from shuhari.models.text.made_tokenizers import bpe_tokenizer, character_tokenizer, task_texts
 from shuhari.models.text.rows import Row
@@ -39,7 +40,7 @@ from shuhari.ports.hooks import ability
 from shuhari.store.files import find_memory, follow_umask
 
 VALUE = "value_head.safetensors"
-_SURE = set[str]()  # loaded models whose quick forward was compared with transformers' own in this process
+_SURE = set[str]()  # loaded models whose fast forward this process has compared with transformers' own
 
 
 @register("model", "causal")
@@ -48,10 +49,10 @@ _SURE = set[str]()  # loaded models whose quick forward was compared with transf
 class Causal:
     """A causal language model, loaded or made from scratch: a policy, a critic, or both. Its log-probability is exact.
 
-    A loaded one ends a text at any of its end tokens. One from scratch never samples its padding token: that has
-    probability 0 at every decision, sampled and scored. `save` writes that where transformers reads it
-    (`suppress_tokens`); a loaded model is restricted by that alone. Checkpoints hold what differs from the files at
-    `path`, and the rest by reference, with digests.
+    A loaded model ends a text at any of its end tokens. One from scratch never samples its padding token, which has
+    probability 0 at every decision, in sampling and scoring. `save` writes this restriction in transformers' form
+    (`suppress_tokens`); a loaded model has only that restriction. Checkpoints hold the weights that differ from the
+    files at `path`, and refer to the rest, with digests.
     """
 
     path: str = ""
@@ -68,7 +69,7 @@ class Causal:
     intermediate: Width = 256
     """Width of the feed-forward layers, from scratch."""
     context: Count = 0
-    """Longest row in tokens, prompt and answer; 0 is what the configuration of the model allows."""
+    """Longest row in tokens, prompt and answer; 0 uses the limit of the model's configuration."""
     tied: bool = True
     """Use the input embeddings as output head, from scratch."""
     config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
@@ -77,30 +78,30 @@ class Causal:
     """Tokenizer from scratch: `char` has a token for each character, `bpe` learns `vocabulary` tokens from the training
     problems."""
     alphabet: str = ""
-    """Characters of the `char` tokenizer; empty takes those of the task, or printable ASCII."""
+    """Characters of the `char` tokenizer; empty uses those of the task, or printable ASCII."""
     vocabulary: Length = 512
     """Number of tokens of the `bpe` tokenizer."""
     value_head: bool = False
-    """Add a linear value of the hidden state before each decision, 0 at first, so that one trunk is policy and critic
+    """Add a linear value of the hidden state before each decision, initially 0, so that one trunk is policy and critic
     (`same_as`); the model `causal_value` has one."""
     outputs: Width = 1
     """Number of values of the head (several critics, [B, K, n])."""
     after: bool | Literal["last"] = False
-    """Value the state behind a decision, which has seen it (a Q-function, a reward of tokens), and not the state
-    before; `last` gives that of the last decision alone and 0 elsewhere, the score of a whole text (a reward model)."""
+    """Value the state after a decision, which includes it (a Q-function, a reward of tokens), instead of the state
+    before; `last` gives that of the last decision and 0 elsewhere, the score of a whole text (a reward model)."""
     chat: bool | None = None
-    """Write a prompt of text as one turn of a user, by the model's chat template; None does as `task.chat` sets, or if
-    there is a template."""
+    """Format a text prompt as one user turn, by the model's chat template; None follows `task.chat`, or the presence of
+    a template."""
     system: str = ""
-    """System message of conversations that have none; empty takes the task's."""
+    """System message of conversations that have none; empty uses the task's."""
     lora: Lora | None = None
-    """Train low-rank adapters, and the value head, in place of all weights; needs the extra `lm`."""
+    """Train low-rank adapters, and the value head, instead of all weights; needs the extra `lm`."""
     device: str = "cpu"
-    """Torch device of the weights, as `cpu` or `cuda`."""
+    """Torch device of the weights, such as `cpu` or `cuda`."""
     gradient_checkpointing: bool = False
-    """Keep only the inputs of each layer for the gradient and run the layers again: less memory, a third more work."""
+    """Keep only the inputs of each layer for the gradient and recompute the layers: less memory, a third more work."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which linear layers score and train, over float32 parameters; head, norms and the stream between layers
+    """Number type in which linear layers score and train, with float32 parameters; head, norms and the residual stream
     stay float32."""
     kind: Literal["exact"] = field(init=False, default="exact")
 
@@ -119,7 +120,7 @@ class Causal:
             raise ValueError("causal: `after` and `outputs` are of a value head: set value_head = true")
 
     def _explain_heads(self) -> str:
-        """Say why layers cannot be cut into heads; "" where they can."""
+        """Returns why layers cannot be split into heads; "" if they can."""
         if self.hidden < self.heads:
             return "expected at most as many heads as hidden"
         if self.hidden % self.heads:
@@ -137,7 +138,7 @@ class Causal:
         return frozenset(dir(TokenDist)) - (frozenset() if self.value_head else {"value", "after"})
 
     def build(self, task: Any) -> None:
-        """Make or load tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
+        """Makes or loads tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
         tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
         if ability(task, "spaces")() is not None:
             raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model, "
@@ -173,19 +174,19 @@ class Causal:
 
     @property
     def limit(self) -> int:
-        """The longest row that it can process, in tokens; before it is built, as far as its settings say."""
+        """The longest row that it can process, in tokens; before it is built, according to its settings."""
         built: Trunk | None = vars(self).get("module")
         return (self.context or 1 << 30) if built is None else built.limit
 
     @property
     def longest(self) -> int:
-        """What `context` may be at most: of a model that was loaded, the positions that it knows."""
+        """The largest allowed `context`: for a loaded model, its number of positions."""
         known = pretrained.count_positions(self.module.lm) if self.path else 0
         return known or 1 << 30
 
     @property
     def special(self) -> Mapping[int, str]:
-        """Id -> name of the tokens that are no text."""
+        """Id -> name of the tokens that are not text."""
         hf = self.text.hf
         added = [i for i, token in hf.added_tokens_decoder.items() if token.special]
         ids = {*map(int, hf.all_special_ids), *self.text.ends, *added}
@@ -193,26 +194,26 @@ class Causal:
 
     @property
     def packs(self) -> bool:
-        """Whether it runs rows without padding, so that a micro-batch is sized by its real tokens."""
+        """Whether it runs rows without padding, so that micro-batches are sized by their real tokens."""
         return self.module.lean is not None
 
     def encode(self, prompt: Payload) -> Array:
-        """[k] the token ids of a string or of messages."""
+        """Returns [k] the token ids of a string or of messages."""
         return self.text.encode(prompt)
 
     def decode(self, ids: Array) -> str:
-        """The text of token ids, without a closing end token."""
+        """Returns the text of token ids, without a closing end token."""
         return self.text.decode(ids)
 
     # ---------------------------------------------------------------- decisions
 
     def __call__(self, batch: Batch) -> Any:
-        """One forward pass, as a lazy TokenDist, computed at the decisions only. With `after` Values."""
+        """Runs one forward pass; returns a lazy TokenDist, computed at the decisions only, or with `after` Values."""
         return Values(self._values_after(batch)) if self.after else self._dist(batch)
 
     def _values_after(self, batch: Batch) -> torch.Tensor:
-        """[B, K] (or [B, K, n]) the value of the state after each decision."""
-        more = torch.zeros(len(batch), 1, dtype=torch.long)  # before one position more is behind the last
+        """Returns [B, K] (or [B, K, n]) the value of the state after each decision."""
+        more = torch.zeros(len(batch), 1, dtype=torch.long)  # the state before one more position is that after the last
         action = torch.cat([batch["action"], more.to(batch["action"].dtype)], 1)
         behind = batch.put({"action": action, "mask": torch.cat([more.bool(), batch["mask"]], 1)})
         value = self._dist(behind.put({"length": batch["length"] + 1})).value()[:, 1:]
@@ -225,12 +226,12 @@ class Causal:
     def _dist(self, batch: Batch) -> TokenDist:
         contexts = [step.context for step in batch.steps]
         k = batch["length"].numpy() - np.fromiter(map(len, contexts), np.int64, len(contexts))  # type: ignore[arg-type]
-        k = np.where([step.action is None for step in batch.steps], 0, k)  # a closing row takes no token
+        k = np.where([step.action is None for step in batch.steps], 0, k)  # a closing row has no tokens
         mask, device, net = batch["mask"], self.module.device, self.module
         seen = mask
         if net.value is not None and not bool((some := mask.any(1)).all()):
             seen = mask.clone()
-            seen[~some, 0] = True  # rows that decide nothing are valued by their context
+            seen[~some, 0] = True  # rows without decisions are valued by their context
         hidden = net.before(contexts, batch["action"], k, seen, self.text.pad)  # type: ignore[arg-type]
         support, ban, temperature = (
             None if (x := batch.get(name)) is None else x.to(device).flatten(0, 1)
@@ -243,7 +244,7 @@ class Causal:
             head=net.logits,
             vocabulary=net.vocabulary,
             shape=tuple(mask.shape),
-            temperature=None if temperature is None else temperature.nan_to_num(1.0),  # NaN: not sampled by us
+            temperature=None if temperature is None else temperature.nan_to_num(1.0),  # NaN: not sampled here
             support=support,
             ban=ban,
             suppressed=net.suppressed.to(device) if len(net.suppressed) else None,
@@ -255,11 +256,11 @@ class Causal:
         )
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
-        """Generate one trace for each context, until its end token, a stop string, `max_new` tokens or the longest
-        row that the model reads. An end token is a decision, `module.suppressed` none; for `info` see `Row.trace`.
-        Raises ValueError for settings that it cannot honour, NoRoom for a context that is empty or fills the model."""
+        """Generates one trace for each context, until its end token, a stop string, `max_new` tokens or the longest row
+        that the model reads. An end token is a decision; a token of `module.suppressed` never is. `Row.trace` describes
+        `info`. Raises ValueError for unsupported settings, NoRoom for a context that is empty or fills the model."""
         row_keys = noise.keys
-        decoder = None if row_keys is None else self.decoder(copy=False)  # no weight moves before it returns
+        decoder = None if row_keys is None else self.decoder(copy=False)  # weights do not change before it returns
         if decoder is None or row_keys is None:
             stopped = self._stops(sampling.stop)
             return generate(
@@ -272,8 +273,8 @@ class Causal:
         return [row.trace() for row in rows]
 
     def decoder(self, **settings: Any) -> Decoder | None:
-        """Continuous batching with these settings (see `Decoder`); None where there is no fast path for the layout.
-        Raises ValueError for settings that nothing would then follow, and for those that `Decoder` refuses."""
+        """Returns continuous batching with these settings (see `Decoder`); None if the layout has no fast path. Raises
+        ValueError for settings that would then have no effect, and for those that `Decoder` refuses."""
         if self.module.lean is not None:
             return Decoder(self.module, self.module.lean, ends=self.text.ends, stops=self._stops, **settings)
         for name in ("slots", "chunk", "dtype"):
@@ -286,7 +287,7 @@ class Causal:
         return make_stops(strings, self.text.stops(strings), self.text.decode)
 
     def save(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
-        """Save a Hugging Face directory: configuration, safetensors, tokenizer; and the value head. Adapters are
+        """Saves a Hugging Face directory: configuration, safetensors, tokenizer; and the value head. Adapters are
         merged into the weights. `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -299,18 +300,18 @@ class Causal:
             follow_umask(directory)
 
     def outline(self) -> pretrained.Outline:
-        """What an engine elsewhere must know to sample from it."""
+        """Returns the data that an external engine needs to sample from it."""
         net, text = self.module, self.text
-        never, kind = tuple(net.suppressed.tolist()), str(net.lm.config.model_type)
-        return pretrained.Outline(text.ends, never, net.vocabulary, net.limit, kind, text.decode, text.stops)
+        return pretrained.Outline(text.ends, tuple(net.suppressed.tolist()), net.vocabulary, net.limit,
+                                  str(net.lm.config.model_type), text.decode, text.stops)  # fmt: skip
 
     def export(self, directory: str | Path) -> None:
-        """Save configuration and weights alone, adapters merged, for an engine elsewhere."""
+        """Saves only configuration and weights, adapters merged, for an external engine."""
         lm = self.module.lm if self.lora is None else merge_adapters(self.module.lm)
         pretrained.export(lm, Path(directory))
 
     def save_scorer(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
-        """Save the value head at the last token of a text as `AutoModelForSequenceClassification` reads it. Raises
+        """Saves the value head at the last token of a text in the form of `AutoModelForSequenceClassification`. Raises
         ValueError without a head, or with several outputs."""
         if self.module.value is None or self.outputs != 1:
             raise ValueError(f"it has {self.outputs if self.value_head else 'no'} value heads: expected value_head = "
@@ -320,26 +321,32 @@ class Causal:
         classifier.save(lm, head, self.text, Path(directory), dtype=dtype, shard=shard)
 
     def save_adapters(self, directory: str | Path, base: str) -> None:
-        """Save the adapters alone, in peft's format for the base model in the directory `base`, and the tokenizer."""
+        """Saves only the adapters, in peft's format for the base model in the directory `base`, and the tokenizer."""
         save_adapters(self.module.lm, Path(directory), base)
         self.text.save(str(directory))
 
     def save_base(self, directory: str | Path) -> None:
-        """Save the base model without its adapters, in the format of `save`."""
+        """Saves the base model without its adapters, in the format of `save`."""
         pretrained.save(merge_adapters(self.module.lm, without=True), self.text, directory)
 
     def renamed(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """The weights of a model without adapters by the names that they have under this one's, which stay as they are;
-        others as given."""
+        """Returns the weights of a model without adapters, renamed to this one's names, with its own adapters; others
+        unchanged."""
         return weights if self.lora is None else name_under_adapters(weights, self.module.state_dict())
 
     def on_disk(self) -> tuple[str, tuple[str, ...]]:
-        """(path, names of the weights that lie there as they are); none of what was made from scratch, merged
-        (adapters, a run) or fetched, which a checkpoint has by value."""
+        """Returns (path, names of the weights stored there unchanged); no names for weights that were made from
+        scratch, merged (adapters, a run) or fetched, which a checkpoint stores by value."""
         if not self.path or not pretrained.lies_at(Path(self.path).expanduser()):
             return "", ()
         names = (n for n in self.module.state_dict() if n.partition(".")[0] in (stored.BASE, stored.HEAD))
         return self.path, tuple(n for n in names if ".lora_" not in n)
+
+    def initial(self) -> Callable[[Batch], TokenDist] | None:
+        """Returns the model as it was loaded, a function of a batch, for scoring without gradients: itself without its
+        adapters, or a copy that is read again from `path`. None if it was made from scratch, and for a model of more
+        than a billion weights that are trained themselves, of which a second copy may not fit."""
+        return as_loaded(self, Causal._dist)
 
     # ---------------------------------------------------------------- from scratch
 
@@ -375,4 +382,4 @@ class Causal:
         return bpe_tokenizer(task_texts(task), self.vocabulary)
 
 
-CausalValue = partial(Causal, value_head=True)  # as `causal_value` makes it
+CausalValue = partial(Causal, value_head=True)  # as registered under `causal_value`

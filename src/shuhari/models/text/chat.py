@@ -1,7 +1,7 @@
-"""Messages as one text, by the chat template that came with a model, which is a program of someone else's.
+"""Renders messages as one text by the chat template of a model, which is an untrusted program.
 
-It is run by transformers in a process of its own (`chat_child.py`) with limits on memory, processor time and the length
-of the text: loops in loops, or a text times a billion, are refused and nothing waits for them. Left out: tools.
+transformers runs it in a process of its own (`chat_child.py`) with limits on memory, processor time and the length of
+the text: nested loops, or a text repeated a billion times, are refused without a wait. Left out: tools.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from shuhari.models.text.child import ChildError, Pool
 
-CPU, MEMORY, LENGTH = 1, 1024, 1 << 24  # seconds of processor time a text, MiB, characters
-CLOCK = 60.0  # seconds of the clock a text
+CPU, MEMORY, LENGTH = 1, 1024, 1 << 24  # seconds of processor time per text, MiB, characters
+CLOCK = 60.0  # seconds of wall clock per text
 LONGEST = 1 << 20  # characters of a template
 CHILD = Path(__file__).with_name("chat_child.py")
 
@@ -23,9 +23,9 @@ _children = Pool(1, CHILD, str(MEMORY), str(CPU), str(LENGTH))
 def render(
     template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, Any], *, reply: bool = True
 ) -> str:
-    """The text of messages, up to where the reply begins; without `reply` up to their end. `special`: names of special
-    tokens -> their texts. Raises ValueError where the template refuses the messages, is none, or wants more than the
-    limits."""
+    """Returns the text of messages, up to where the reply begins; without `reply` up to their end. `special`: names of
+    special tokens -> their texts. Raises ValueError if the template refuses the messages, is not a template, or exceeds
+    the limits."""
     roles = ", ".join(str(m.get("role")) for m in messages)
     if len(template) > LONGEST:
         raise ValueError(f"the chat template has {len(template)} characters: expected at most {LONGEST}")

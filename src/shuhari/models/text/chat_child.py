@@ -1,9 +1,8 @@
 """Renders chat templates for `chat.py`, in a process of its own. Run as a file, without the package.
 
-A line {"id", "template", "messages", "special", "reply"} comes on standard input; {"id", "text"} goes back, or
-{"id", "refused"} with what the template says. The limits stand before any template is read. One that asks for more
-processor time than there is ends this process (SIGPROF); one that asks for more memory, or writes more than `length`,
-is told by {"id"} alone.
+Reads a line {"id", "template", "messages", "special", "reply"} from standard input; returns {"id", "text"}, or {"id",
+"refused"} with the template's message. The limits are set before any template is read. A template that needs more
+processor time ends this process (SIGPROF); one that needs more memory, or writes more than `length`, gets {"id"} alone.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Any
 
 
 def limit(megabytes: int) -> None:
-    """Limit the process: no files, no core dumps, and so much memory."""
+    """Limits the process: no files, no core dumps, and `megabytes` of memory."""
     try:
         import resource
-    except ImportError:  # not on this system: the clock of the parent is what is left
+    except ImportError:  # not on this system: only the parent's clock is left
         return
     for name, size in {"RLIMIT_AS": megabytes << 20, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0}.items():
         try:
@@ -45,7 +44,7 @@ def answer(request: dict[str, Any], length: int, render: Any) -> dict[str, Any]:
 
 def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what anything prints goes nowhere
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # discard anything printed
 
     def say(reply: dict[str, Any]) -> None:
         replies.write(json.dumps(reply) + "\n")

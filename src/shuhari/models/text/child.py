@@ -1,8 +1,8 @@
-"""A process of its own for work on hostile text: it reads a line of JSON and answers with one.
+"""A process of its own for work on hostile text: it reads a line of JSON and replies with one.
 
-The child is a file that is run alone (`python -I`, no environment, no path of ours), which sets its own limits on
-memory and processor time; the clock is kept here. No shell, no pickle. Left out: what the child does, and several
-requests to one child at a time: `Pool` has several children instead.
+The child is a file run on its own (`python -I`, no environment, no path of ours), which sets its own limits on memory
+and processor time; the parent keeps the clock. No shell, no pickle. Left out: what the child does, and several requests
+to one child at a time: `Pool` has several children instead.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-START = 120.0  # seconds for a child to import what it needs
+START = 120.0  # seconds for a child to import its modules
 
 
 class ChildError(RuntimeError):
-    """A child that did not start: what it said, or that it said nothing."""
+    """A child that did not start: its error, or that there was none."""
 
 
 class Child:
-    """One process that runs `file` with `arguments`, started by the first request and again where it has gone.
+    """One process that runs `file` with `arguments`, started by the first request and again if it has ended.
 
-    Its first line is {"ready": true} or {"error": text}. It ends as this object is forgotten, or this process ends."""
+    Its first line is {"ready": true} or {"error": text}. It ends when this object is deleted, or this process ends.
+    """
 
     def __init__(self, file: Path, *arguments: str) -> None:
         self._command = [sys.executable, "-I", str(file), *arguments]
@@ -39,10 +40,10 @@ class Child:
         self._end: Any = None
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        """The reply, without its ticket; {} where there was none within `seconds`, or none to this request: the child
-        is then gone. Raises ChildError where it does not start."""
+        """Returns the reply, without its ticket; {} if there was none within `seconds`, or none to this request: the
+        child is then gone. Raises ChildError if it does not start."""
         process = self._start()
-        ticket = secrets.token_hex(8)  # a reply that hostile text has forged would have to guess it
+        ticket = secrets.token_hex(8)  # a reply forged by hostile text would have to guess it
         reply = _exchange(process, json.dumps({"id": ticket, **request}), seconds)
         if reply.get("id") != ticket:
             self.close()
@@ -50,13 +51,13 @@ class Child:
         return {k: v for k, v in reply.items() if k != "id"}
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """Ends the process, if there is one."""
         if self._end is not None:
             self._end()
         self.process = self._end = None
 
     def _start(self) -> subprocess.Popen[str]:
-        if self.process is not None and self._owner == os.getpid():  # a fork of this process starts one of its own
+        if self.process is not None and self._owner == os.getpid():  # a fork of this process starts its own
             return self.process
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
@@ -66,7 +67,7 @@ class Child:
             stderr=subprocess.DEVNULL,
             env={},
             encoding="ascii",
-            start_new_session=True,  # so that what it forks ends with it; nor does a Ctrl-C reach it
+            start_new_session=True,  # so that its forks end with it; Ctrl-C does not reach it either
         )
         self._owner, self._end = os.getpid(), weakref.finalize(self, _end, self.process)
         ready = _exchange(self.process, None, START)
@@ -77,7 +78,7 @@ class Child:
 
 
 class Pool:
-    """Up to `n` children of one kind, each made when all others are at work; `close` ends them."""
+    """Up to `n` children of one kind, each started if all others are busy; `close` ends them."""
 
     def __init__(self, n: int, file: Path, *arguments: str) -> None:
         self._file, self._arguments = file, arguments
@@ -87,7 +88,7 @@ class Pool:
 
     @contextmanager
     def child(self) -> Iterator[Child]:
-        """One that nobody else asks meanwhile."""
+        """Yields a child that nothing else uses meanwhile."""
         with self._places:
             with self._lock:
                 child = self._idle.pop() if self._idle else Child(self._file, *self._arguments)
@@ -106,7 +107,7 @@ class Pool:
 
 
 def _exchange(process: subprocess.Popen[str], line: str | None, seconds: float) -> Mapping[str, Any]:
-    """Send a line and read one; {} where the process died, or was killed because its time was over."""
+    """Sends a line and reads one; {} if the process died, or was killed on timeout."""
     assert process.stdin is not None and process.stdout is not None
     clock = threading.Timer(seconds, kill_group, (process,))
     clock.start()
@@ -117,17 +118,17 @@ def _exchange(process: subprocess.Popen[str], line: str | None, seconds: float) 
         message = process.stdout.readline()
         reply = json.loads(message) if message.endswith("\n") else {}
         return reply if isinstance(reply, Mapping) else {}
-    except (OSError, ValueError):  # a pipe without an end, or a line that is no reply
+    except (OSError, ValueError):  # a closed pipe, or a line that is no reply
         return {}
     finally:
         clock.cancel()
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:
-    """End a process that nobody has waited for, and all that it has forked."""
+    """Kills a process that has not been waited for, and all its forks."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
-    except (AttributeError, ProcessLookupError, PermissionError):  # no such call here; nothing is left of it
+    except (AttributeError, ProcessLookupError, PermissionError):  # no such call here; or the process is gone
         process.kill()
 
 
@@ -137,6 +138,6 @@ def _end(process: subprocess.Popen[str]) -> None:
         try:
             if pipe is not None:
                 pipe.close()
-        except OSError:  # what was not yet sent has nowhere to go
+        except OSError:  # unsent data is dropped
             pass
     process.wait()

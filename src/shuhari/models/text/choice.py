@@ -1,6 +1,6 @@
-"""Sample one token of each row from its logits, and detect stop strings.
+"""Samples one token of each row from its logits, and detects stop strings.
 
-Left out: beams, penalties for repetition. What is drawn is a function of the row's logits and its number u alone.
+Left out: beams, penalties for repetition. A draw is a function of the row's logits and its number u only.
 
 Axes: `b` rows, `V` vocabulary, `S` kept ids, `W` last tokens of a row.
 """
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from shuhari.data import Array, Sampling
 
-BLOCK = 256  # ids that are summed in one: above two of them the one drawn is found first, then the id within
+BLOCK = 256  # ids per block: for more than two blocks the block is found first, then the id within
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """One decision of b rows: ids [b], logp [b] of what was drawn, and, where asked for, the kept ids [b, S] (-1
-    padded) and the `top` most probable ids with their log-probabilities [b, top]."""
+    """One decision of b rows: ids [b], logp [b] of the drawn ids and, if requested, the kept ids [b, S] (-1 padded) and
+    the `top` most probable ids with their log-probabilities [b, top]."""
 
     ids: Tensor
     logp: Tensor
@@ -33,11 +33,11 @@ class Choice:
 def choose(
     logits: Tensor, sampling: Sampling, temperature: float | Tensor, u: Tensor, ban: Tensor | None = None
 ) -> Choice:
-    """Draw from logits [b, V] float32 by inverse distribution function at u [b] float64.
+    """Draws from logits [b, V] float32 by inverse distribution function at u [b] float64.
 
-    In this order: temperature (a number, or [b, 1]), all but the ids `ban` [m], the `top_k` most probable, of those
-    (renormalised) the smallest set whose probability reaches `top_p`, of those all with at least `min_p` times the
-    highest probability. `logp` is that of the distribution that is left.
+    Applied in this order: temperature (a number, or [b, 1]), removal of the ids `ban` [m], the `top_k` most probable,
+    of those (renormalised) the smallest set whose probability reaches `top_p`, of those all with at least `min_p` times
+    the highest probability. `logp` is that of the remaining distribution.
     """
     if isinstance(temperature, Tensor) or temperature != 1:
         logits = logits / temperature
@@ -62,8 +62,8 @@ def choose(
 
 
 def _inverse(mass: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """([b, 1] the first id at which the summed mass [b, V] reaches the share u [b, 1] of the whole, [b, 1] the whole);
-    sums are float64. An id without mass is never drawn."""
+    """Returns ([b, 1] the first id at which the cumulative mass [b, V] reaches the share u [b, 1] of the total, [b, 1]
+    the total); sums are float64. An id without mass is never drawn."""
     b, V = mass.shape
     if V <= 2 * BLOCK:
         sums = mass.cumsum(-1, dtype=torch.float64)
@@ -80,7 +80,7 @@ def _inverse(mass: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _truncate(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """([b, S] logits of the kept ids, most probable first, -inf beyond; [b, S] the ids, -1 beyond)."""
+    """Returns ([b, S] logits of the kept ids, most probable first, -inf beyond; [b, S] the ids, -1 beyond)."""
     if 0 < sampling.top_k < logits.shape[1]:
         logits, ids = logits.topk(sampling.top_k)
     else:
@@ -93,19 +93,19 @@ def _truncate(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
 
 
 def mark_kept(logits: Tensor, sampling: Sampling) -> Tensor:
-    """[..., V] bool: which ids `choose` keeps of these logits at temperature 1; of those alike at the edge of `top_k`
-    the first."""
+    """Returns [..., V] bool: the ids that `choose` keeps of these logits at temperature 1; of ties at the edge of
+    `top_k` the first."""
     best, ids = logits.sort(dim=-1, descending=True, stable=True)
     k = sampling.top_k or best.shape[-1]
     return torch.zeros_like(logits, dtype=torch.bool).scatter(-1, ids[..., :k], _keep(best[..., :k], sampling))
 
 
 def _keep(best: Tensor, sampling: Sampling) -> Tensor:
-    """[..., S] bool: which of these logits, the highest first, `top_p` and `min_p` keep."""
+    """Returns [..., S] bool: the logits, highest first, that `top_p` and `min_p` keep."""
     p = best.double().softmax(-1)
     keep = p > 0
     if sampling.top_p < 1:
-        keep &= p.cumsum(-1) - p < sampling.top_p  # up to the one that crosses
+        keep &= p.cumsum(-1) - p < sampling.top_p  # including the one that crosses
     if sampling.min_p > 0:
         keep &= p >= sampling.min_p * p[..., :1]
     return keep
@@ -113,9 +113,9 @@ def _keep(best: Tensor, sampling: Sampling) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Stops:
-    """A test tokens [b, W] -> [b] bool: whether one of `strings` has just been completed. `window`: how many of the
-    last tokens it looks at (-1 where there is none). `spelled`: the ids of each string where it has one spelling; else
-    the last tokens are decoded."""
+    """A test: tokens [b, W] -> [b] bool, whether one of `strings` has just been completed. `window`: number of last
+    tokens tested (-1 if missing). `spelled`: the ids of each string if it has one spelling; else the last tokens are
+    decoded."""
 
     strings: tuple[str, ...]
     spelled: Sequence[Array] | None
@@ -147,7 +147,7 @@ class Stops:
 def make_stops(
     strings: Sequence[str], spelled: Sequence[Array] | None, decode: Callable[[Array], str]
 ) -> Stops | None:
-    """Make the test for stop strings; None without any. Raises ValueError for an empty one."""
+    """Makes the test for stop strings; None without any. Raises ValueError for an empty one."""
     if not strings:
         return None
     if not all(strings):

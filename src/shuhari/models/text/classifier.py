@@ -1,6 +1,6 @@
-"""Scores of whole texts: classifiers of Hugging Face with one output, read from a directory, or written as one.
+"""Scores of whole texts: Hugging Face classifiers with one output, read from a directory, or written as one.
 
-Directories are checked as those of language models (`folder.py`). Left out: several labels, adapters of classifiers.
+Directories are checked like those of language models (`folder.py`). Left out: several labels, adapters of classifiers.
 
 Axes: `B` texts, `T` tokens of the longest.
 """
@@ -29,13 +29,13 @@ from shuhari.models.text.hub import fetch
 from shuhari.models.text.tokenizers import Tokenizer, plain_chat
 from shuhari.store.files import follow_umask
 
-OFFSET = "score_offset"  # in config.json: what is added to a score, as the heads of transformers have no bias
+OFFSET = "score_offset"  # in config.json: added to a score, as the heads of transformers have no bias
 
 
 class Classifier:
     """A model `hf` with one output, and its tokenizer: `score` of texts. `limit`: tokens of the longest text. `closed`:
-    whether it scores a conversation at the end of its last turn, as those do that `save` has written, and not behind
-    all that the chat template writes."""
+    whether it scores a conversation at the end of its last turn, as models written by `save` do, instead of after all
+    that the chat template writes."""
 
     def __init__(self, hf: Any, text: Tokenizer, offset: float = 0.0, closed: bool = False) -> None:
         self.hf, self.text, self.offset, self.closed = hf.eval().requires_grad_(False), text, offset, closed
@@ -47,7 +47,7 @@ class Classifier:
 
     @torch.no_grad()
     def score(self, ids: Sequence[Sequence[int]], rows: int = 8) -> list[float]:
-        """One number for each text, given as token ids; so many `rows` at once, one where the model says no padding."""
+        """Returns one number for each text, given as token ids; `rows` at once, or one if the model has no padding."""
         out: list[float] = []
         rows = rows if self.pad is not None else 1
         for at in range(0, len(ids), rows):
@@ -62,14 +62,13 @@ class Classifier:
         return out
 
     def _types(self, padded: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-        """[B, T] 1 behind the first separator of each text, the second of a pair."""
+        """Returns [B, T] 1 after the first separator of each text: the second part of a pair."""
         ends = (padded == self.text.hf.sep_token_id).long()
         return ((ends.cumsum(1) - ends) > 0).long() * there
 
     def encode(self, prompt: Any, completion: str) -> list[int]:
-        """The token ids of a prompt (text, or messages) and what was answered to it: a conversation as the chat
-        template writes it, text as it is, with the end token; of an encoder (BERT) as the pair of prompt and
-        completion."""
+        """Returns the token ids of a prompt (text, or messages) and its answer: a conversation by the chat template,
+        text as it is, with the end token; for an encoder (BERT) the pair of prompt and completion."""
         hf = self.text.hf
         if self.pairs and (isinstance(prompt, str) or not getattr(hf, "chat_template", None)):
             first = prompt if isinstance(prompt, str) else plain_chat(prompt)
@@ -87,13 +86,13 @@ class Classifier:
 
 
 def has_pairs(hf: Any) -> bool:
-    """Whether a tokenizer of Hugging Face is that of an encoder, which puts tokens of its own around texts."""
+    """Whether a Hugging Face tokenizer is that of an encoder, which puts its own tokens around texts."""
     return hf.cls_token_id is not None and hf.sep_token_id is not None
 
 
 def find(path: str) -> Path:
-    """The directory of a classifier with one output, looked at but not loaded; a hub id is fetched. Raises ValueError
-    for what is none, FileNotFoundError where nothing is there."""
+    """Returns the directory of a classifier with one output, checked but not loaded; fetches a hub id. Raises
+    ValueError for another kind of directory, FileNotFoundError if there is none."""
     place = Path(path).expanduser()
     if not place.is_dir():
         place = fetch(path, place)
@@ -106,7 +105,7 @@ def find(path: str) -> Path:
         if not isinstance(named, dict | None):
             raise ValueError(f"{place / 'config.json'}: id2label is {str(named)[:60]!r}: expected a table")
         said = [config.get("num_labels"), len(named) if named else None]
-        labels = [n for n in said if n is not None] or [2]  # of transformers, where nothing is said
+        labels = [n for n in said if n is not None] or [2]  # the default of transformers
         if wrong := [n for n in labels if n != 1]:
             raise ValueError(f"{place} tells {wrong[0]} labels apart: expected one output, a score (num_labels = 1)")
         _read_offset(place)
@@ -115,8 +114,8 @@ def find(path: str) -> Path:
 
 
 def load(path: str) -> Classifier:
-    """The classifier of a directory (or a hub id), in float32. Raises as `find` does, and ValueError where its weights
-    are not those of its config.json."""
+    """Returns the classifier of a directory (or a hub id), in float32. Raises as `find`, and ValueError if its weights
+    do not match its config.json."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     place = find(path)
@@ -152,10 +151,10 @@ def _read_offset(place: Path) -> float:
 def save(
     lm: Any, head: Mapping[str, torch.Tensor], text: Tokenizer, directory: Path, *, dtype: str, shard: str
 ) -> None:
-    """Write the trunk of a language model with a linear head of one output as a classifier: the score of a text is the
-    head's at its last token that is no padding. A bias of the head becomes `score_offset` of config.json, which
-    transformers does not add. Raises ValueError for an architecture of which transformers has no classifier, and where
-    padding could not be told from the end of a text."""
+    """Writes the trunk of a language model with a linear head of one output as a classifier: the score of a text is the
+    head's at its last token that is not padding. A bias of the head becomes `score_offset` in config.json, which
+    transformers does not add. Raises ValueError for an architecture without a classifier in transformers, and if
+    padding cannot be told from the end of a text."""
     from transformers import AutoModelForSequenceClassification
 
     config = copy.deepcopy(lm.config)
@@ -169,7 +168,7 @@ def save(
         except (ValueError, KeyError):
             raise ValueError(f"transformers has no classifier of the architecture {config.model_type!r}") from None
     if {n for n in made.state_dict() if not n.startswith(f"{made.base_model_prefix}.")} != {"score.weight"}:
-        raise ValueError(f"the classifier of {config.model_type!r} is no linear head upon the last token")
+        raise ValueError(f"the classifier of {config.model_type!r} is not a linear head on the last token")
     made.base_model.load_state_dict(lm.base_model.state_dict())
     made.score.weight.data.copy_(head["weight"])
     if dtype:
@@ -183,8 +182,8 @@ def save(
 
 
 def _find_padding(text: Tokenizer) -> int:
-    """A special token that no text has, for a tokenizer whose padding is its end, which transformers would take for
-    what lies behind a text. ValueError if there is none."""
+    """Returns a special token that occurs in no text, for a tokenizer whose padding is its end token, which
+    transformers would treat as following the text. Raises ValueError if there is none."""
     turns: Any = ({"role": "user", "content": "."},)
     said = {*text.ends, text.start, *text.begin, *text.encode(turns).tolist(), *text.encode_answer(turns, ".").tolist()}
     free = [i for i in sorted(text.special) if i not in said and i < text.limit]

@@ -1,6 +1,6 @@
-"""A copy of a Hugging Face directory that holds what is known to be read, and nothing else: transformers is given this.
+"""Copies the known, checked part of a Hugging Face directory; transformers only reads the copy.
 
-Its JSON is written anew: a configuration of the keys that the library itself reads, without those by which it would
+Its JSON is written anew: a configuration with the keys that the library itself reads, without those that would make it
 read other files, fetch code or choose kernels; a tokenizer of known steps (`steps.py`). Weights are links. Left out:
 what `folder.py` checks first.
 """
@@ -22,7 +22,7 @@ from typing import Any
 from shuhari.models.text.folder import TEXT, read_json
 from shuhari.models.text.steps import check_pattern, clean_tokenizer, list_patterns
 
-# what makes transformers read other files, run code, fetch kernels, or set what is ours to set
+# keys that make transformers read other files, run code, fetch kernels, or override our settings
 NEVER = frozenset(
     "configuration_files fast_tokenizer_files auto_map attn_implementation _attn_implementation "
     "_attn_implementation_internal _attn_implementation_autoset experts_implementation _experts_implementation "
@@ -31,7 +31,7 @@ NEVER = frozenset(
     "base_model_tp_plan base_model_pp_plan base_model_ep_plan code_revision revision token".split()
 )
 OWN = frozenset({"score_offset", "model_type", "num_labels", "id2label", "label2id", "torch_dtype", "dtype"})
-SAID = frozenset(  # of tokenizer_config.json
+SAID = frozenset(  # keys of tokenizer_config.json
     "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens "
     "extra_special_tokens model_specific_special_tokens bos_token eos_token unk_token sep_token pad_token "
     "cls_token mask_token chat_template clean_up_tokenization_spaces spaces_between_special_tokens legacy "
@@ -42,15 +42,16 @@ SAID = frozenset(  # of tokenizer_config.json
 BESIDE = ("special_tokens_map.json", "added_tokens.json", "vocab.json", "tekken.json")
 RAW = ("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja")
 SHARED = ("modeling_rope_utils", "cache_utils", "masking_utils", "modeling_layers")  # they read any configuration
-LABELS, LISTED = 1 << 12, 1 << 20  # outputs of a classifier; of what a configuration counts, and entries of its lists
-NUMBER, WORDS, DEPTH = 1 << 53, 1 << 20, 16  # a whole number, characters of a text, tables in tables
+LABELS, LISTED = 1 << 12, 1 << 20  # outputs of a classifier; largest count in a configuration, and entries of its lists
+NUMBER, WORDS, DEPTH = 1 << 53, 1 << 20, 16  # a whole number, characters of a text, nesting of tables
 _SIZES = re.compile(r".*(_size|_dim|_rank|_embeddings|_token_id|_params)|n_(positions|ctx|embd|inner|vocab)|d_\w+")
 _READ = re.compile(r"""(?:kwargs\.(?:pop|get)|getattr)\((?:[\w.]*config, ?)?["'](\w+)["']|config\.(\w+)""")
 
 
 @contextmanager
 def checked_copy(place: Path) -> Iterator[Path]:
-    """The path of a copy of a directory, gone on leaving. ValueError names the file that may not be read."""
+    """Yields the path of a temporary copy of a directory. Raises ValueError, naming the file, for one that may not be
+    read."""
     with tempfile.TemporaryDirectory(prefix="shuhari-model-") as above:
         copy = Path(above) / place.resolve().name
         copy.mkdir()
@@ -69,7 +70,8 @@ def checked_copy(place: Path) -> Iterator[Path]:
 
 
 def clean_config(file: Path) -> dict[str, Any]:
-    """The keys of a config.json that transformers reads for its kind of model; ValueError for a size beyond bounds."""
+    """Returns the keys of a config.json that transformers reads for its kind of model. Raises ValueError for a size
+    beyond bounds."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     found = read_json(file)
@@ -91,13 +93,13 @@ def _keep(found: Mapping[str, Any], kind: Any) -> dict[str, Any]:
 def _find_kind(named: str, usual: Any) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    # not by its `get`, which knows nothing of what it has not loaded yet
+    # not by its `get`, which does not know what is not loaded yet
     return CONFIG_MAPPING[named] if named in CONFIG_MAPPING else usual  # noqa: SIM401
 
 
 @cache
 def list_keys(kind: Any) -> frozenset[str]:
-    """The keys that a class of configurations has, and those that its source, and that of its model, reads."""
+    """Returns the keys that a class of configurations has, and those that its source, and that of its model, reads."""
     names = set(OWN) | set(getattr(kind, "attribute_map", {})) | set(getattr(kind, "sub_configs", {}))
     for base in kind.__mro__:
         names |= set(vars(base).get("__annotations__", {})) | set(vars(base).get("attribute_map", {}))
@@ -111,7 +113,7 @@ def list_keys(kind: Any) -> frozenset[str]:
 
 @cache
 def _find_read(module: str) -> frozenset[str]:
-    """The keys that a module of transformers reads of configurations, by its source, which is not imported."""
+    """Returns the configuration keys that a module of transformers reads, from its source, without importing it."""
     import transformers
 
     path = Path(inspect.getfile(transformers)).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
@@ -125,7 +127,7 @@ def _find_read(module: str) -> frozenset[str]:
 
 
 def _check_values(file: Path, value: Any, key: str, depth: int = 0) -> None:
-    """ValueError where a number, a text or a list is larger than any model's."""
+    """Raises ValueError if a number, a text or a list is larger than in any model."""
     if depth > DEPTH:
         raise ValueError(f"{file}: {key} has tables more than {DEPTH} deep")
     if isinstance(value, Mapping | list):
@@ -144,7 +146,7 @@ def _check_values(file: Path, value: Any, key: str, depth: int = 0) -> None:
 
 
 def _clean_generation(file: Path) -> dict[str, Any]:
-    """Numbers, and lists of them, by which texts are sampled and end."""
+    """Returns the numbers, and lists of them, that set how texts are sampled and end."""
     from transformers import GenerationConfig
 
     found, known = read_json(file), {*vars(GenerationConfig()), "transformers_version"}
@@ -155,7 +157,7 @@ def _clean_generation(file: Path) -> dict[str, Any]:
 
 
 def _copy_words(place: Path, copy: Path) -> None:
-    """What a tokenizer is made of."""
+    """Copies the files of a tokenizer."""
     padded: Any = None
     if (file := place / "tokenizer.json").is_file():
         found = read_json(file)
@@ -192,7 +194,7 @@ def _write(file: Path, value: Any) -> None:
 
 
 def forget(copy: Path, place: Path, *made: Any) -> None:
-    """Have what was loaded from a copy name the directory itself."""
+    """Makes objects loaded from a copy name the original directory."""
     for one in made:
         for owner in (one, getattr(one, "config", None)):
             for name in ("name_or_path", "_name_or_path"):

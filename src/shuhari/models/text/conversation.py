@@ -1,8 +1,8 @@
-"""The chat template of a tokenizer: messages as token ids, the answer to them, and the turn after that.
+"""The chat template of a tokenizer: token ids of messages, of the answer to them, and of the turn after that.
 
-One rule for policy, teacher, reward model and server: a conversation reads as the template writes it; an answer ends
-with what the template writes behind it, up to its end of turn. The content of a message is plain text whatever it
-names. Left out: tools told by the template, which `rollouts.tools` tells in words.
+The same rules for policy, teacher, reward model and server: a conversation is encoded as the template writes it; an
+answer ends with what the template writes after it, up to its end of turn. The content of a message is plain text,
+whatever it contains. Left out: tools in the template; `rollouts.tools` describes them in the prompt.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any
 from shuhari.models.text import chat
 
 Messages = Sequence[Mapping[str, Any]]
-SAID, ANSWERED = "\ue101", "\ue102"  # stand for a turn and the answer to it: no white space, which templates trim
+SAID, ANSWERED = "\ue101", "\ue102"  # placeholders for a turn and its answer: no white space, which templates strip
 ONE = {"role": "user", "content": "."}
 
 
 class Conversation:
-    """What the chat template of the tokenizer `of` (a `Tokenizer`) writes."""
+    """The output of the chat template of the tokenizer `of` (a `Tokenizer`)."""
 
     def __init__(self, of: Any) -> None:
         self._of = of
         self._told: set[str] = set()
 
     def encode(self, messages: Messages, *, reply: bool = True) -> list[int]:
-        """The ids of messages, up to where the reply begins; without `reply` to their end."""
+        """Returns the ids of messages, up to where the reply begins; without `reply` to their end."""
         plain, read = self._hide(messages)
         return read(self._render(plain, reply=reply))
 
     def encode_answer(self, messages: Messages, answer: str) -> list[int]:
-        """The ids of an answer to messages, with the end of turn that closes it: those by which the whole conversation
-        goes on behind the prompt. If the template writes another prompt before an answer than the one that is sampled
-        from, the ids of the answer itself."""
+        """Returns the ids of an answer to messages, with its end of turn: those that continue the prompt to the whole
+        conversation. If the template writes an answer after another prompt than the sampled one, the ids of the answer
+        itself."""
         plain, read = self._hide([*messages, {"role": "assistant", "content": answer}])
         before, whole = self._render(plain[:-1], reply=True), self._render(plain, reply=False)
         if not whole.startswith(before):
@@ -54,7 +54,8 @@ class Conversation:
         return [*read(behind.rstrip() if until < 0 else behind[: until + len(said)]), self.end]
 
     def encode_turn(self, messages: Messages) -> list[int]:
-        """The ids from the end of the model's turn on, with `messages` after it, to where its next turn begins."""
+        """Returns the ids from the end of the model's turn on, with `messages` after it, to where its next turn
+        begins."""
         plain, read = self._hide(messages)
         text = self._render([ONE, {"role": "assistant", "content": SAID}, *plain], reply=True)
         before, said, rest = text.partition(SAID)
@@ -64,7 +65,7 @@ class Conversation:
 
     @cached_property
     def frame(self) -> tuple[str, str]:
-        """What stands between the model's turn and what a user says next, and between that and its own next turn."""
+        """The texts between the model's turn and the next user turn, and between that and the model's next turn."""
         turns = [ONE, {"role": "assistant", "content": SAID}, {"role": "user", "content": ANSWERED}]
         text = self._render(turns, reply=True)
         before, said, rest = text.partition(SAID)
@@ -75,10 +76,10 @@ class Conversation:
 
     @cached_property
     def closing(self) -> int | None:
-        """The special token that the template writes behind an answer; None if it writes none."""
+        """The special token that the template writes after an answer; None if it writes none."""
         try:
             text = self._render([ONE, {"role": "assistant", "content": SAID}], reply=False)
-        except ValueError:  # of a template that wants other turns: the tokenizer's own end is what there is
+        except ValueError:  # a template that needs other turns: use the tokenizer's own end
             return None
         behind = self._of.list_special(text.partition(SAID)[2])
         return next((i for i in behind if i in self._of.special), None)
@@ -89,7 +90,7 @@ class Conversation:
         return self._of.end if self.closing is None else self.closing
 
     def check(self) -> list[str]:
-        """What is odd about the template, in words."""
+        """Returns warnings about the template."""
         out = []
         asked, plain = (self._render([ONE], reply=reply) for reply in (True, False))
         answered = self._render([ONE, {"role": "assistant", "content": SAID}], reply=False)
@@ -103,8 +104,8 @@ class Conversation:
     # ------------------------------------------------------------------ inside
 
     def _hide(self, messages: Messages) -> tuple[list[dict[str, Any]], Callable[[str], list[int]]]:
-        """(messages in which no special token is named, how a text that they were rendered to is read: what was hidden
-        as plain text)."""
+        """Returns (messages in which no special token is named, a function that encodes their rendered text with the
+        hidden parts as plain text)."""
         sign, names = f"\ue000{secrets.randbelow(10**18):018}", list[str]()
 
         def hide(value: Any) -> Any:

@@ -1,9 +1,9 @@
 """Continuous batching: queued rows enter free slots, generate one token a step, and leave when finished.
 
-A prompt is read once for all rows that begin with it, a chunk at a time, and kept as long as one of them waits. Rows of
-different settings share a forward. New weights may come at any token: what the rows have said is then read again. Left
-out: beams, speculation. Rows never meet: what a row says is a function of its context, its settings, its key and the
-weights, up to the rounding of a forward over other neighbours.
+A prompt is read once for all rows that begin with it, a chunk at a time, and kept while one of them waits. Rows of
+different settings share a forward. New weights may arrive at any token; the tokens of running rows are then read again.
+Left out: beams, speculation. Rows are independent: a row's text is a function of its context, its settings, its key and
+the weights, up to the rounding of a forward with other neighbours.
 
 Axes: `b` rows that run, `V` vocabulary, `D` hidden, `K` decisions of a row, `P` tokens of a prefix, `W` last tokens.
 """
@@ -39,13 +39,13 @@ class _Waiting:
 
 
 class Decoder:
-    """`slots` rows run at a time. `tokens`: the most that the cache has room for, prompts included (0: no bound; a
-    single row may exceed it): where rows outgrow it, those that came last wait again. `chunk`: the most tokens of
-    prompts that are read between two tokens of the rows that run. `dtype` of weights and cache: None, as the model is.
+    """Runs `slots` rows at a time. `tokens`: the capacity of the cache, prompts included (0: no limit; a single row may
+    exceed it); if rows outgrow it, the latest wait again. `chunk`: the most prompt tokens read between two tokens of
+    the running rows. `dtype` of weights and cache: None, as in the model.
 
-    `network` has what `Network` says, `lean` is its forward (`layouts.lean_of`), `ends` the end tokens, `stops` makes
-    the test for stop strings. The weights are copied at `refresh`; without `copy` they are read as they are, and nobody
-    may move them while rows run.
+    `network` is a `Network`, `lean` its forward (`layouts.lean_of`), `ends` the end tokens, `stops` makes the test for
+    stop strings. The weights are copied at `refresh`; without `copy` they are read directly, and must not change while
+    rows run.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Decoder:
         self._cache = KeyValueCache(lean, slots, network.device, self.dtype or lean.lm.dtype)
         self._waiting: deque[_Waiting] = deque()
         self._prefixes: dict[bytes, Prefix] = {}
-        self._wanted: Counter[bytes] = Counter()  # how many wait for each prefix
+        self._wanted: Counter[bytes] = Counter()  # number of rows that wait for each prefix
         self._read, self._entered, self._positions = 0, 0, torch.zeros(0)  # of the last step, see `load`
 
     # ---------------------------------------------------------------- rows come and go
@@ -88,18 +88,17 @@ class Decoder:
         return sorted([*running, *(w.row for w in self._waiting)], key=lambda row: row.order)
 
     def said(self) -> list[tuple[Row, int, float]]:
-        """(row, token, log-probability) of what each row that runs has said last."""
+        """Returns (row, token, log-probability) of the newest token of each running row."""
         return self._sampler.newest(self._cache.running)
 
     @property
     def load(self) -> tuple[int, int, int]:
-        """What the last step worked on: rows that ran, tokens of prompts that it read, tokens that the rows attended
-        to."""
+        """The work of the last step: number of running rows, prompt tokens read, tokens attended to."""
         return len(self._positions) + self._entered, self._read, int(self._positions.sum())
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Queue these rows. Raises NoRoom for a context that is empty or fills the model, ValueError for
-        settings that cannot be honoured and for a row that has said all that it may; then none is added."""
+        """Queues rows. Raises NoRoom for a context that is empty or fills the model, ValueError for unsupported
+        settings and for a row without tokens left; then none is added."""
         rows = list(rows)
         for row in rows:
             self._check(row)
@@ -107,7 +106,7 @@ class Decoder:
             self._waiting.append(self._wait(row))
 
     def remove(self, rows: Iterable[Row]) -> None:
-        """Drop rows in flight; they hold the tokens generated so far."""
+        """Drops rows in flight; they hold the tokens generated so far."""
         gone = {id(row) for row in rows}
         self._leave([slot for slot in self._cache.running.tolist() if id(self._sampler.rows[slot]) in gone])
         for w in self._waiting:
@@ -116,14 +115,14 @@ class Decoder:
         self._waiting = deque(w for w in self._waiting if id(w.row) not in gone)
 
     def clear(self) -> None:
-        """Drop all rows in flight, also after a step that raised. Weights stay."""
+        """Drops all rows in flight, also after a step that raised. Weights stay."""
         for holder in (self._waiting, self._prefixes, self._wanted, self._cache, self._sampler):
             holder.clear()
 
     @torch.no_grad()
     def refresh(self, version: int) -> None:
-        """Use the current weights, named `version`, from now on. Rows in flight keep their tokens. All
-        of it is read again, so that what follows is a function of these rows and weights alone."""
+        """Uses the current weights, named `version`, from now on. Rows in flight keep their tokens and are read again,
+        so that later tokens are a function of these tokens and weights only."""
         rows = self.rows
         self.clear()
         self._weights, self.version = self._take(self.dtype), version
@@ -159,7 +158,7 @@ class Decoder:
                     self._prefixes.pop(name, None)
 
     def _leave(self, slots: Sequence[int]) -> list[Row]:
-        """Remove the rows of these slots and return them, with the tokens generated."""
+        """Removes the rows of these slots and returns them, with the tokens generated."""
         rows = [self._sampler.collect(slot, self.version) for slot in slots]
         for slot in slots:
             self._sampler.leave(slot)
@@ -170,7 +169,7 @@ class Decoder:
 
     @torch.no_grad()
     def step(self) -> list[Row]:
-        """Admit queued rows and generate one token of every running row; returns the finished rows, which leave."""
+        """Admits queued rows and generates one token of every running row; returns the finished rows, which leave."""
         if self._weights is None:
             self.refresh(self.version)
         self._widen()
@@ -198,7 +197,7 @@ class Decoder:
         return self._leave(done.nonzero()[0].tolist())
 
     def _widen(self) -> None:
-        """Make room for a token of each row; where the budget has none, the latest row is queued again."""
+        """Makes room for a token of each row; if the budget has none, the latest row is queued again."""
         self._cache.widen()
         while self._used > self.budget and len(running := self._cache.running) > 1:
             (row,) = self._leave([self._sampler.latest(running)])
@@ -209,7 +208,7 @@ class Decoder:
         return self._cache.used + sum(len(p.ids) for p in self._prefixes.values())
 
     def _enter(self) -> list[tuple[_Waiting, Prefix]]:
-        """The rows that may enter now, in order, each with its prefix, which is prefilled."""
+        """Returns the rows that may enter now, in order, each with its prefix, which is prefilled."""
         front = list(islice(self._waiting, len(self._sampler.free)))
         if not front:
             return []
@@ -222,7 +221,7 @@ class Decoder:
         while any(p.hidden is None for p in todo):
             self._read += prefill(self.lean, self._weights, [p for p in todo if p.hidden is None], self.chunk)
             if len(self._cache.running):
-                break  # the others do not wait longer than for a chunk
+                break  # the others wait for one chunk at most
         entering, waiting = [], []
         for w in front:
             prefix = self._prefixes[w.name]
@@ -235,13 +234,13 @@ class Decoder:
         return entering
 
     def _affordable(self, front: list[_Waiting]) -> list[_Waiting]:
-        """The first of them that the budget has room for; at least one where nothing runs."""
+        """Returns the first of them for which the budget has room; at least one if nothing runs."""
         kept = {
             name
             for w in front
             for name in (w.name, w.base)
         }
-        if self.budget < 1 << 62:  # other prefixes are read again when it is their turn
+        if self.budget < 1 << 62:  # other prefixes are read again in their turn
             self._prefixes = {name: p for name, p in self._prefixes.items() if name in kept}
         used, names, busy = self._used, set(self._prefixes), len(self._cache.running) > 0
         for i, w in enumerate(front):

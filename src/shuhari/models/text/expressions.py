@@ -1,23 +1,23 @@
-"""Which regular expressions take no more time than their text is long, as far as their form says so.
+"""Checks by their form that regular expressions run in time linear in the text.
 
-Left out: what several repeats beside each other come to (`a*a*b` may take the cube of its text, up to the ten million
-tries at each place after which the engine gives up), and a proof: an expression that is refused may be harmless.
+Left out: combinations of adjacent repeats (`a*a*b` may take cubic time, up to the ten million tries at each place after
+which the engine gives up), and a proof: a refused expression may be harmless.
 """
 
 from __future__ import annotations
 
 import re
 
-DEPTH = 64  # of groups in groups
+DEPTH = 64  # nesting of groups
 _TIMES = re.compile(r"\{([0-9]{0,9})(,?)([0-9]{0,9})\}")
 _HEAD = re.compile(r"\?(?:[:=!>]|<[=!]|[imsx-]{1,8}:?|<\w{1,64}>|P<\w{1,64}>)")
 ONCE = (1, 1)
 
 
 def explain_slow(pattern: str) -> str:
-    """Why an expression may take a time that doubles with each character, as `(a+)+` and `(a|aa)+` do: it repeats a
-    group that can be read in several ways. "" where it does not."""
-    groups: list[list[bool | list[str]]] = [[False, [""]]]  # of each open one: whether it varies, how its ways begin
+    """Returns why an expression may take exponential time, as `(a+)+` and `(a|aa)+` do: it repeats an ambiguous group;
+    "" if it does not."""
+    groups: list[list[bool | list[str]]] = [[False, [""]]]  # per open group: whether it varies, how its ways begin
     closed: list[bool | list[str]] | None = None  # the group that ended just before
     at = 0
     while at < len(pattern):
@@ -72,7 +72,7 @@ def _explain_group(group: list[bool | list[str]]) -> str:
 
 
 def find_times(pattern: str, at: int) -> tuple[int, float, int] | None:
-    """(least, most, where it ends) of `*`, `+`, `?` or `{m,n}` there, with a `?` or `+` behind it."""
+    """Returns (least, most, end) of a `*`, `+`, `?` or `{m,n}` there, including a `?` or `+` after it."""
     char = pattern[at]
     if char in "*+?":
         least, most, end = (1 if char == "+" else 0), (1.0 if char == "?" else float("inf")), at + 1
@@ -90,7 +90,7 @@ def find_times(pattern: str, at: int) -> tuple[int, float, int] | None:
 
 
 def end_of_class(pattern: str, at: int) -> int:
-    """Behind a class of characters, which may hold others."""
+    """Returns the position after a character class, which may be nested."""
     depth = 0
     while at < len(pattern):
         char = pattern[at]

@@ -1,8 +1,8 @@
-"""What a Hugging Face directory says of itself, read and checked before anything of it is built or run.
+"""Reads and checks a Hugging Face directory before anything of it is built or run.
 
-The directory may come from anybody. Read are regular files of JSON and safetensors that lie in it, by plain names: no
-pickle by any road, no code, no regular expression that can take forever, and no model larger than its own weights.
-Left out: whether the weights are any good.
+The directory is untrusted. Only regular JSON and safetensors files with plain names in it are read: no pickle in any
+form, no code, no regular expression that can take forever, and no model larger than its own weights. Left out: the
+quality of the weights.
 
 Axes: none; sizes are numbers of parameters.
 """
@@ -24,27 +24,27 @@ from shuhari.store.files import find_memory
 
 WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-TEXT = 1 << 29  # bytes of a file of JSON
-ELEMENTS = 1 << 24  # of a file of JSON; a vocabulary has some for each token and merge
+TEXT = 1 << 29  # bytes of a JSON file
+ELEMENTS = 1 << 24  # of a JSON file; a vocabulary has some for each token and merge
 EXPERTS, ADAPTED = 4096, 1 << 16  # in one layer; entries of a list of adapters
-SLACK = 10_000_000  # parameters that a model may have beside those stored, or twice those
+SLACK = 10_000_000  # parameters that a model may have in addition to those stored, or twice those
 CONVERT = (
     "write it anew as safetensors, from a source that you trust: AutoModelForCausalLM.from_pretrained(OLD)"
     ".save_pretrained(NEW), and its tokenizer"
 )
-PLAIN = frozenset(  # of adapter_config.json: what is read, or says nothing of how they are put in
+PLAIN = frozenset(  # keys of adapter_config.json that are read, or do not affect how adapters apply
     "peft_type base_model_name_or_path r lora_alpha target_modules exclude_modules lora_dropout fan_in_fan_out bias "
     "use_rslora use_dora rank_pattern alpha_pattern layers_to_transform layers_pattern init_lora_weights "
     "modules_to_save inference_mode task_type revision auto_mapping peft_version".split()
 )
-NAMES = (  # of these the entries are names of layers; peft would match some as expressions
+NAMES = (  # their entries are names of layers; peft would match some as expressions
     "target_modules exclude_modules layers_pattern modules_to_save rank_pattern alpha_pattern".split()
 )
 
 
 @contextmanager
 def reading(place: Path) -> Iterator[None]:
-    """Whatever a library raises on what lies in a directory is a ValueError that names it and the cause."""
+    """Turns any error of a library on a directory's content into a ValueError with its path and the cause."""
     try:
         yield
     except (ModuleNotFoundError, FileNotFoundError, MemoryError):
@@ -60,7 +60,7 @@ def reading(place: Path) -> Iterator[None]:
 
 
 def holds_adapters(place: Path) -> bool:
-    """Whether a directory is one of adapters. ValueError where it is a model too: transformers would put them into it,
+    """Whether a directory holds adapters. Raises ValueError if it is a model too: transformers would load them into it,
     unchecked."""
     adapters = (place / "adapter_config.json").exists()
     if adapters and (place / "config.json").exists():
@@ -69,7 +69,7 @@ def holds_adapters(place: Path) -> bool:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a regular file; ValueError names the file."""
+    """Returns the object in a regular file. Raises ValueError, naming the file."""
     if not file.is_file():
         raise ValueError(f"{file}: expected a regular file")
     if (size := file.stat().st_size) > TEXT:
@@ -84,8 +84,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def check_config(place: Path, *, scores: bool = False) -> None:
-    """ValueError where config.json is none of a causal language model with weights of plain numbers; `scores`: of a
-    classifier of texts."""
+    """Raises ValueError unless config.json is that of a causal language model with weights of plain numbers; `scores`:
+    of a text classifier."""
     from transformers.models.auto import modeling_auto as auto
 
     causal, other = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
@@ -109,8 +109,8 @@ def check_config(place: Path, *, scores: bool = False) -> None:
 
 
 def check_weights(place: Path, name: str) -> dict[str, tuple[int, ...]]:
-    """{tensor: shape} of the files `name`.safetensors, whole or in shards, which must exist, by their headers.
-    ValueError for anything else."""
+    """Returns {tensor: shape} of the files `name`.safetensors, whole or in shards, from their headers. Raises
+    ValueError if they are missing or of another form."""
     index, whole = place / f"{name}.safetensors.index.json", place / f"{name}.safetensors"
     files = [whole.name]
     if index.exists() and not whole.is_file():
@@ -141,8 +141,8 @@ def check_weights(place: Path, name: str) -> dict[str, tuple[int, ...]]:
 
 
 def check_size(place: Path, copy: Path, stored: Mapping[str, tuple[int, ...]], *, scores: bool = False) -> None:
-    """ValueError where the model that config.json describes is larger than its weights, or than this machine. `copy`:
-    of the directory, see `clean.checked_copy`."""
+    """Raises ValueError if the model that config.json describes is larger than its weights, or than this machine.
+    `copy`: of the directory, see `clean.checked_copy`."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config = AutoConfig.from_pretrained(copy, trust_remote_code=False, local_files_only=True)
@@ -155,7 +155,7 @@ def check_size(place: Path, copy: Path, stored: Mapping[str, tuple[int, ...]], *
     for key, value in text.to_dict().items():
         if "experts" in key and isinstance(value, int) and value > EXPERTS:
             raise ValueError(f"{place}: {key} is {value} by its config.json: expected at most {EXPERTS}")
-    with torch.device("meta"):  # shapes alone
+    with torch.device("meta"):  # shapes only
         kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         made = kind.from_config(config, trust_remote_code=False)
     wanted = sum(x.numel() for x in (*made.parameters(), *made.buffers()))
@@ -172,15 +172,15 @@ def has_tokenizer(place: Path) -> bool:
 
 
 def check_tokenizer(place: Path) -> None:
-    """ValueError where there is no tokenizer; what it may hold is checked as it is copied (`clean.py`)."""
+    """Raises ValueError if there is no tokenizer; its content is checked as it is copied (`clean.py`)."""
     if not has_tokenizer(place):
         raise ValueError(f"{place} has no tokenizer: copy tokenizer.json and tokenizer_config.json there, from the "
                          "model that it was made of")  # fmt: skip
 
 
 def check_adapters(place: Path) -> dict[str, Any]:
-    """adapter_config.json, if it is that of LoRA with nothing in it that is run, matched as an expression, or larger
-    than the adapters themselves; else ValueError."""
+    """Returns adapter_config.json if it is that of LoRA and nothing in it is run, matched as an expression, or larger
+    than the adapters themselves; else raises ValueError."""
     from peft import LoraConfig
 
     file = place / "adapter_config.json"
@@ -222,7 +222,7 @@ def _counts(key: str) -> bool:
 
 
 def _guess_kind(place: Path) -> str:
-    """Guess what a directory without config.json is, for an error message."""
+    """Returns a guess at what a directory without config.json is, for an error message."""
     if (place / "run.sqlite").is_file():
         return f" (it is a run: start from it by `--init {place}`, or give what `shuhari export {place} DIR` writes)"
     if found := sorted(p.name for p in place.glob("*.gguf")):
@@ -241,7 +241,7 @@ def _read_header(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
             for name in tensors.keys():  # noqa: SIM118  it is no mapping
                 yield name, tuple(tensors.get_slice(name).get_shape())
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is no good file of safetensors: {error}") from None
+        raise ValueError(f"{file} cannot be read as a safetensors file: {error}") from None
 
 
 def _is_literal(name: str) -> bool:

@@ -1,6 +1,6 @@
 """Pieces of a transformer as single autograd functions: fewer passes over memory, fewer tensors kept for the gradient.
 
-Left out: second derivatives, which are an error and not a wrong number.
+Left out: second derivatives, which raise an error.
 
 Axes: `N` tokens, `n` decisions, `h` heads, `d` width of a head, `D` features, `V` vocabulary.
 """
@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Restrict = Callable[[Tensor, slice], Tensor]  # (logits [n', V] of these decisions, which) -> what is left of them
-IMPOSSIBLE = -1e29  # logits and log-probabilities of what was ruled out lie below
+Restrict = Callable[[Tensor, slice], Tensor]  # (logits [n', V] of some decisions, their slice) -> the restricted logits
+IMPOSSIBLE = -1e29  # logits and log-probabilities of excluded ids lie below
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -42,7 +42,7 @@ class _RmsNorm(torch.autograd.Function):
 
 
 class _Rotate(torch.autograd.Function):
-    """Halves (a, b) of each head -> (a cos - b sin, b cos + a sin). The gradient turns back."""
+    """Maps halves (a, b) of each head -> (a cos - b sin, b cos + a sin). The gradient rotates back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -66,9 +66,9 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
 
 
 class _Taken(torch.autograd.Function):
-    """log softmax(h W + b)[action] by chunks of decisions, of which one stands at a time. Probabilities are kept where
-    they are one chunk. Where there are more, and nothing but h takes a gradient (the head is frozen, as with adapters),
-    that of each decision is kept, [n, D]; else a chunk is computed again for its gradient."""
+    """log softmax(h W + b)[action] in chunks of decisions, one at a time. Probabilities are kept if there is one chunk.
+    For several chunks, if only h has a gradient (the head is frozen, as with adapters), the gradient of each decision
+    is kept, [n, D]; else a chunk is recomputed for its gradient."""
 
     @staticmethod
     def forward(
@@ -83,7 +83,7 @@ class _Taken(torch.autograd.Function):
         grad: bool,
     ) -> Tensor:
         n = len(hidden)
-        graded = grad and any(ctx.needs_input_grad[:3])  # which is True without gradients too
+        graded = grad and any(ctx.needs_input_grad[:3])  # which is also True without gradients
         out = torch.empty(n, dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
         alone = graded and n > chunk and not any(ctx.needs_input_grad[1:3])
         slope = torch.empty_like(hidden) if alone else None  # [n, D] of each decision, for an upstream gradient of 1
@@ -118,7 +118,7 @@ class _Taken(torch.autograd.Function):
         db = torch.zeros_like(bias) if bias is not None and needs[2] else None
         for first in range(0, len(hidden), ctx.chunk):
             s = slice(first, first + ctx.chunk)
-            up = g[s, None].masked_fill(~moves[s, None], 0)  # the token, or all of them, ruled out: a constant
+            up = g[s, None].masked_fill(~moves[s, None], 0)  # the token, or all of them, excluded: a constant
             if kept is None:
                 z = _scores(hidden, weight, bias, scale, ctx.restrict, s)
                 p = z.sub_(z.logsumexp(-1, keepdim=True)).exp_().mul_(-up)
@@ -144,13 +144,14 @@ def _scores(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """[..., D] over its root mean square, times weight [D] (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)."""
+    """Returns x [..., D] over its root mean square, times weight [D] (Zhang & Sennrich 2019, arXiv 1910.07467, equation
+    4)."""
     return _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions (Su et al. 2021, arXiv 2104.09864) for x [N, h, d] with cos and sin [N, 1, d / 2]; a pair is
-    one entry of the first half and its like of the second."""
+    """Applies rotary positions (Su et al. 2021, arXiv 2104.09864) to x [N, h, d] with cos and sin [N, 1, d / 2]; a pair
+    is an entry of the first half and the same entry of the second."""
     return _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
 
 
@@ -163,7 +164,7 @@ def taken_log_prob(
     scale: Tensor | None,
     chunk: int,
 ) -> Tensor:
-    """[n] log softmax(scale (hidden W + b))[action] of hidden [n, D], weight [V, D], action [n]. `scale` [n, 1] is that
-    of the logits (1 / temperature). `restrict` may change the logits that it is given to a constant, in place."""
-    grad = torch.is_grad_enabled()  # which a function cannot see from within
+    """Returns [n] log softmax(scale (hidden W + b))[action] for hidden [n, D], weight [V, D], action [n]. `scale` [n,
+    1] multiplies the logits (1 / temperature). `restrict` may set logits to a constant, in place."""
+    grad = torch.is_grad_enabled()  # which cannot be read inside a function
     return _Taken.apply(hidden, weight, bias, action, restrict, scale, chunk, grad)  # type: ignore[no-untyped-call]

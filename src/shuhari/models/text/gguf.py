@@ -1,9 +1,9 @@
-"""Read a model that is one GGUF file: its head is checked here, transformers reads the rest, once; what it makes of it
-is kept as a directory of safetensors under the user's cache, by the digest of the file, and loaded as any other.
+"""Reads a model from one GGUF file: checks its header, lets transformers read the rest once, and keeps the result as a
+directory of safetensors in the user's cache, under the digest of the file, to be loaded as any other.
 
-Left out: the quantised weights as they are (they become float32, which the model computes in), files in several parts.
+Left out: quantised weights as they are (they become float32, in which the model computes), files in several parts.
 
-The form is that of ggml (docs/gguf.md there): magic, version, numbers of tensors and of keys, the keys, the tensors.
+The format is ggml's (docs/gguf.md there): magic, version, numbers of tensors and of keys, the keys, the tensors.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ STRING, LIST = 8, 9
 
 
 class Head:
-    """Keys and tensors of a file, read in order; ValueError where it ends too early or says what cannot be."""
+    """The keys and tensors of a file, read in order. Raises ValueError if it is truncated or inconsistent."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.size = file, file.stat().st_size
         self.keys: dict[str, Any] = {}
-        self.tensors: dict[str, int] = {}  # name -> where its weights begin, behind the head
+        self.tensors: dict[str, int] = {}  # name -> offset of its weights, after the header
         with file.open("rb") as data:
             if (magic := data.read(4)) != MAGIC:
-                raise ValueError(f"{file} is no GGUF file: it begins with {magic!r}")
+                raise ValueError(f"{file} is not a GGUF file: it begins with {magic!r}")
             version, tensors, keys = self._take(data, "I"), self._take(data, "Q"), self._take(data, "Q")
             if version not in VERSIONS:
                 raise ValueError(f"{file} is GGUF of version {version}: expected {VERSIONS[0]} or {VERSIONS[1]}")
@@ -96,8 +96,8 @@ class Head:
 
 
 def unpack(file: Path) -> Path:
-    """The directory that a GGUF file was made into; made now if it was not. ValueError for a file that is cut, or of a
-    model that transformers does not read from GGUF, ModuleNotFoundError without the package `gguf`."""
+    """Returns the directory converted from a GGUF file; converts it if needed. Raises ValueError for a truncated file,
+    or a model that transformers does not read from GGUF, ModuleNotFoundError without the package `gguf`."""
     head = Head(file)
     kind = str(head.keys.get("general.architecture", ""))
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
@@ -119,7 +119,7 @@ def unpack(file: Path) -> Path:
 
 def _convert(file: Path, place: Path) -> None:
     try:
-        import gguf  # transformers asks for it
+        import gguf  # needed by transformers
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError('a .gguf file needs the package gguf: pip install "shuhari[gguf]"') from error
     import torch
@@ -139,7 +139,7 @@ def _convert(file: Path, place: Path) -> None:
         words.save_pretrained(made)
         made.rename(place)
     except OSError:
-        if not (place / "config.json").is_file():  # another process was quicker otherwise
+        if not (place / "config.json").is_file():  # otherwise another process was faster
             raise
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -147,8 +147,9 @@ def _convert(file: Path, place: Path) -> None:
 
 @contextmanager
 def _read_once(package: Any) -> Iterator[None]:
-    """transformers reads the whole head for the configuration, again for the tokenizer and again for the weights, and
-    makes the table of names for each module of the model; both are functions of what they are given, and kept here."""
+    """Caches two functions: transformers reads the whole header for the configuration, again for the tokenizer and
+    again for the weights, and builds the table of names for each module of the model; both depend only on their
+    arguments."""
     names = ("GGUFReader", "get_tensor_name_map")
     found = {name: getattr(package, name) for name in names}
     for name, f in found.items():

@@ -1,8 +1,8 @@
-"""Fetch a model of the Hugging Face hub by its id, so that it can be checked as any other directory.
+"""Fetches a model from the Hugging Face hub by its id, so that it can be checked as any other directory.
 
-Only JSON, safetensors and the files of tokenizers are fetched. Whether the hub can be reached is found out first and in
-about a second; where it cannot, what was fetched before is used, if it was. Left out: revisions, private hubs beyond
-what huggingface_hub reads from the environment (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE).
+Only JSON, safetensors and tokenizer files are fetched. A first request finds out within about a second whether the hub
+can be reached; if not, an earlier download is used, if there is one. Left out: revisions, private hubs beyond what
+huggingface_hub reads from the environment (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ REACH = 1.0  # seconds in which the hub must answer
 
 
 def fetch(name: str, place: Path) -> Path:
-    """The directory of a model's snapshot. FileNotFoundError where `name` is neither a directory (which would be
-    `place`) nor a model of the hub, or the hub cannot be reached."""
+    """Returns the directory of a model's snapshot. Raises FileNotFoundError if `name` is neither a directory (which
+    would be `place`) nor a model of the hub, or the hub cannot be reached."""
     there = [p.name for p in place.parent.iterdir() if p.is_dir()] if place.parent.is_dir() else []
     near = nearest(place.name, there)
     missing = f"no directory {name!r} (looked in {Path.cwd()}{f'; {near}' if near.startswith('did you mean') else ''})"
@@ -41,13 +41,13 @@ def fetch(name: str, place: Path) -> Path:
 
 
 def _is_id(name: str) -> bool:
-    """Whether a name may be one of the hub: `owner/model`, or a single old one."""
+    """Whether a name may be a hub id: `owner/model`, or a single old one."""
     return len(name) <= 96 and ".." not in name and "--" not in name and _ID.fullmatch(name) is not None
 
 
 def _ask(name: str) -> Any:
-    """What the hub says of a model; an error where it has none, or does not answer in time: looking up its address may
-    take longer than any limit of a connection, so that is done aside."""
+    """Returns the hub's data on a model. Raises if there is none, or no reply in time: the address lookup may exceed
+    any connection timeout, so it runs in a thread."""
     from huggingface_hub import HfApi
 
     answers: list[Any] = []

@@ -1,12 +1,11 @@
 """A lean forward over the weights of a Hugging Face model, on packed tokens: no padding, no masks, no cache objects.
 
-Known are the layouts llama, mistral, qwen2, qwen3, gemma and gpt2, with causal attention over all that came before.
-Left out: windows that rows outgrow, capped attention scores, rotary angles that change with the length, quantised
-weights. What is not known exactly is refused with the reason, and what is known is compared with the model's own
-logits once, when it is made.
+Supports the layouts llama, mistral, qwen2, qwen3, gemma and gpt2, with causal attention over all earlier tokens. Left
+out: windows that rows outgrow, capped attention scores, rotary angles that change with the length, quantised weights.
+Anything not known exactly is refused with the reason, and the forward is compared with the model's own logits once,
+when it is made.
 
-Axes: `N` tokens, `n` tokens that are asked about, `H` heads, `G` key-value heads, `d` width of a head, `D` hidden,
-`V` vocabulary.
+Axes: `N` tokens, `n` requested tokens, `H` heads, `G` key-value heads, `d` width of a head, `D` hidden, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from torch.utils.checkpoint import checkpoint
 from shuhari.models.text.fused import rms_norm, rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # (layer, q [N, H, d], k [N, G, d], v [N, G, d]) -> [N, H, d]
-Norm = tuple[Tensor, Tensor | None]  # weight and bias [D]; without a bias it is the root mean square that is normed
+Norm = tuple[Tensor, Tensor | None]  # weight and bias [D]; without a bias it is an RMS norm
 
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3", "gemma")
-STILL = ("default", "linear", "llama3", "yarn")  # kinds of rotary angles that are a function of the position alone
-CLOSE = 1e-3  # how far the logits may be from the model's own, as a share of the largest; float32
+STILL = ("default", "linear", "llama3", "yarn")  # kinds of rotary angles that depend on the position only
+CLOSE = 1e-3  # largest distance to the model's own logits, as a share of the largest; float32
 
 
 class Unknown(ValueError):
-    """A model that the lean forward does not support, and why."""
+    """A model that the lean forward does not support, with the reason."""
 
 
 class Linear(NamedTuple):
-    """weight [out, in], bias [out], and what low-rank `adapters` (A [r, in], B [out, r], scale) add: scale B A x."""
+    """weight [out, in], bias [out], and low-rank `adapters` (A [r, in], B [out, r], scale), which add scale B A x."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -59,7 +58,7 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Passing:
-    """`count` layers, each made when a forward comes to it, and gone behind it: for one forward."""
+    """`count` layers, each made when a forward reaches it and freed afterwards: for one forward."""
 
     count: int
     layers: Iterator[Layer]
@@ -83,8 +82,8 @@ class Weights:
 
 
 def lean_of(lm: Any, limit: int | None = None) -> Lean | None:
-    """The lean forward of a Hugging Face model, or None; `Lean(lm)` says why not. `limit`: the longest row in tokens
-    (None: what the model's configuration says)."""
+    """Returns the lean forward of a Hugging Face model, or None; `Lean(lm)` raises with the reason. `limit`: the
+    longest row in tokens (None: the limit of the model's configuration)."""
     try:
         return Lean(lm, limit)
     except Unknown:
@@ -92,11 +91,11 @@ def lean_of(lm: Any, limit: int | None = None) -> Lean | None:
 
 
 class Lean:
-    """`layers`, `heads` H, `kv_heads` G, `width` d, `scale` of the scores. Raises Unknown. `sure`: its numbers were
-    compared with those of the model before.
+    """The lean forward. `layers`, `heads` H, `kv_heads` G, `width` d, `scale` of the scores. Raises Unknown. `sure`:
+    its numbers were already compared with the model's.
 
-    `live()` are the parameters as they are, and gradients run into them; `frozen(dtype)` is a detached copy with
-    adapters merged and linear layers of one input joined, for sampling.
+    `live()` are the parameters themselves, with gradients; `frozen(dtype)` is a detached copy with adapters merged and
+    linear layers of one input joined, for sampling.
     """
 
     def __init__(self, lm: Any, limit: int | None = None, *, sure: bool = False) -> None:
@@ -124,7 +123,7 @@ class Lean:
         self._gated = kind != "gpt2"
         self._shift = 1.0 if kind == "gemma" else 0.0  # its norms multiply by 1 + weight
         last = self._base.ln_f if kind == "gpt2" else self._base.norm
-        self._padding = self._base.get_input_embeddings().padding_idx  # whose embedding takes no gradient
+        self._padding = self._base.get_input_embeddings().padding_idx  # its embedding takes no gradient
         self.eps = float(getattr(last, "variance_epsilon", None) or last.eps)
         if not sure:
             self._check()
@@ -132,14 +131,14 @@ class Lean:
     # ---------------------------------------------------------------- weights
 
     def live(self, dtype: torch.dtype | None = None) -> Weights:
-        """The parameters as they are, adapters beside them. `dtype`: the type in which the linear layers but the head
-        compute, adapters too, with a gradient in the parameters' own."""
+        """Returns the parameters themselves, with adapters beside them. `dtype`: the type in which the linear layers
+        except the head compute, including adapters, with a gradient in the parameters' own."""
         one = partial(_live, dtype=dtype)
         return self._weights(one, lambda layers: tuple(map(one, layers)))
 
     def frozen(self, dtype: torch.dtype | None = None, *, passing: bool = False) -> Weights:
-        """A detached copy of [this dtype]: no later step of an optimiser moves it. `passing`: for one forward, which
-        holds no more than a layer of it at a time."""
+        """Returns a detached copy [in this dtype], which later optimiser steps do not change. `passing`: the
+        copy serves one forward pass only; each layer is copied when the pass reaches it and freed after it."""
         kept: Any = partial(Passing, self.layers) if passing else tuple
 
         def one(x: Tensor) -> Tensor:
@@ -199,8 +198,8 @@ class Lean:
         keep: Tensor | None = None,
         recompute: bool = False,
     ) -> Tensor:
-        """ids [N] at positions [N] -> [N, D] after the last norm. `keep` [n]: the tokens that are asked about, and the
-        answer is [n, D]. `recompute`: keep nothing of a layer but its input, and run it again for the gradient."""
+        """Maps ids [N] at positions [N] -> [N, D] after the last norm. `keep` [n]: the requested tokens, for a result
+        [n, D]. `recompute`: keep only the input of a layer, and run it again for the gradient."""
         x = F.embedding(ids, w.tokens, self._padding)
         if self.kind == "gemma":
             x = x * self._base.embed_tokens.embed_scale.to(x.dtype)
@@ -222,7 +221,7 @@ class Lean:
         return self._norm(x, w.last)
 
     def logits(self, w: Weights, hidden: Tensor) -> Tensor:
-        """[n, D] -> [n, V] float32."""
+        """Maps [n, D] -> [n, V] float32."""
         return cap_logits(_apply(w.head, hidden).float(), self.stretch, self.cap)
 
     def _layer(
@@ -258,7 +257,7 @@ class Lean:
 
     @torch.no_grad()
     def _check(self) -> None:
-        """Two rows, packed, against the model's own logits."""
+        """Compares two packed rows with the model's own logits."""
         T = min(7, int(self.lm.config.max_position_embeddings))
         vocabulary = self._base.get_input_embeddings().weight.shape[0]
         ids = torch.arange(2 * T, device=self.lm.device).mul(7).remainder(vocabulary)
@@ -280,18 +279,19 @@ class Lean:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far two ways to compute in this type may be apart: CLOSE, or some roundings of the type if that is more."""
+    """Returns the largest difference between two ways to compute in this type: CLOSE, or a few roundings if that is
+    more."""
     return max(CLOSE, 8 * torch.finfo(dtype).eps)
 
 
 def logit_shaping(config: Any) -> tuple[float, float | None]:
-    """The model's logit scaling and soft cap, as arguments of `cap_logits`."""
+    """Returns the model's logit scaling and soft cap, as arguments of `cap_logits`."""
     stretch = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     return stretch, getattr(config, "final_logit_softcapping", None)
 
 
 def cap_logits(x: Tensor, stretch: float, cap: float | None) -> Tensor:
-    """Logits [n, V] times `stretch`, softly kept within +- `cap`."""
+    """Returns logits [n, V] times `stretch`, softly capped to +- `cap`."""
     x = x if stretch == 1 else x * stretch
     return x if cap is None else cap * torch.tanh(x / cap)
 
@@ -305,7 +305,7 @@ def _apply(w: Linear, x: Tensor) -> Tensor:
 
 
 def _live(layer: Any, dtype: torch.dtype | None = None) -> Linear:
-    """The parameters of a linear layer, and of the adapters that lie around it."""
+    """Returns the parameters of a linear layer, and of its adapters."""
 
     def one(x: Tensor) -> Tensor:
         return x if dtype is None else x.to(dtype)
@@ -318,7 +318,8 @@ def _live(layer: Any, dtype: torch.dtype | None = None) -> Linear:
 
 
 def _merged_weights(layer: Any) -> tuple[Tensor, Tensor | None]:
-    """weight [out, in] and bias of a linear layer, with its adapters added. Raises Unknown for another module."""
+    """Returns weight [out, in] and bias of a linear layer, with its adapters added. Raises Unknown for another
+    module."""
     from transformers.pytorch_utils import Conv1D
 
     extra = None
@@ -348,7 +349,7 @@ def _check_attention(block: Any, config: Any, scale: float, limit: int) -> None:
 
 
 def _check_rotary(rotary: Any, width: int) -> None:
-    """Raises Unknown for rotary angles that are not a function of the position alone, for whole heads."""
+    """Raises Unknown for rotary angles that do not depend on the position alone, or not for whole heads."""
     if rotary.rope_type not in STILL:
         raise Unknown(f"rotary angles of kind {rotary.rope_type!r}")
     if 2 * rotary.inv_freq.numel() != width:
@@ -356,7 +357,7 @@ def _check_rotary(rotary: Any, width: int) -> None:
 
 
 def _activation(module: Any) -> Callable[[Tensor], Tensor]:
-    """The fastest equivalent function of an activation module; an unknown module itself."""
+    """Returns the fastest equivalent function of an activation module; an unknown module itself."""
     name = type(module).__name__
     if name == "NewGELUActivation":
         return partial(F.gelu, approximate="tanh")

@@ -6,11 +6,13 @@ Left out: dropout (a score must be a function of its row), adapters of the head 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from torch import Tensor, nn
 
 from shuhari.bounds import Bounds, Length, Positive, check
@@ -20,10 +22,11 @@ from shuhari.store.files import follow_umask
 
 @dataclass(frozen=True)
 class Lora:
-    """W x + (alpha / rank) B A x for each linear layer, with A random, B = 0 at first, and only A and B trained.
+    """W x + (alpha / rank) B A x for each linear layer, with A random, B initially 0, and only A and B trained.
 
-    `targets`: the layers by the last parts of their names, such as `q_proj` or `attn.c_attn`; none: every linear layer
-    but the head. `dropout` is there to be refused."""
+    `targets`: the layers by the last parts of their names, such as `q_proj` or `attn.c_attn`; empty: every linear layer
+    except the head. `dropout` exists only to be refused.
+    """
 
     rank: Length = 8
     alpha: Positive = 16.0
@@ -35,13 +38,13 @@ class Lora:
 
 
 def adapt(lm: Any, lora: Lora) -> None:
-    """Put adapters into a Hugging Face model and freeze all else. Draws A from the global generator. Raises ValueError
-    for a target that is no layer, ModuleNotFoundError with the command where peft is missing."""
+    """Adds adapters to a Hugging Face model and freezes all else. Draws A from the global generator. Raises ValueError
+    for a target that is no layer, ModuleNotFoundError with the install command if peft is missing."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError('lora needs peft: pip install "shuhari[lm]"') from error
-    from transformers.pytorch_utils import Conv1D  # the linear layer of GPT-2, its weight transposed
+    from transformers.pytorch_utils import Conv1D  # the linear layer of GPT-2, with transposed weight
 
     head = lm.get_output_embeddings()
     layers = {n: m for n, m in lm.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
@@ -55,7 +58,7 @@ def adapt(lm: Any, lora: Lora) -> None:
         if not lora.targets or f".{n}".endswith(tuple(f".{t}" for t in lora.targets))
     ]
     transposed = any(isinstance(layers[n], Conv1D) for n in chosen)
-    scale: Any = lora.alpha  # typed as a whole number there
+    scale: Any = lora.alpha  # typed as an integer there
     config = LoraConfig(r=lora.rank, lora_alpha=scale, target_modules=chosen, fan_in_fan_out=transposed)
     inject_adapter_in_model(config, lm)
     for name, parameter in lm.named_parameters():
@@ -63,8 +66,7 @@ def adapt(lm: Any, lora: Lora) -> None:
 
 
 def merge_adapters(lm: Any, *, without: bool = False) -> Any:
-    """A copy without adapters: what they add stands in the weights, up to rounding; `without` it, the base as it
-    was."""
+    """Returns a copy without adapters: merged into the weights, up to rounding; with `without`, the original base."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     plain = copy.deepcopy(lm)
@@ -77,8 +79,23 @@ def merge_adapters(lm: Any, *, without: bool = False) -> Any:
     return plain
 
 
+@contextmanager
+def without_adapters(lm: Any) -> Iterator[None]:
+    """The model computes as its base does, exactly, as long as the context lasts: B is 0. Not for gradients."""
+    ups = [x for name, x in lm.named_parameters() if ".lora_B" in name]
+    kept = [x.detach().clone() for x in ups]
+    with torch.no_grad():
+        try:
+            for x in ups:
+                x.zero_()
+            yield
+        finally:
+            for x, trained in zip(ups, kept, strict=True):
+                x.copy_(trained)
+
+
 def save_adapters(lm: Any, directory: Path, base: str) -> None:
-    """Write adapters that `PeftModel.from_pretrained` loads on top of the model in the directory `base`."""
+    """Writes adapters that `PeftModel.from_pretrained` loads on top of the model in the directory `base`."""
     directory.mkdir(parents=True, exist_ok=True)
     from safetensors.torch import save_file
 
@@ -95,8 +112,8 @@ def save_adapters(lm: Any, directory: Path, base: str) -> None:
 
 
 def name_under_adapters(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights without adapters by the names of `own`, a state with them, whose adapters are added; weights that have
-    adapters, as they are."""
+    """Returns weights without adapters renamed to the names of `own`, a state with adapters, which are added; weights
+    with adapters, unchanged."""
     if any(".lora_" in name for name in weights):
         return dict(weights)
     names = {name.replace(".base_layer.", "."): name for name in own}

@@ -1,4 +1,4 @@
-"""Tokenizers that are made for a task: over characters, and over byte pairs learnt from its texts."""
+"""Tokenizers made for a task: over characters, and over byte pairs learnt from its texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))  # newline and printable AS
 
 
 def character_tokenizer(alphabet: str = "") -> Tokenizer:
-    """`<pad>` 0, `<end>` 1, then the characters of `alphabet` in order (default: newline and printable ASCII)."""
+    """Returns a tokenizer: `<pad>` 0, `<end>` 1, then the characters of `alphabet` in order (default: newline and
+    printable ASCII)."""
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Backend
 
@@ -25,8 +26,8 @@ def character_tokenizer(alphabet: str = "") -> Tokenizer:
 
 
 def bpe_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """Byte pairs learnt from `texts`, `size` tokens in all: `<pad>` 0, `<end>` 1, the 256 bytes, then merges. Raises
-    ValueError for a size below 258."""
+    """Returns a tokenizer of byte pairs learnt from `texts`, `size` tokens in all: `<pad>` 0, `<end>` 1, the 256 bytes,
+    then merges. Raises ValueError for a size below 258."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -44,7 +45,7 @@ def bpe_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
 
 
 def task_texts(task: Any, n: int = 4096) -> list[str]:
-    """The strings of the first n training problems of a task: prompts, answers, solutions."""
+    """Returns the strings of the first n training problems of a task: prompts, answers, solutions."""
     texts: list[str] = []
     for problem in read_first(task.problems("train"), n):
         texts += [

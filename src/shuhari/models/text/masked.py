@@ -1,12 +1,12 @@
-"""Masked (diffusion) language models: an answer begins as masks, which are filled in in any order.
+"""Masked (diffusion) language models: an answer starts as masks, which are filled in in any order.
 
 Sources: LLaDA (Nie et al. 2025, "Large Language Diffusion Models", arXiv 2502.09992), whose equation 14 counts masked
-tokens instead of drawing each; how such a model is scored: left to right (JustGRPO, arXiv 2601.15165), in one step
-(diffu-GRPO, arXiv 2504.12216), by bounds (BGPO, arXiv 2510.11683, and GDPO, arXiv 2510.08554).
-Left out: weights of others, guidance, devices other than the processor's, entropies and divergences in closed form.
+tokens instead of drawing each; scoring: left to right (JustGRPO, arXiv 2601.15165), in one step (diffu-GRPO, arXiv
+2504.12216), by bounds (BGPO, arXiv 2510.11683, and GDPO, arXiv 2510.08554). Left out: pretrained weights, guidance,
+devices other than the CPU, entropies and divergences in closed form.
 
 Axes: `B` rows, `K` positions of an action, `L` tokens of an answer, masks included, `n` draws of masks, `N` masked
-answers that are looked at, `M` questions about them, `V` vocabulary.
+answers that are evaluated, `M` tokens queried in them, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ Order: TypeAlias = Literal["left", "confidence", "random"]
 @register("model", "masked")
 @dataclass
 class Masked:
-    """A masked (diffusion) language model made from scratch over characters: it fills in masks behind a prompt.
+    """A masked (diffusion) language model made from scratch over characters: it fills in masks after a prompt.
 
-    It samples from left to right, one token a step, each given the tokens before it and masks behind: so its
-    log-probability is exact, as in a causal model (JustGRPO). A text is what stands before the first end token, and
-    behind one there are end tokens alone. The model `unordered` fills in the masks by the same weights in another
-    order. Other numbers of an answer, for objectives that name one (`score`), are in `Answers`. It honours temperature
-    and greedy. ValueError for sizes that do not fit together."""
+    It samples from left to right, one token a step, each given the tokens before it and masks after it, so its
+    log-probability is exact, as in a causal model (JustGRPO). The text ends before the first end token, after which
+    there are only end tokens. The model `unordered` fills in masks with the same weights in another order. `Answers`
+    has other scores, for objectives that name one (`score`). Supports temperature and greedy. Raises ValueError for
+    sizes that do not fit together.
+    """
 
     length: Length = 16
-    """Number of tokens of an answer, masks at first; the longest answer."""
+    """Number of tokens of an answer, initially masks; the longest answer."""
     hidden: Width = 64
     """Width of the transformer's hidden states, a multiple of `heads`."""
     layers: Depth = 1
@@ -59,7 +60,7 @@ class Masked:
     context: Length = 256
     """Longest row that it reads, in tokens; above `length`, to leave room for a prompt."""
     alphabet: str = ""
-    """Characters of the tokenizer; empty takes the task's."""
+    """Characters of the tokenizer; empty uses the task's."""
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: Bidirectional = field(init=False, repr=False)
 
@@ -69,10 +70,10 @@ class Masked:
             raise ValueError(f"masked: hidden is {self.hidden} and heads {self.heads}: expected a multiple of heads")
         if self.context <= self.length:
             message = f"context is {self.context} and length {self.length}"
-            raise ValueError(f"masked: {message}: expected a context with room for a prompt before the answer")
+            raise ValueError(f"masked: {message}: expected a context above length, with room for a prompt")
 
     def build(self, task: Any) -> None:
-        """Make tokenizer and weights. ValueError for a task of numbers."""
+        """Makes tokenizer and weights. Raises ValueError for a task of numbers."""
         if ability(task, "spaces")() is not None:
             raise ValueError("model 'masked' reads text, and this task has spaces of numbers: use another model")
         self.text = character_tokenizer(self.alphabet or ability(task, "alphabet"))
@@ -89,7 +90,7 @@ class Masked:
 
     @property
     def blank(self) -> int:
-        """The id of a masked token, which is never said."""
+        """The id of the mask token, which is never an output."""
         return self.text.size
 
     @property
@@ -98,28 +99,28 @@ class Masked:
         return self.context
 
     def encode(self, prompt: Payload) -> Array:
-        """[k] the token ids of a string or of messages."""
+        """Returns [k] the token ids of a string or of messages."""
         return self.text.encode(prompt)
 
     def decode(self, ids: Array) -> str:
-        """The text of token ids, without a closing end token."""
+        """Returns the text of token ids, without a closing end token."""
         return self.text.decode(ids)
 
     # ---------------------------------------------------------------- decisions
 
     def __call__(self, batch: Batch) -> Answers:
-        """What is known of these answers, computed as it is asked for. ValueError for one longer than `length`."""
+        """Returns the scores of these answers, computed when needed. Raises ValueError for one longer than `length`."""
         return Answers(self, batch)
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
-        """An answer for each context, filled in from left to right."""
+        """Samples an answer for each context, filled in from left to right."""
         with torch.no_grad():
             y, logp = self.fill(contexts, sampling, noise)
         return self.trace(y, logp, sampling)
 
     def trace(self, y: Tensor, logp: Tensor, sampling: Sampling) -> list[Trace]:
-        """The answers [B, L], with these log-probabilities, as they are said: up to the first end token, that one too,
-        and at most `max_new`."""
+        """Returns traces of the answers [B, L], with these log-probabilities, cut after the first end token and to at
+        most `max_new`."""
         many = self.measure(y, sampling.max_new).tolist()
         answers = zip(y.numpy().astype(np.int32), logp.numpy(), many, strict=True)
         return [Trace(ids[:k], p[:k], 0, {"ended": bool(ids[k - 1] == self.end)}) for ids, p, k in answers]
@@ -127,9 +128,9 @@ class Masked:
     def fill(
         self, contexts: Sequence[Array], sampling: Sampling, noise: Noise, order: Order = "left", at_once: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """([B, L] answers, [B, L] log-probabilities with which each token was drawn), `at_once` tokens a step: the next
-        from left to right, those of whose proposals it is surest (`confidence`, as LLaDA decodes), or any (`random`).
-        From left to right it ends where `max_new` tokens are said, with masks behind them."""
+        """Returns ([B, L] answers, [B, L] log-probabilities with which each token was drawn), filling `at_once` tokens
+        a step: the next from left to right, the most confident proposals (`confidence`, as LLaDA decodes), or any
+        (`random`). From left to right it stops after `max_new` tokens, with masks after them."""
         honour(sampling, ("temperature", "greedy"), "masked")
         B, L = len(contexts), self.length
         prompts, heat = self._stack(contexts), torch.from_numpy(sampling.temperatures(L))
@@ -148,7 +149,7 @@ class Masked:
                 first = -torch.arange(L).double().expand(len(rows), L)
             elif order == "random":
                 first = noise.uniform(L + step, L)[rows]
-            else:  # how sure it is of what it proposes, at temperature 1
+            else:  # its confidence in each proposal, at temperature 1
                 first = logits.log_softmax(-1).gather(-1, ids[..., None]).squeeze(-1).double()
             best = first.masked_fill(~masked, -torch.inf).topk(min(at_once, L), 1).indices
             now = torch.zeros_like(masked).scatter(1, best, True) & masked
@@ -159,13 +160,14 @@ class Masked:
         return y, logp
 
     def measure(self, y: Tensor, most: int) -> Tensor:
-        """[B] how many tokens of answers [B, L] are said: up to the first end token, that one too, at most `most`."""
+        """Returns [B] the number of tokens of answers [B, L] that count: up to and including the first end token, at
+        most `most`."""
         ends = y == self.end
         return torch.where(ends.any(1), ends.long().argmax(1) + 1, self.length).clamp(max=most)
 
     def chain(self, contexts: Sequence[Array], y: Tensor, wanted: Tensor, heat: Tensor | None = None) -> Tensor:
-        """[M] the log-probabilities of the `wanted` [B, L] tokens of answers [B, L], row by row: each given the tokens
-        before it and masks from there on. heat: temperatures [B, L]; None: 1."""
+        """Returns [M] the log-probabilities of the `wanted` [B, L] tokens of answers [B, L], row by row: each given the
+        tokens before it and masks from there on. heat: temperatures [B, L]; None: 1."""
         rows, at = wanted.nonzero(as_tuple=True)
         seen = y[rows].masked_fill(torch.arange(self.length) >= at[:, None], self.blank)
         return self.ask(contexts, rows, seen, torch.arange(len(rows)), at, y[rows, at], heat)
@@ -174,8 +176,8 @@ class Masked:
         self, contexts: Sequence[Array], rows: Tensor, seen: Tensor, which: Tensor, at: Tensor, said: Tensor,
         heat: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """[M] the log-probability of the token `said` [M] at place `at` [M] of the masked answer `which` [M] of those
-        `seen` [N, L], behind the contexts `rows` [N]. What is alike is looked at once."""
+        """Returns [M] the log-probability of the token `said` [M] at place `at` [M] of the masked answer `which` [M]
+        among `seen` [N, L], after the contexts `rows` [N]. Equal inputs are evaluated once."""
         if not len(which):
             return torch.zeros(0)
         ids = torch.cat([self._stack(contexts)[rows], seen], 1)
@@ -186,11 +188,11 @@ class Masked:
         return logits.log_softmax(-1).gather(-1, said[:, None]).squeeze(-1)
 
     def _head(self, hidden: Tensor) -> Tensor:
-        """[..., V] logits of hidden states; padding is never said."""
+        """Returns [..., V] logits of hidden states; padding is never sampled."""
         return self.module.head(hidden).index_fill(-1, torch.tensor([self.text.pad]), NEVER)
 
     def _stack(self, contexts: Sequence[Array]) -> Tensor:
-        """[B, P] ids with padding, -1, on the left."""
+        """Returns [B, P] ids with padding, -1, on the left."""
         width = max(map(len, contexts), default=0)
         if width > self.context:
             raise ValueError(f"masked: a prompt of {width} tokens: expected at most {self.context} (models.*.context)")
@@ -201,14 +203,14 @@ class Masked:
 
 
 class Answers:
-    """The answers of a batch under a model, each [B, K], 0 where nothing was decided.
+    """The scores of a batch's answers under a model, each [B, K], 0 at positions without a decision.
 
-    `log_prob`: from left to right. `one_step`: each token given masks alone, itself among them (the mean-field estimate
-    of diffu-GRPO; the prompt is not masked). `draws` [B, K, n]: a bound of the log-probability of the whole answer
-    (all `length` tokens, end tokens behind the first included) on each draw of masks, times the weight of the draw: L
-    over how many are masked, of each masked token its log-probability given what is not; what falls behind the last
-    decision is counted there. `elbo`: their sum, a bound below log p on average over draws. The draws are those of the
-    columns `mask_key`, `mask_level` and `mask_weight` [B, n] (transform `masks`).
+    `log_prob`: from left to right. `one_step`: each token with all tokens masked, including itself (the mean-field
+    estimate of diffu-GRPO; the prompt is not masked). `draws` [B, K, n]: a bound of the log-probability of the whole
+    answer (all `length` tokens, including the end tokens after the first) on each draw of masks, times the weight of
+    the draw: L over the number of masked tokens, times each masked token's log-probability given the unmasked ones;
+    parts after the last decision are added to it. `elbo`: their sum, on average over draws a lower bound of log p. The
+    draws are those of the columns `mask_key`, `mask_level` and `mask_weight` [B, n] (transform `draw_masks`).
     """
 
     def __init__(self, model: Masked, batch: Batch) -> None:
@@ -242,7 +244,7 @@ class Answers:
                            "transform 'draw_masks' to [collect]; of demonstrations, to [transform]")  # fmt: skip
         key, level, weight = (batch[f"mask_{name}"] for name in ("key", "level", "weight"))
         rows, j = self._wanted.any(1)[:, None].expand(key.shape).nonzero(as_tuple=True)
-        count = (level[rows, j] * L).long().clamp(max=L - 1) + 1  # of level ~ U(0, 1) as often each of 1..L
+        count = (level[rows, j] * L).long().clamp(max=L - 1) + 1  # for level ~ U(0, 1), each of 1..L equally often
         masked = draw_masks(key[rows, j], count, L)
         which, at = masked.nonzero(as_tuple=True)
         seen, said = self._y[rows].masked_fill(masked, self._model.blank), self._y[rows[which], at]
@@ -257,18 +259,18 @@ class Answers:
         return self.draws().sum(-1)
 
     def at(self, index: Tensor) -> Picked:
-        """The decisions `index` [N] of the flattened [B * K]."""
+        """Returns the decisions `index` [N] of the flattened [B * K]."""
         return Picked(self, index)
 
     def _wide(self, x: Tensor, fill: float) -> Tensor:
-        """[B, K] -> [B, L]."""
+        """Pads or cuts [B, K] to [B, L]."""
         out = x.new_full((len(x), self._model.length), fill)
         k = min(x.shape[1], self._model.length)
         out[:, :k] = x[:, :k]
         return out
 
     def _scatter(self, compute: Callable[[], Tensor]) -> Tensor:
-        """What is computed of the decisions, [M], as [B, K]."""
+        """Returns the result of `compute` at the decisions, [M], as [B, K]."""
         with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
             logs = compute()
             return logs.new_zeros(self._batch["mask"].shape).index_put(self._wanted.nonzero(as_tuple=True), logs)
@@ -276,7 +278,7 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Picked:
-    """Some decisions of `whole`: each answer [N]."""
+    """Some decisions of `whole`; each method returns [N]."""
 
     whole: Answers
     index: Tensor
@@ -292,6 +294,6 @@ class Picked:
 
 
 def draw_masks(key: Tensor, count: Tensor, length: int) -> Tensor:
-    """[N, length] bool: `count` [N] places of each row, any as likely, a function of `key` [N]."""
+    """Returns [N, length] bool: `count` [N] uniformly random places of each row, a function of `key` [N]."""
     ranks = CounterNoise(key.numpy().astype(np.uint64)).uniform(0, length).argsort(-1).argsort(-1)
     return ranks < count[:, None]

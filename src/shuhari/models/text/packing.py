@@ -1,10 +1,10 @@
-"""Rows of text packed one after the other for the lean forward, each shared prompt once, and attention among them.
+"""Packs rows of text for the lean forward, each shared prompt once, and computes attention among them.
 
-A *segment* is a run of tokens that follow each other: a row, or a prompt that several rows begin with, or what such a
-row adds to it and then looks back at the prompt as well. Segments of like length stand in one block, so that little
-padding is needed, and only within attention.
+A *segment* is a run of consecutive tokens: a row, or a prompt shared by several rows, or the rest of such a row, which
+attends to the prompt as well. Segments of similar length share a block, so that little padding is needed, and only
+within attention.
 
-Axes: `B` rows, `K` positions of an action, `N` packed tokens, `m` tokens asked about, `b` segments of a block, `T` the
+Axes: `B` rows, `K` positions of an action, `N` packed tokens, `m` requested tokens, `b` segments of a block, `T` the
 longest of them, `S` keys that they see, `H` heads, `G` key-value heads, `d` width of a head.
 """
 
@@ -20,16 +20,16 @@ from torch import Tensor
 
 from shuhari.data import Array
 
-SHARE = 0.9  # prompts are shared where that leaves less than this share of the tokens to run
+SHARE = 0.9  # prompts are shared if that leaves less than this share of the tokens
 LIKE = 0.75  # a block has segments down to this share of its longest, less SLACK tokens
 SLACK = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """`n` tokens, packed one after the other. `queries` [b * T] and `keys` [b * S] say where they are, `back` [n] where
-    their answers are; None: the segments have one length, and are where they should be. `mask` [b or 1, 1, T, S] is
-    added to the scores, None: causal."""
+    """`n` tokens, packed one after the other. `queries` [b * T] and `keys` [b * S] are their places, `back` [n] those
+    of the results; None: all segments have one length, and are in order. `mask` [b or 1, 1, T, S] is added to the
+    scores, None: causal."""
 
     n: int
     size: int  # b
@@ -41,7 +41,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """`ids` and `positions` [N], `keep` [m] the tokens asked about, `blocks` of attention in the order of tokens."""
+    """`ids` and `positions` [N], `keep` [m] the requested tokens, `blocks` of attention in the order of tokens."""
 
     ids: Tensor
     positions: Tensor
@@ -76,14 +76,14 @@ class _Attention:
 
 
 def _place(x: Tensor, here: slice, index: Tensor | None, size: int) -> Tensor:
-    """[N, h, d] -> [b, h, tokens, d]."""
+    """Maps [N, h, d] -> [b, h, tokens, d]."""
     if index is None:
         return x[here].unflatten(0, (size, -1)).transpose(1, 2)
     return x.flatten(1).index_select(0, index).view(size, -1, *x.shape[1:]).transpose(1, 2)
 
 
 def pays_to_share(unique: Sequence[Array], index: Array, fed: Array) -> bool:
-    """Whether it pays to run each of the `unique` contexts once for all rows that have it (`index`, `fed` [B])."""
+    """Whether running each of the `unique` contexts once for all its rows (`index`, `fed` [B]) saves enough tokens."""
     lengths = np.fromiter(map(len, unique), np.int64, len(unique))
     return bool(lengths.sum() + fed.sum() < SHARE * (lengths[index] + fed).sum())
 
@@ -91,8 +91,8 @@ def pays_to_share(unique: Sequence[Array], index: Array, fed: Array) -> bool:
 def pack_rows(
     unique: Sequence[Array], index: Array, action: Array, fed: Array, seen: Array, device: torch.device
 ) -> Packed:
-    """Row r has context unique[index[r]] and the first fed[r] tokens of action [B, K]; asked about is the token before
-    each position that is `seen` [B, K], row by row."""
+    """Packs rows: row r has context unique[index[r]] and the first fed[r] tokens of action [B, K]; requested is the
+    token before each position that is `seen` [B, K], row by row."""
     lengths = np.fromiter(map(len, unique), np.int64, len(unique))
     count = np.bincount(index, minlength=len(unique))
     alone = count[index] == 1
@@ -109,7 +109,7 @@ def pack_rows(
     tokens += [np.concatenate((unique[u], t)) if a else t for u, t, a in zip(index, tail, alone, strict=True)]
     prefix = np.concatenate((np.full(len(prompts), -1), np.where(alone, -1, of[index])))
     size = np.fromiter(map(len, tokens), np.int64, len(tokens))
-    order = np.lexsort((-size, prefix >= 0))  # those that look back at a prompt come last; the longest first
+    order = np.lexsort((-size, prefix >= 0))  # segments that attend to a prompt come last; the longest first
     order = order[size[order] > 0]
     start = np.zeros(len(tokens), np.int64)
     start[order] = np.cumsum(size[order]) - size[order]
@@ -145,7 +145,7 @@ def _block(segments: Array, prefix: Array, start: Array, size: Array, device: to
         before = size[up]
         p = np.arange(before.max())
         keys = np.concatenate((start[up, None] + np.minimum(p, before[:, None] - 1), own), 1)
-        seen = (p < before[:, None])[:: 1 if before.min() < before.max() else b]  # one for all where it is the same
+        seen = (p < before[:, None])[:: 1 if before.min() < before.max() else b]  # one for all if it is the same
         hidden = np.zeros((len(seen), 1, longest, len(p) + longest), np.float32)
         hidden[:, 0, :, : len(p)][np.broadcast_to(~seen[:, None], (len(seen), longest, len(p)))] = -np.inf
         hidden[..., len(p) :][..., np.triu(np.ones((longest, longest), bool), 1)] = -np.inf

@@ -1,4 +1,4 @@
-"""Pools of a key-value cache: rows of like length side by side, and the memory that they take.
+"""Pools of a key-value cache: rows of similar length side by side, and their memory.
 
 Axes: `L` layers, `G` key-value heads, `d` width of a head, `T` columns of a pool, `P` tokens of a prefix.
 """
@@ -16,30 +16,30 @@ from shuhari.data import Array
 
 NARROW = 64  # the width of the first pool, in tokens
 STEP = 8  # tokens by which the first pool grows
-KEEP = 1 << 28  # bytes of memory that wait for new rows
+KEEP = 1 << 28  # bytes of free memory kept for new rows
 
 
 class Memory:
-    """The allocator of keys and values. On a CPU memory that is given back is used again, up to KEEP bytes of it, since
-    new pages are slow; on a GPU torch's own allocator does so."""
+    """The allocator of keys and values. On a CPU it reuses up to KEEP bytes of returned memory, since new pages are
+    slow; on a GPU torch's own allocator does so."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
         self._spare: list[Tensor] = []  # flat, the smallest first
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
-        """A tensor of any content."""
+        """Returns an uninitialised tensor."""
         size = math.prod(shape)
         if self.device.type != "cpu":
             return torch.empty(shape, device=self.device, dtype=self.dtype)
         for i, flat in enumerate(self._spare):
             if len(flat) >= size:
                 return self._spare.pop(i)[:size].view(shape)
-        room = 1 << max(size - 1, 0).bit_length()  # pages that are not touched take none
+        room = 1 << max(size - 1, 0).bit_length()  # pages that are not touched use no memory
         return torch.empty(room, dtype=self.dtype)[:size].view(shape)
 
     def give(self, x: Tensor) -> None:
-        """Return a tensor that `take` gave, for reuse."""
+        """Returns a tensor obtained by `take`, for reuse."""
         size = x.untyped_storage().nbytes()
         if self.device.type == "cpu" and 0 < size <= KEEP:
             self._spare = sorted([*self._spare, x.as_strided((size // x.element_size(),), (1,))], key=len)
@@ -49,8 +49,8 @@ class Memory:
 
 @dataclass(eq=False)
 class Pool:
-    """Rows of up to `width` tokens: `kv` [2, L, room, G, T, d], whose first `count` places are taken by `slots` and
-    hold finite numbers. T grows with the longest row, so that what is read lies close together."""
+    """Rows of up to `width` tokens: `kv` [2, L, room, G, T, d], whose first `count` places belong to `slots` and hold
+    finite numbers. T grows with the longest row, so that reads are close together."""
 
     memory: Memory
     kv: Tensor
@@ -65,17 +65,17 @@ class Pool:
         return self.kv.shape[4]
 
     def resize(self, room: int, T: int) -> None:
-        """Allocate space for `room` rows of T tokens and keep the present ones."""
+        """Allocates space for `room` rows of T tokens and keeps the present ones."""
         old, n, t = self.kv, self.count, self.columns
         self.kv = kv = self.memory.take((*old.shape[:2], room, old.shape[3], T, old.shape[5]))
         kv[:, :, :n, :, :t] = old[:, :, :n]
-        kv[:, :, :n, :, t:] = 0  # what is masked must be finite
+        kv[:, :, :n, :, t:] = 0  # masked entries must be finite
         self.memory.give(old)
         self.layers = [(kv[0, i].flatten(0, 1), kv[1, i].flatten(0, 1)) for i in range(kv.shape[1])]
         self.slots = np.pad(self.slots[:n], (0, room - n))
 
     def reserve(self, more: int, tokens: int) -> None:
-        """Ensure space for `more` rows, and for so many tokens in each."""
+        """Ensures space for `more` rows, with `tokens` tokens each."""
         step = max(STEP, self.width // 8)
         room, T = len(self.slots), max(self.columns, 2 * STEP, -(-tokens // step) * step)
         if self.count + more > room:
@@ -84,7 +84,7 @@ class Pool:
             self.resize(room, T)
 
     def add(self, slots: Array, kv: Tensor) -> None:
-        """Add rows with keys and values kv [2, L, rows or 1, G, P, d], P < width."""
+        """Adds rows with keys and values kv [2, L, rows or 1, G, P, d], P < width."""
         P = kv.shape[4]
         self.reserve(len(slots), P + 1)
         a, z = self.count, self.count + len(slots)
@@ -94,7 +94,7 @@ class Pool:
         self.count = z
 
     def drop(self, places: Array) -> None:
-        """Remove the rows at `places`; the last rows fill the gaps."""
+        """Removes the rows at `places`; the last rows fill the gaps."""
         left = self.count - len(places)
         last = np.setdiff1d(np.arange(left, self.count), places)
         for to, at in zip(places[places < left].tolist(), last.tolist(), strict=True):
@@ -107,12 +107,12 @@ class Pool:
             self.resize(2 * left, self.columns)
 
     def clear(self) -> None:
-        """Remove all rows and release the memory."""
+        """Removes all rows and releases the memory."""
         self.memory.give(self.kv)
-        self.kv = self.kv[:, :, :0, :, :0].clone()  # shares nothing with what was given
+        self.kv = self.kv[:, :, :0, :, :0].clone()  # shares nothing with the released memory
         self.count, self.slots, self.layers = 0, self.slots[:0], []
 
 
 def width(tokens: int) -> int:
-    """The narrowest pool with room for so many tokens."""
+    """Returns the width of the narrowest pool with room for so many tokens."""
     return max(NARROW, 1 << (tokens - 1).bit_length())

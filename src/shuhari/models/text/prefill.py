@@ -1,4 +1,4 @@
-"""Reading prompts into a key-value cache: prefixes that several rows may begin with, each read once, a chunk at a time.
+"""Reads prompts into a key-value cache: prefixes that several rows may begin with, each read once, a chunk at a time.
 
 Axes: `L` layers, `D` the width of the model, `G` key-value heads, `d` width of a head, `P` tokens of a prefix, `U`
 prefixes read side by side, `n` tokens of each.
@@ -20,8 +20,8 @@ from shuhari.data import Array
 
 @dataclass(eq=False)
 class Prefix:
-    """Tokens [P] that one or several rows begin with, read up to `done`. `kv` [2, L, G, P, d]; `hidden` [D] behind the
-    last token, once all are read. `base`: the prefix whose tokens it begins with, if that is to be read before."""
+    """Tokens [P] that one or several rows begin with, read up to `done`. `kv` [2, L, G, P, d]; `hidden` [D] after the
+    last token, once all are read. `base`: the prefix that it begins with, if that is read first."""
 
     ids: Array
     kv: Tensor
@@ -30,16 +30,15 @@ class Prefix:
     hidden: Tensor | None = None
 
     def unread(self) -> list[Prefix]:
-        """The prefixes still to be prefilled for this one, in order; empty where it is complete."""
+        """Returns the prefixes still to be prefilled for this one, in order; empty if it is complete."""
         if self.hidden is not None:
             return []
         return [*(self.base.unread() if self.base else ()), self]
 
 
 def prefill(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> int:
-    """Read up to `chunk` further tokens of these prefixes, in one forward, first come first served; how many were
-    read. Raises ValueError where each waits for a base that is not among them: there is nothing to read, nor will there
-    be."""
+    """Reads up to `chunk` further tokens of these prefixes, in one forward, first come first served; returns how many.
+    Raises ValueError if each waits for a base that is not among them: there would never be anything to read."""
     some: list[tuple[Prefix, int]] = []
     for prefix in prefixes:
         if prefix.base is not None and not prefix.done:
@@ -54,7 +53,7 @@ def prefill(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> 
             chunk -= n
     if not some:
         raise ValueError(f"{len(prefixes)} prefixes, none of which can be read: expected their bases before them")
-    some.sort(key=lambda x: (x[0].done, x[1]))  # those of one shape side by side
+    some.sort(key=lambda x: (x[0].done, x[1]))  # equal shapes side by side
     groups: list[tuple[list[Prefix], int, int]] = []  # prefixes, tokens read before, tokens of each
     for prefix, n in some:
         if not groups or groups[-1][1:] != (prefix.done, n):

@@ -1,5 +1,5 @@
-"""Load and save Hugging Face directories of causal language models, with checks that run before
-the first step (`folder.py`), whose errors say what to do.
+"""Loads and saves Hugging Face directories of causal language models, with checks before the first step (`folder.py`),
+whose errors include the remedy.
 
 Left out: quantised weights, pickles, and code that comes with weights, which is never run. Weights are read as float32.
 
@@ -37,25 +37,25 @@ from shuhari.models.text.tokenizers import Tokenizer
 from shuhari.store.files import follow_umask
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-WITHIN = "base_model.model."  # what the names of adapters begin with
-SHARD = "5GB"  # of a file of weights that is written
-LORA = frozenset(  # of adapter_config.json: what decides how adapters are merged
+WITHIN = "base_model.model."  # prefix of the names of adapters
+SHARD = "5GB"  # largest size of a weights file that is written
+LORA = frozenset(  # keys of adapter_config.json that decide how adapters are merged
     "r lora_alpha target_modules exclude_modules fan_in_fan_out bias use_rslora use_dora rank_pattern alpha_pattern "
     "layers_to_transform layers_pattern modules_to_save task_type".split()
 )
 
 
 def load(path: str) -> tuple[Any, Tokenizer]:
-    """The model and the tokenizer of a directory (or a hub id, if the hub can be reached), of a directory of LoRA
-    adapters, merged into their base, of a run that began with one of these, or of a .gguf file. ValueError, which names
-    the place, for what cannot work; FileNotFoundError if nothing is there."""
+    """Returns the model and the tokenizer of a directory (or a hub id, if the hub can be reached), of a directory of
+    LoRA adapters, merged into their base, of a run that began with one of these, or of a .gguf file. Raises ValueError,
+    naming the place, for one that cannot work; FileNotFoundError if there is nothing."""
     place = Path(path).expanduser()
     return _open(place if place.is_dir() or (place.suffix == ".gguf" and place.is_file()) else fetch(path, place), ())
 
 
 def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", shard: str = SHARD) -> None:
-    """Write configuration, safetensors and tokenizer. `dtype`: of the weights (default: as they are); `shard`: the
-    largest file, as `2GB`."""
+    """Writes configuration, safetensors and tokenizer. `dtype`: of the weights (default: unchanged); `shard`: the
+    largest file, such as `2GB`."""
     if dtype and lm.dtype != (wanted := dtype_of(dtype)):
         lm = copy.deepcopy(lm).to(wanted)
     with silence():
@@ -66,8 +66,8 @@ def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", sh
 
 @dataclass(frozen=True)
 class Outline:
-    """What whoever samples from a model elsewhere must know of it: the ids that end a text, those that are never said,
-    how many ids there are, the longest row; its `model_type`; and how ids and strings become one another."""
+    """What an external engine needs to know of a model: the end tokens, the ids that are never sampled, the number of
+    ids, the longest row, its `model_type`, and the conversions between ids and strings."""
 
     ends: tuple[int, ...]
     never: tuple[int, ...]
@@ -79,9 +79,9 @@ class Outline:
 
 
 def export(lm: Any, directory: Path) -> None:
-    """Write configuration and weights alone, as other engines read them, in one file. A head that is tied to the
-    embeddings is written beside them, untied: vLLM on a CPU packs the head's weights, and a reload of tied ones leaves
-    the packed copy as it was."""
+    """Writes only configuration and weights, for external engines, in one file. A head tied to the embeddings is
+    written separately, untied: vLLM on a CPU packs the head's weights, and reloading tied ones would not update the
+    packed copy."""
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -98,19 +98,19 @@ def export(lm: Any, directory: Path) -> None:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The type of numbers called `name`; ValueError with the nearest for one that there is not."""
+    """Returns the number type `name`. Raises ValueError with the nearest name if there is none."""
     if name not in DTYPES:
         raise ValueError(f"dtype is {name!r}; {nearest(name, DTYPES)}")
     return DTYPES[name]
 
 
 def count_positions(lm: Any) -> int:
-    """The positions that a model knows; 0 where there is no bound."""
+    """Returns the number of positions of a model; 0 if there is no limit."""
     return int(lm.config.to_dict().get("max_position_embeddings") or 0)
 
 
 def find_digest(lm: Any) -> str:
-    """What tells a model from others, by its configuration and the sums of its weights."""
+    """Returns a digest that identifies a model, from its configuration and the sums of its weights."""
     digest = hashlib.blake2b(lm.config.to_json_string().encode(), digest_size=16)
     for name, x in lm.named_parameters():
         digest.update(f"{name} {tuple(x.shape)} {x.dtype} {float(x.detach().sum(dtype=torch.float64))!r}".encode())
@@ -118,34 +118,35 @@ def find_digest(lm: Any) -> str:
 
 
 def lies_at(place: Path) -> bool:
-    """Whether the weights of a model lie at a path as they are: a directory of a model, or a .gguf file."""
+    """Whether a path holds the weights of a model directly: a directory of a model, or a .gguf file."""
     if place.suffix == ".gguf" and place.is_file():
         return True
     return (place / "config.json").is_file() and not (place / "adapter_config.json").exists()
 
 
 def read_weights(path: str) -> dict[str, torch.Tensor]:
-    """The weights of the model at a path, by their names in a checkpoint, without adapters. Raises as `load`."""
+    """Returns the weights of the model at a path, by their names in a checkpoint, without adapters. Raises as
+    `load`."""
     lm, _ = load(path)
     return stored.name_weights(lm)
 
 
 def load_head(value: Any, file: Path) -> None:
-    """Load a linear value head from its file; ValueError where it is another's."""
+    """Loads a linear value head from its file. Raises ValueError if it does not fit."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         value.load_state_dict(load_file(str(file)))
     except (SafetensorError, RuntimeError, OSError) as error:
-        raise ValueError(f"{file} is no value head of this model: {error}") from None
+        raise ValueError(f"{file} is not a value head of this model: {error}") from None
 
 
 # ---------------------------------------------------------------- reading
 
 
 def _load(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
-    """Of a directory; `above`: those whose adapters it is the base of."""
+    """Loads a directory; `above`: directories whose adapters it is the base of."""
     if (here := place.resolve()) in above:
         holds = "holds adapters of a base that holds adapters of it"
         what = "began with a run that began with it" if stored.is_run(place) else holds
@@ -157,7 +158,7 @@ def _load(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
 
 
 def _open(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
-    """Of a directory or a .gguf file."""
+    """Loads a directory or a .gguf file."""
     if place.suffix == ".gguf" and place.is_file():
         with reading(place), silence():
             place = gguf.unpack(place)
@@ -193,8 +194,8 @@ def _read(place: Path) -> tuple[Any, Tokenizer]:
 
 
 def _tokenizer(hf: Any, lm: Any, place: Path) -> Tokenizer:
-    """With every id that ends a text by the generation configuration: a list of it counts as it is, a single id, which
-    may be a default that nobody chose, where the tokenizer has it as a token of its own kind."""
+    """Returns the tokenizer with the end ids of the generation configuration: a list is used as it is; a single id,
+    which may be an unintended default, only if it is an added token of the tokenizer."""
     configured = getattr(lm.generation_config, "eos_token_id", None)
     ends = list(configured) if isinstance(configured, list | tuple) else []
     if isinstance(configured, int) and (hf.eos_token_id is None or configured in hf.added_tokens_decoder):
@@ -206,13 +207,13 @@ def _tokenizer(hf: Any, lm: Any, place: Path) -> Tokenizer:
 
 
 def _merge_adapters(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
-    """A base with the adapters of a directory merged into it."""
+    """Loads a base with the adapters of a directory merged into it."""
     named = str(read_json(place / "adapter_config.json").get("base_model_name_or_path") or "")
     tensors = check_weights(place, "adapter_model")
     base = next((b for b in (Path(named).expanduser(), place / named) if named and b.is_dir()), None)
     if base is None or base.resolve() == place.resolve():
-        raise ValueError(f"{place} holds adapters of {named!r}, which is no directory: set base_model_name_or_path in "
-                         "its adapter_config.json to the directory of the base model")  # fmt: skip
+        raise ValueError(f"{place} holds adapters of {named!r}, which is not a directory: set base_model_name_or_path "
+                         "in its adapter_config.json to the directory of the base model")  # fmt: skip
     try:
         from peft import LoraConfig, PeftModel
     except ModuleNotFoundError as error:
@@ -235,7 +236,7 @@ def _merge_adapters(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenize
             how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
             hf = AutoTokenizer.from_pretrained(str(copied), **how) if own else text.hf
             forget(copied, place, hf)
-    except RuntimeError as error:  # of torch, where shapes differ
+    except RuntimeError as error:  # of torch, if shapes differ
         raise ValueError(f"the adapters of {place} do not fit their base {base}: {error}") from None
     for parameter in lm.parameters():
         parameter.requires_grad_(True)
@@ -244,8 +245,8 @@ def _merge_adapters(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenize
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Without the progress bars of transformers, which would cross those of a run, and its report of what is missing,
-    which is an error here."""
+    """Suppresses transformers' progress bars, which would mix with a run's, and its report of missing weights, which is
+    an error here."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -1,8 +1,8 @@
 """Rows of text being generated, and the arrays that hold the tokens of running rows and sample the next ones.
 
-Left out: who runs when (`decoding.py`), keys and values (`slots.py`).
+Left out: scheduling (`decoding.py`), keys and values (`slots.py`).
 
-Axes: `b` rows that run, `V` vocabulary, `K` decisions of a row, `S` ids a decision, `W` last tokens of a row.
+Axes: `b` rows that run, `V` vocabulary, `K` decisions of a row, `S` ids per decision, `W` last tokens of a row.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shuhari.needs import Trace
 
 WIDER = "set `context` in [models.<role>]"
 AHEAD = 16  # steps whose noise is drawn at once
-SETTINGS = 1024  # settings of sampling that are remembered, beside those of rows that run
+SETTINGS = 1024  # number of cached sampling settings, in addition to those of running rows
 
 
 class NoRoom(ValueError):
-    """A context of `size` tokens that leaves a model of `limit` no room for `more`, or nothing to begin from."""
+    """A context of `size` tokens that leaves a model of `limit` no room for `more`, or an empty one."""
 
     def __init__(self, size: int, limit: int, more: int = 1) -> None:
         room = f"1 to {limit - more}" if more < limit else f"fewer than {more} tokens behind it"
@@ -34,7 +34,8 @@ class NoRoom(ValueError):
 
 
 class Network(Protocol):
-    """The sampler's view of a model. `limit`: the longest row that it reads; `suppressed` [m]: ids never said."""
+    """The sampler's view of a model. `limit`: the longest row that it reads; `suppressed` [m]: ids that are never
+    sampled."""
 
     limit: int
     vocabulary: int
@@ -45,7 +46,8 @@ class Network(Protocol):
 
 
 def refuse(sampling: Sampling, vocabulary: int, suppressed: Tensor) -> None:
-    """Raises ValueError for settings that a language model cannot honour. `suppressed` [m]: ids never said."""
+    """Raises ValueError for settings that a language model does not support. `suppressed` [m]: ids that are never
+    sampled."""
     if sampling.epsilon != 0:
         raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
     for i in sampling.ban:
@@ -57,14 +59,14 @@ def refuse(sampling: Sampling, vocabulary: int, suppressed: Tensor) -> None:
 
 @dataclass(eq=False)
 class Row:
-    """One text to be generated. `key` (uint64) names its noise: decision i reads number i. `order`: sorts rows where
-    they are all read again; unique among rows in flight.
+    """One text to be generated. `key` (uint64) names its noise: decision i uses number i. `order`: sorts rows when all
+    are read again; unique among rows in flight.
 
-    A row may begin with `tokens` that it has said before, with their `logp` and the `version` of the weights of each
-    (and `extra`: a list of arrays [S] a decision for `support`, `top`, `top_logp`); it goes on from there, as if it had
-    never stopped. When it has `ended`, its last token is an end token or completes a stop string. `least`: so many
-    tokens are said before an end token may be; `logp` is then of what was left, which scoring does not know: to
-    measure speed at lengths given beforehand.
+    A row may begin with earlier `tokens`, with their `logp` and the `version` of the weights of each (and `extra`: a
+    list of arrays [S] per decision for `support`, `top`, `top_logp`); it continues from there, as if never interrupted.
+    If it has `ended`, its last token is an end token or completes a stop string. `least`: the number of tokens before
+    an end token is allowed; `logp` is then over the other ids, which scoring does not know: only to measure speed at
+    given lengths.
     """
 
     context: Array
@@ -79,9 +81,9 @@ class Row:
     ended: bool = False
 
     def trace(self) -> Trace:
-        """Its trace: action, logp, version [K]. info: `ended` (False: cut by a limit, or not done), and, where asked
-        for, `support`, `ban`, `top`, `top_logp` [K, ...] (what `TokenDist` needs to score it as it was sampled); ids
-        beyond what exists are -1."""
+        """Returns its trace: action, logp, version [K]. info: `ended` (False: cut by a limit, or not done), and, if
+        requested, `support`, `ban`, `top`, `top_logp` [K, ...] (what `TokenDist` needs to score it as it was sampled);
+        missing ids are -1."""
         info: dict[str, Any] = {"ended": self.ended}
         for name, values in self.extra.items():
             ids = self.extra["support" if name == "support" else "top"]
@@ -95,7 +97,7 @@ class Row:
 
 
 def note(rows: Sequence[Row | None], choice: Choice) -> None:
-    """Record the extra values requested with a decision of each row; None: not requested for this one."""
+    """Records the extra values requested with a decision of each row; None: not requested for this one."""
     asked: list[tuple[str, Tensor]] = []
     if choice.support is not None:
         asked.append(("support", choice.support.int()))
@@ -108,7 +110,7 @@ def note(rows: Sequence[Row | None], choice: Choice) -> None:
 
 
 def _pad_even(rows: Sequence[Array], fill: float) -> Array:
-    """[K, S] of K arrays of up to S entries."""
+    """Returns [K, S] from K arrays of up to S entries."""
     out = np.full((len(rows), max(map(len, rows))), fill, rows[0].dtype)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
@@ -131,7 +133,7 @@ class Sampler:
         self.clear()
 
     def clear(self) -> None:
-        """Free all slots."""
+        """Frees all slots."""
         n = len(self._key)
         self.free = list(range(n))[::-1]
         self.rows: list[Any] = [None] * n  # the row of each slot
@@ -144,7 +146,7 @@ class Sampler:
         return [slot for slot, row in enumerate(self.rows) if row is not None]
 
     def admit(self, row: Row, most: int) -> int:
-        """Assign a row to a free slot, until it has `most` tokens; returns the slot."""
+        """Assigns a row to a free slot, until it has `most` tokens; returns the slot."""
         slot, k = self.free.pop(), len(row.tokens)
         self.rows[slot], self._key[slot], self._setting[slot] = row, row.key, self.kind(row.sampling)
         self._drawn[slot], self._limit[slot], self._least[slot] = k, most, row.least
@@ -154,7 +156,7 @@ class Sampler:
         return slot
 
     def collect(self, slot: int, version: int) -> Row:
-        """The row of a slot with all its tokens; the new ones are stamped with this version of the weights."""
+        """Returns the row of a slot with all its tokens; the new ones are stamped with this version of the weights."""
         row: Row = self.rows[slot]
         k = int(self._drawn[slot])
         row.tokens, row.logp = self._tokens[slot, :k].copy(), self._logp[slot, :k].copy()
@@ -162,25 +164,26 @@ class Sampler:
         return row
 
     def leave(self, slot: int) -> None:
-        """Free a slot."""
+        """Frees a slot."""
         self.rows[slot] = None
         self.free.append(slot)
 
     def newest(self, slots: Array) -> list[tuple[Any, int, float]]:
-        """(row, token, log-probability) of what the rows of these slots have said last."""
+        """Returns (row, token, log-probability) of the newest tokens of these slots."""
         at = self._drawn[slots] - 1
         rows, tokens, logp = [self.rows[s] for s in slots], self._tokens[slots, at], self._logp[slots, at]
         return list(zip(rows, tokens.tolist(), logp.tolist(), strict=True))
 
     def latest(self, slots: Array) -> int:
-        """The one of these slots that was taken last."""
+        """Returns the one of these slots that was taken last."""
         return int(slots[self._entered[slots].argmax()])
 
     def kind(self, sampling: Sampling) -> int:
-        """The number of these settings, without what does not change a draw. Raises ValueError for an empty stop."""
+        """Returns the number of these settings, ignoring those that do not change a draw. Raises ValueError for an
+        empty stop."""
         kind = self._settings.get(sampling)
         if kind is None:
-            if len(self._settings) > SETTINGS:  # each call of a server may bring its own
+            if len(self._settings) > SETTINGS:  # each call of a server may bring new ones
                 used = {int(self._setting[slot]) for slot in self.taken}
                 self._settings = {s: k for s, k in self._settings.items() if k in used}
                 self._samplings = {k: x for k, x in self._samplings.items() if k in used}
@@ -194,12 +197,12 @@ class Sampler:
         return kind
 
     def last(self, slots: Array) -> Tensor:
-        """[b] the last token of each row."""
+        """Returns [b] the last token of each row."""
         return torch.from_numpy(self._tokens[slots, self._drawn[slots] - 1].astype(np.int64))
 
     def decide(self, slots: Array, fresh: Array, logits: Tensor) -> Array:
-        """Draw the next token of slots [b], of which the last are `fresh`, from logits [b, V], which are overwritten:
-        [n] bool, which slots are done with it."""
+        """Draws the next token of slots [b], the last of them `fresh`, from logits [b, V], which are overwritten;
+        returns [n] bool the slots that are done."""
         drawn = self._drawn[slots]
         self._room(int(drawn.max()))
         if len(self.suppressed):
@@ -235,7 +238,7 @@ class Sampler:
             self._tokens, self._logp = np.pad(self._tokens, more), np.pad(self._logp, more)
 
     def _note(self, choice: Choice, slots: Array, drawn: Array) -> Array:
-        """Record the sampled tokens; returns [b] whether each was an end token."""
+        """Records the sampled tokens; returns [b] whether each was an end token."""
         ids = choice.ids.cpu().numpy()
         self._tokens[slots, drawn], self._logp[slots, drawn] = ids, choice.logp.cpu().numpy()
         self._drawn[slots] += 1
@@ -244,7 +247,7 @@ class Sampler:
         return out
 
     def _uniforms(self, slots: Array, fresh: Array) -> Array:
-        """[b] the noise of each row for the decision that it is at."""
+        """Returns [b] the noise of each row for its current decision."""
         at = self._clock % AHEAD
         self._clock += 1
         new = fresh if at else slots
@@ -255,14 +258,14 @@ class Sampler:
         return out
 
     def _last(self, slots: Array, n: int) -> Array:
-        """[b, n] the last n tokens of each row; -1 before the first."""
+        """Returns [b, n] the last n tokens of each row; -1 before the first."""
         at = self._drawn[slots, None] - n + np.arange(n)
         out: Array = np.where(at < 0, -1, self._tokens[slots[:, None], at.clip(min=0)])
         return out
 
 
 def _temperature(sampling: Sampling, drawn: Array, device: torch.device) -> float | Tensor:
-    """The temperature of rows with so many generated tokens [b]: one number, or [b, 1]."""
+    """Returns the temperature of rows with so many generated tokens [b]: one number, or [b, 1]."""
     if isinstance(sampling.temperature, Ramp):
         return torch.from_numpy(np.asarray(sampling.temperature(drawn), np.float32))[:, None].to(device)
     return float(sampling.temperature)

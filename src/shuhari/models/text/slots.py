@@ -1,11 +1,11 @@
 """The key-value cache of rows being generated, one slot for each row.
 
-Rows of like length lie together in pools of one width, so that a long row does not make short ones attend over
-columns that they lack. A row that outgrows its pool moves to the next, twice as wide; a place that falls empty is
-filled by the last row of its pool. Left out: paging, keys shared between rows that run, quantised keys.
+Rows of similar length share a pool of one width, so that a long row does not make short ones attend over columns that
+they lack. A row that outgrows its pool moves to the next, twice as wide; an emptied place is filled by the last row of
+its pool. Left out: paging, keys shared between rows that run, quantised keys.
 
-Axes: `b` rows, `m` rows of a pool, `L` layers, `H` heads, `G` key-value heads, `d` width of a head, `T` columns
-of a pool, `w` of them that are read, `P` tokens of a prefix.
+Axes: `b` rows, `m` rows of a pool, `L` layers, `H` heads, `G` key-value heads, `d` width of a head, `T` columns of a
+pool, `w` of them that are read, `P` tokens of a prefix.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from shuhari.data import Array
 from shuhari.models.text.pools import Memory, Pool, width
 from shuhari.models.text.prefill import Prefix
 
-GAP = 1 << 13  # bytes: to read as many in vain is quicker than to begin anew behind them
+GAP = 1 << 13  # bytes: reading as many unused ones is faster than a separate read after them
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What one forward needs of a pool: rows a to z of the forward, their columns, where the new token goes [m * G],
-    and the mask [m, 1, w] to add to the scores (None: all rows have equal length)."""
+    """The inputs of one forward for a pool: rows a to z of the forward, their columns, the place of the new token [m *
+    G], and the mask [m, 1, w] added to the scores (None: all rows have equal length)."""
 
     pool: Pool
     a: int
@@ -40,19 +40,19 @@ class _Part:
 
 
 class KeyValueCache:
-    """Keys and values of rows in slots 0 to `slots` - 1, of each of which `length` tokens are read. `lean`: the forward
-    that computes them."""
+    """Keys and values of rows in slots 0 to `slots` - 1, with `length` tokens read in each. `lean`: the forward that
+    computes them."""
 
     def __init__(self, lean: Any, slots: int, device: torch.device, dtype: torch.dtype) -> None:
         self.lean, self.device, self.dtype = lean, device, dtype
         self.length = np.zeros(slots, np.int64)
-        self.fused = device.type != "cpu"  # else two products and a softmax are quicker than the fused kernel
+        self.fused = device.type != "cpu"  # on a CPU two products and a softmax are faster than the fused kernel
         self.memory = Memory(device, dtype)
         self.pools: list[Pool] = []
         self.clear()
 
     def clear(self) -> None:
-        """Empty all slots."""
+        """Empties all slots."""
         for pool in self.pools:
             pool.clear()
         self.pools = []
@@ -66,17 +66,17 @@ class KeyValueCache:
 
     @property
     def used(self) -> int:
-        """Tokens that the taken places have room for."""
+        """Capacity, in tokens, of the taken places."""
         return sum(p.count * p.width for p in self.pools)
 
     def new(self, ids: Array, base: Prefix | None = None) -> Prefix:
-        """Create a prefix of which nothing is prefilled yet."""
+        """Creates a prefix that is not prefilled yet."""
         lean = self.lean
         kv = torch.empty(2, lean.layers, lean.kv_heads, len(ids), lean.width, device=self.device, dtype=self.dtype)
         return Prefix(ids, kv, base)
 
     def enter(self, seats: Mapping[Prefix, Sequence[int]]) -> None:
-        """Start slots from prefilled prefixes, each with a copy of their keys."""
+        """Starts slots from prefilled prefixes, each with a copy of their keys."""
         pools = {prefix: self._pool(width(len(prefix.ids) + 1)) for prefix in seats}
         for pool in self.pools:
             here = {prefix: len(slots) for prefix, slots in seats.items() if pools[prefix] is pool}
@@ -87,14 +87,14 @@ class KeyValueCache:
             self.length[slots] = len(prefix.ids)
 
     def leave(self, slots: Array) -> None:
-        """Free these slots."""
+        """Frees these slots."""
         for pool in self.pools:
             places = np.isin(pool.slots[: pool.count], slots).nonzero()[0]
             if len(places):
                 pool.drop(places)
 
     def widen(self) -> None:
-        """Room for another token of each row: those that fill their pool move to the next."""
+        """Makes room for another token of each row; those that fill their pool move to the next."""
         for pool in self.pools[::-1]:
             places = (self.length[pool.slots[: pool.count]] >= pool.width).nonzero()[0]
             if len(places):
@@ -116,7 +116,7 @@ class KeyValueCache:
     # ---------------------------------------------------------------- one token of each row
 
     def begin(self) -> Tensor:
-        """Prepare a forward of one token for each row of `running`: [b] the positions of these tokens."""
+        """Prepares a forward of one token for each row of `running`; returns [b] the positions of these tokens."""
         G, a, self._parts, slots = self.lean.kv_heads, 0, [], self.running
         length = torch.from_numpy(self.length[slots]).to(self.device)
         for pool in self.pools:
@@ -138,7 +138,7 @@ class KeyValueCache:
         return length
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [b, H, d] over what each row has read, after k and v [b, G, d] of the token itself were added."""
+        """Attends with q [b, H, d] over the tokens of each row, after adding k and v [b, G, d] of the token itself."""
         outs = []
         for part in self._parts:
             rows, (keys, values) = slice(part.a, part.z), part.pool.layers[layer]
@@ -149,7 +149,7 @@ class KeyValueCache:
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def _over(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """q [m, H, d] over keys and values [m * G, w, d] -> [m, H, d]."""
+        """Maps q [m, H, d] over keys and values [m * G, w, d] -> [m, H, d]."""
         (m, H, d), G, scale = q.shape, len(keys) // len(q), self.lean.scale
         if self.fused:
             k, v = keys.unflatten(0, (m, G)), values.unflatten(0, (m, G))

@@ -1,10 +1,10 @@
-"""Sampling from any causal language model of transformers: one prefill for each different context, then one token a
-row at a time, until the last row of the batch is done.
+"""Samples from any causal language model of transformers: one prefill for each distinct context, then one token per row
+at a time, until the last row of the batch is done.
 
-It serves the layouts that `decoding.py` has no lean forward for. Left out: rows that enter later. Rows never meet: row
-i reads noise row i, and a finished row leaves.
+Used for layouts without a lean forward in `decoding.py`. Left out: rows that enter later. Rows are independent: row i
+reads noise row i, and a finished row leaves.
 
-Axes: `B` rows, `U` different contexts, `P` tokens of the longest, `b` rows still running, `K` decisions of a row.
+Axes: `B` rows, `U` distinct contexts, `P` tokens of the longest, `b` rows still running, `K` decisions of a row.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shuhari.models.text.choice import choose
 from shuhari.models.text.rows import Network, NoRoom, Row, note, refuse
 from shuhari.needs import Noise, Trace
 
-SHRINK = 0.8  # finished rows are dropped from the cache when fewer than this share of its rows still run
+SHRINK = 0.8  # finished rows are dropped from the cache if fewer than this share of its rows still run
 
 
 class Cached(Network, Protocol):
-    """With the model's own forward. `cache`: made by `new_cache`."""
+    """A network with the model's own forward. `cache`: made by `new_cache`."""
 
     def new_cache(self, room: int) -> Any: ...
     def hidden(
@@ -46,10 +46,11 @@ def generate(
     pad: int,
     stopped: Callable[[Array], Array] | None = None,
 ) -> list[Trace]:
-    """Continue each context until one of `ends`, a stop (`stopped`: tokens [b, so far] -> [b] bool), `max_new` tokens
-    or the model's limit for that row. An end token is a decision, `network.suppressed` none. info: as of `Row.trace`.
+    """Continues each context until one of `ends`, a stop (`stopped`: tokens [b, so far] -> [b] bool), `max_new` tokens
+    or the model's limit for that row. An end token is a decision; a token of `network.suppressed` never is. info: as in
+    `Row.trace`.
 
-    Raises ValueError for settings that it cannot honour, NoRoom where a context is empty or fills the model.
+    Raises ValueError for unsupported settings, NoRoom if a context is empty or fills the model.
     """
     refuse(sampling, network.vocabulary, network.suppressed)
     if not len(contexts):
@@ -113,7 +114,7 @@ def generate(
 
 
 def find_distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:
-    """The different contexts, in order of appearance, and [B] which one each row has."""
+    """Returns the distinct contexts, in order of appearance, and [B] the index of each row's."""
     first: dict[bytes, int] = {}
     unique: list[Array] = []
     index = []
@@ -126,8 +127,8 @@ def find_distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:
 
 
 def pad_left(rows: Sequence[Array], pad: int, more: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """([U, P] ids, padded on the left, so that all rows end together; [U, P + more] 1 where there is a token, or None
-    where all rows have one length: attention then needs no mask)."""
+    """Returns ([U, P] ids, padded on the left, so that all rows end together; [U, P + more] 1 for tokens, or None if
+    all rows have one length: attention then needs no mask)."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     longest = int(lengths.max())
     flat = np.concatenate(rows).astype(np.int64)
@@ -140,12 +141,12 @@ def pad_left(rows: Sequence[Array], pad: int, more: int, device: torch.device) -
 
 
 def find_positions(seen: Tensor | None, k: int) -> Tensor | None:
-    """[U, k] the position of each token, 0 on padding; None: counted from the left."""
+    """Returns [U, k] the position of each token, 0 on padding; None: counted from the left."""
     return None if seen is None else (seen[:, :k].cumsum(1) - 1).clamp(min=0)
 
 
 def cut_mask(seen: Tensor | None, k: int) -> Tensor | None:
-    """The mask of the first k tokens."""
+    """Returns the mask of the first k tokens."""
     return None if seen is None else seen[:, :k]
 
 
@@ -155,7 +156,7 @@ def _rows(x: Tensor | None, index: Tensor) -> Tensor | None:
 
 @cache
 def make_growing_layer() -> type:
-    """A cache layer that writes into room made beforehand: Hugging Face's own copies all keys at every token."""
+    """Returns a cache layer that writes into preallocated memory: Hugging Face's own copies all keys at every token."""
     from transformers.cache_utils import DynamicLayer
 
     class Growing(DynamicLayer):  # type: ignore[misc]
@@ -184,6 +185,6 @@ def make_growing_layer() -> type:
 
         def batch_select_indices(self, indices: Tensor) -> None:
             self.keys, self.values = self.keys[indices], self.values[indices]
-            self.buffers = ()  # made anew, with room, at the next update
+            self.buffers = ()  # allocated again, with room, at the next update
 
     return Growing

@@ -1,7 +1,6 @@
-"""A tokenizer.json read and written anew: steps that are known, of bounded growth, with expressions that take no more
-time than their text is long.
+"""Rewrites a tokenizer.json with only known steps, of bounded growth, whose expressions run in linear time.
 
-Left out: whether its vocabulary is any good. Growth is characters out for a character in, at most.
+Left out: the quality of its vocabulary. Growth is the largest number of output characters per input character.
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ KINDS = {
     "model": "BPE Unigram WordPiece WordLevel",
 }
 INNER = ("normalizers", "pretokenizers", "processors", "decoders")
-FORMS = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}  # of Unicode, at most; one of another adds nothing
+FORMS = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}  # of Unicode, at most; applying another one adds nothing
 GROWTH = 128  # of a text by all steps
-STEPS, DEPTH = 64, 8  # in one list, of lists in lists
-TOKEN = 1 << 12  # characters of a token that is added, or of a piece
+STEPS, DEPTH = 64, 8  # in one list; nesting of lists
+TOKEN = 1 << 12  # characters of an added token, or of a piece
 PATTERN = 1 << 14  # characters of an expression
 
 
 def clean_tokenizer(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a tokenizer.json is loaded. ValueError for a step that is not known, that makes texts grow without bound,
-    or whose expression may take forever. Truncation and padding, which texts here have none of, are left out."""
+    """Returns the part of a tokenizer.json that is loaded. Raises ValueError for a step that is unknown, that lets
+    texts grow without bound, or whose expression may take forever. Truncation and padding, which are not used here, are
+    left out."""
     out = {key: found.get(key) for key in KEYS} | {"truncation": None, "padding": None}
     for name, kinds in KINDS.items():
         step = out[name]
@@ -51,7 +51,7 @@ def clean_tokenizer(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_pattern(pattern: str) -> None:
-    """ValueError for an expression that may take a time that doubles with each character."""
+    """Raises ValueError for an expression that may take exponential time."""
     why = f"it has {len(pattern)} characters" if len(pattern) > PATTERN else explain_slow(pattern)
     if why:
         raise ValueError(f"the regular expression {pattern[:60]!r}: {why}: expected one that takes no more time than "
@@ -59,7 +59,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def list_patterns(tree: Any) -> Iterator[str]:
-    """The regular expressions in JSON: {"Regex": ..}, and a text under the key `pattern`."""
+    """Yields the regular expressions in JSON: {"Regex": ..}, and a text under the key `pattern`."""
     stack = [tree]
     while stack:
         top = stack.pop()
@@ -71,7 +71,7 @@ def list_patterns(tree: Any) -> Iterator[str]:
 
 
 def _check_steps(name: str, step: Any, kinds: list[str], depth: int) -> float:
-    """How much a step, with those in it, may make a text grow."""
+    """Returns how much a step, with those in it, may make a text grow."""
     kind = step.get("type") if isinstance(step, Mapping) else None
     if name == "model" and isinstance(step, Mapping) and kind is None:  # of the first versions of the format
         return 1.0
@@ -97,7 +97,7 @@ def _check_steps(name: str, step: Any, kinds: list[str], depth: int) -> float:
 
 
 def _pattern_of(step: Mapping[str, Any]) -> dict[str, Any]:
-    """A `pattern` that is an expression; one of {"String": ..} is plain text."""
+    """Returns a `pattern` that is an expression; one of {"String": ..} is plain text."""
     pattern = step.get("pattern")
     return {} if isinstance(pattern, Mapping) and "String" in pattern else {"pattern": pattern}
 
@@ -123,8 +123,8 @@ def _measure(name: str, kind: str, step: Mapping[str, Any]) -> float:
 
 
 def _measure_charsmap(text: str) -> float:
-    """The longest text that a compiled table of sentencepiece writes for one that it finds: it holds the size of a
-    table, the table, and texts that end with 0."""
+    """Returns the longest text that a compiled table of sentencepiece may write for one that it finds. The data are the
+    size of a table, the table, and texts that end with 0."""
     data = base64.b64decode(text)
     size = int.from_bytes(data[:4], "little")
     if len(data) < 4 or size > len(data) - 4:

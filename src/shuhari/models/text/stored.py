@@ -1,7 +1,7 @@
-"""A model that is a run: the base that the run began with, the run's last weights in it, its adapters merged.
+"""Loads a model from a run: the base that the run began with, with the run's last weights and its adapters merged.
 
 Left out: runs that began with random weights (`shuhari export` writes what they learnt), value heads, and the code that
-a recipe names, of which nothing is loaded.
+a recipe names, which is not loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shuhari.store.schema import FILE
 from shuhari.store.tensors import find_digest
 
 ROLE = "policy"
-BASE, HEAD = "base", "head"  # what the names of a language model's weights begin with in a checkpoint
+BASE, HEAD = "base", "head"  # prefixes of the names of a language model's weights in a checkpoint
 Text = TypeVar("Text")
 
 
@@ -28,8 +28,8 @@ def is_run(place: Path) -> bool:
 
 
 def read_run(place: Path, load: Callable[[Path], tuple[Any, Text]]) -> tuple[Any, Text]:
-    """The language model of a run's policy (else of the one role that it has), and the tokenizer of its base, which
-    `load` reads. ValueError, with the way on, for a run that has none."""
+    """Returns the language model of a run's policy (or of its only role), and the tokenizer of its base, which `load`
+    reads. Raises ValueError, with the remedy, for a run that has none."""
     ways = f"it is a run: start from it by `--init {place}`, or give what `shuhari export {place} DIR` writes"
     try:
         run = Run(place)
@@ -49,8 +49,8 @@ def read_run(place: Path, load: Callable[[Path], tuple[Any, Text]]) -> tuple[Any
                          f"DIR` writes, or start from it by `--init {place}`")  # fmt: skip
     there = Path(str(base)).expanduser()
     if not (there.is_dir() or there.is_file()):
-        raise ValueError(f"{place} is a run that began with the model {str(base)!r}, which is not there (looked in "
-                         f"{Path.cwd()}): put it there again")  # fmt: skip
+        raise ValueError(f"{place} is a run that began with the weights of {str(base)!r}, and there is no such file or "
+                         f"directory (seen from {Path.cwd()}): put the model back there")  # fmt: skip
     lm, text = load(there)
     weights = {name: x for name, x in saved[role].items() if name.partition(".")[0] in (BASE, HEAD)}
     based = tree.get(BASED, EMPTY).get(role, EMPTY).get("digests", EMPTY)
@@ -58,7 +58,8 @@ def read_run(place: Path, load: Callable[[Path], tuple[Any, Text]]) -> tuple[Any
 
 
 def _find_table(recipe: Mapping[str, Any], role: str) -> dict[str, Any]:
-    """What a stored recipe says of a role's model, in all of its stages, or of the one that it is like."""
+    """Returns the settings in a stored recipe for a role's model over all its stages, or for the role that it
+    copies."""
     seen, table = set[str](), dict[str, Any]()
     while role not in seen:
         seen.add(role)
@@ -72,14 +73,15 @@ def _find_table(recipe: Mapping[str, Any], role: str) -> dict[str, Any]:
 
 
 def _find_parts(lm: Any) -> dict[str, Any]:
-    """The parts of a language model whose weights a checkpoint has: a head that is tied to the embeddings is none."""
+    """Returns the parts of a language model whose weights a checkpoint has; a head tied to the embeddings is not
+    separate."""
     head = lm.get_output_embeddings()
     tied = head.weight is lm.get_input_embeddings().weight and "bias" not in head.state_dict()
     return {BASE: lm.base_model} if tied else {BASE: lm.base_model, HEAD: head}
 
 
 def name_weights(lm: Any) -> dict[str, Any]:
-    """The weights of a language model by the names that they have in a checkpoint."""
+    """Returns the weights of a language model by their names in a checkpoint."""
     states = {at: part.state_dict() for at, part in _find_parts(lm).items()}
     return {
         f"{at}.{name}": x
@@ -91,8 +93,8 @@ def name_weights(lm: Any) -> dict[str, Any]:
 def _fit(
     lm: Any, weights: Mapping[str, Any], based: Mapping[str, str], table: Mapping[str, Any], what: str, base: Path
 ) -> Any:
-    """The base with the weights in it, and those of its own that `based` has, name -> digest. ValueError where they are
-    of another model."""
+    """Returns the base with these weights and those of its own listed in `based`, name -> digest. Raises ValueError if
+    they are of another model."""
     first = next((name for name in weights if ".lora_A." in name), "")
     if first:
         given: Mapping[str, Any] = table.get("lora") or EMPTY

@@ -1,6 +1,6 @@
 """Text to token ids and back: any Hugging Face fast tokenizer (`made_tokenizers` builds two).
 
-Left out: byte offsets, truncation, padding (models pad). Characters take a path of their own, a table lookup, since
+Left out: byte offsets, truncation, padding (models pad). Character tokenizers have a fast path, a table lookup, since
 small models read and write short texts very often. Token ids are one-dimensional int32 arrays.
 """
 
@@ -17,13 +17,13 @@ import numpy as np
 from shuhari.data import Array, Payload
 from shuhari.models.text.conversation import Conversation
 
-KEPT = 1 << 16  # encoded texts kept
-LONGEST = 1 << 12  # characters of a text that is kept
+KEPT = 1 << 16  # number of cached texts
+LONGEST = 1 << 12  # characters of a cached text
 
 
 class Template(str):
-    """A text whose special tokens are meant, as a chat template writes them: `before`, then `said`, in which none is,
-    then `after`."""
+    """A text whose special tokens count, as a chat template writes them: `before`, then `said`, which has none, then
+    `after`."""
 
     parts: tuple[str, str, str]
 
@@ -37,17 +37,16 @@ class Tokenizer:
     """A Hugging Face fast tokenizer, `hf`, as models use it: `encode`, `decode`, `end`, `pad`, `size`.
 
     A text ends with `end`, and a sampled one with any of `ends`: the end of turn of its chat template, the tokenizer's
-    own end, then those given. `limit`: ids that the model has, 0 for those of the tokenizer; padding beyond them is
-    `end` instead.
+    own end, then those given. `limit`: number of ids of the model, 0 for the tokenizer's; if padding is beyond it,
+    `end` is used instead.
 
-    `chat`: whether a prompt of text is read as one turn of a user, by the chat template; at first if there is one.
-    `system`: what a conversation begins with that has no system message of its own. A text as it is begins with the
-    tokens with which the tokenizer begins one (`begin`: `<s>`), never twice; no end token is added to a prompt.
+    `chat`: whether a text prompt is one user turn of the chat template; by default, if there is a template. `system`:
+    the system message of conversations without one. A plain text begins with the tokenizer's start tokens (`begin`:
+    `<s>`), never twice; no end token is added to a prompt.
 
-    A special token is one only where a chat template, or a `Template`, writes it: a text, or the content of a message,
-    that names it (`<|im_end|>`) is plain text, so that no row of data, answer of a tool or text of a model can forge
-    the end of a turn. Raises ValueError if there is no end-of-sequence token, or the model lacks tokens that texts are
-    made of.
+    A special token counts only if a chat template, or a `Template`, writes it: a text, or the content of a message,
+    that names it (`<|im_end|>`) is plain text, so that no data row, tool result or model output can forge the end of a
+    turn. Raises ValueError if there is no end-of-sequence token, or the model lacks tokens that texts consist of.
     """
 
     def __init__(self, hf: Any, ends: Sequence[int] = (), limit: int = 0) -> None:
@@ -81,26 +80,26 @@ class Tokenizer:
 
     @property
     def end(self) -> int:
-        """The id that ends an answer: of a model that chats that of its turn, else of a text."""
+        """The id that ends an answer: for a model that chats the end of its turn, else the end of a text."""
         closing = self.conversation.closing if self.chat else None
         return self.ends[0] if closing is None else closing
 
     def encode(self, prompt: Payload) -> Array:
-        """[k] int32, read-only, of the prompt that a row begins with: messages (mappings with `role` and `content`), a
-        string (see `chat`), or a `Template`, which is read as it is. An empty prompt is the start token alone. Raises
-        ValueError for a character outside of a character alphabet, and names it."""
+        """Returns [k] int32, read-only, of the prompt that a row begins with: messages (mappings with `role` and
+        `content`), a string (see `chat`), or a `Template`, read as it is. An empty prompt is only the start token.
+        Raises ValueError, naming the character, for one outside a character alphabet."""
         if not isinstance(prompt, str) or (self.chat and not isinstance(prompt, Template)):
             return self._keep(("chat", prompt), lambda: self.encode_chat(self.as_messages(prompt)))
         return self._encode(prompt, begin=not isinstance(prompt, Template))
 
     def encode_text(self, text: str, *, begin: bool = False) -> Array:
-        """[k] int32, read-only, of a text, or a `Template`, that goes on within a row. begin: that a row begins with,
-        without a chat's words: behind the tokens with which the tokenizer begins a text, if it does not name them."""
+        """Returns [k] int32, read-only, of a text, or a `Template`, that continues a row. begin: the text begins a row
+        without a chat, and gets the tokenizer's start tokens unless it names them."""
         return self._encode(text, begin=begin) if begin else self._keep((2, text), lambda: self._list_going_on(text))
 
     def encode_answer(self, prompt: Payload, answer: str) -> Array:
-        """[k] int32, read-only, of an answer to a prompt, with the token that ends it: what follows the ids of the
-        prompt in those of both, if these begin with them."""
+        """Returns [k] int32, read-only, of an answer to a prompt, with its end token: the ids after those of the prompt
+        in the encoding of both, if that begins with them."""
         if isinstance(prompt, Template) or (isinstance(prompt, str) and not self.chat):
             return self._finish([*self._list_joined(prompt, answer), self.ends[0]])
         if not self.has_template:
@@ -108,9 +107,9 @@ class Tokenizer:
         return self._finish(self.conversation.encode_answer(self.as_messages(prompt), answer))
 
     def encode_turn(self, said: Payload, prompt: Payload = "", last: int = -1) -> Array:
-        """[k] int32, read-only, of what a model reads next, behind its own turn: a text, or messages, as its chat
-        template writes them; without a chat the text as it is. prompt: what the row began with. last: the token that
-        its turn ended with, which is then not told again."""
+        """Returns [k] int32, read-only, of what a model reads after its own turn: a text, or messages, as its chat
+        template writes them; without a chat the plain text. prompt: the beginning of the row. last: the last token of
+        its turn, which is not repeated."""
         chats = not isinstance(prompt, str) or self.chat
         if isinstance(said, Template) or (isinstance(said, str) and not chats):
             return self._finish(self._list_going_on(said))
@@ -124,15 +123,15 @@ class Tokenizer:
         return self._finish(ids[1:] if len(ids) > 1 and ids[0] == last else ids)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True) -> Array:
-        """[k] int32, read-only, of messages: by the tokenizer's chat template up to where the reply begins (without
-        `reply` to their end), else as plain lines `role: content` and `assistant:`."""
+        """Returns [k] int32, read-only, of messages: by the tokenizer's chat template up to where the reply begins
+        (without `reply` to their end), else as plain lines `role: content` and `assistant:`."""
         if not self.has_template:
             return self._encode(plain_chat(messages), begin=True)
         return self._finish(self.conversation.encode(messages, reply=reply))
 
     def set_chat(self, chat: bool | None, system: str) -> None:
-        """Say whether prompts of text are a user's turns (None: if there is a chat template), and what conversations
-        begin with. ValueError for what the tokenizer cannot do."""
+        """Sets whether text prompts are user turns (None: if there is a chat template), and the system message. Raises
+        ValueError for what the tokenizer does not support."""
         if chat and not self.has_template:
             raise ValueError("chat is true, and the tokenizer has no chat template: expected chat = false, or a model "
                              "with one (an instruct or chat model)")  # fmt: skip
@@ -143,18 +142,18 @@ class Tokenizer:
 
     @property
     def has_template(self) -> bool:
-        """Whether it brings a chat template."""
+        """Whether it has a chat template."""
         return bool(getattr(self.hf, "chat_template", None))
 
     def as_messages(self, prompt: Any) -> tuple[Any, ...]:
-        """A prompt as messages: a text as one of a user, behind `system`, if there is one."""
+        """Returns a prompt as messages: a text as one user message, after `system`, if there is one."""
         messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
         first = self.system and not (messages and messages[0].get("role") == "system")
         return ({"role": "system", "content": self.system}, *messages) if first else messages
 
     @cached_property
     def begin(self) -> list[int]:
-        """The ids that the tokenizer writes before each text (`<s>`); none for most."""
+        """The ids that the tokenizer writes before each text (`<s>`); empty for most."""
         if self.characters:
             return []
         with told_panics("a"):
@@ -172,18 +171,18 @@ class Tokenizer:
     def _keep(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Array:
         try:
             ids = self._kept.get(key)
-        except TypeError:  # messages as a program builds them: dicts, which have no hash
+        except TypeError:  # messages as a program builds them: dicts, which are not hashable
             return self._finish(make())
         if ids is None:
             ids = self._finish(make())
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            if _measure(key[-1]) <= LONGEST:  # of texts beyond it, many would fill the memory of a server
+            if _measure(key[-1]) <= LONGEST:  # many longer texts would fill the memory of a server
                 self._kept[key] = ids
         return ids
 
     def _list_joined(self, prompt: str, answer: str) -> Any:
-        """The ids of an answer behind a text."""
+        """Returns the ids of an answer after a text."""
         if self.characters or isinstance(prompt, Template):
             return self._read(answer)
         before, whole = self._read(prompt), self._read(prompt + answer)
@@ -193,7 +192,7 @@ class Tokenizer:
         return self._read(text) if self.characters or isinstance(text, Template) else self.list_continued(text)
 
     def decode(self, ids: Array) -> str:
-        """The text of token ids, without an end token that closes it; other special tokens show by their names."""
+        """Returns the text of token ids, without a closing end token; other special tokens appear by name."""
         tokens = ids.tolist()
         if tokens and tokens[-1] in self.ends:
             del tokens[-1]
@@ -203,11 +202,11 @@ class Tokenizer:
             return str(self.hf.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def stops(self, strings: Sequence[str]) -> list[Array] | None:
-        """The token ids of each stop string where a string has exactly one spelling (characters), else None."""
+        """Returns the token ids of each stop string if strings have exactly one spelling (characters), else None."""
         return [self._characters(s) for s in strings] if self.characters else None
 
     def save(self, directory: str) -> None:
-        """As a Hugging Face tokenizer directory."""
+        """Saves it as a Hugging Face tokenizer directory."""
         self.hf.save_pretrained(directory)
 
     def _finish(self, ids: Any) -> Array:
@@ -232,12 +231,12 @@ class Tokenizer:
         ]
 
     def list_special(self, text: str) -> list[int]:
-        """Token ids, special ones where they are named."""
+        """Returns token ids, with special ones wherever they are named."""
         with told_panics(text):
             return self._check(self.hf.encode(text, add_special_tokens=False), text)
 
     def list_continued(self, text: str) -> list[int]:
-        """Token ids, none special, of a text that goes on behind another: without the space that some tokenizers put
+        """Returns token ids, none special, of a text that continues another: without the space that some tokenizers put
         before each text."""
         if not self._spaces:
             return self._plain(text)
@@ -251,7 +250,7 @@ class Tokenizer:
         return bool(first) and str(first[0])[:1] in ("\u2581", "\u0120")
 
     def _plain(self, text: str) -> list[int]:
-        """Token ids, none special but those of one character, which cannot be written otherwise."""
+        """Returns token ids, none special except those of one character, which cannot be written otherwise."""
         with told_panics(text):
             ids = self.hf.encode(text, add_special_tokens=False)
         if not self.special.isdisjoint(ids):
@@ -272,7 +271,7 @@ class Tokenizer:
         return self._check(ids, text)
 
     def find_special(self, text: str) -> list[tuple[int, int]]:
-        """Where a text names special tokens of more than one character."""
+        """Returns the spans where a text names special tokens of more than one character."""
         found = self.hf(text, add_special_tokens=False, return_offsets_mapping=True)
         spans = zip(found["input_ids"], found["offset_mapping"], strict=True)
         return [(int(a), int(b)) for i, (a, b) in spans if i in self.special and len(self._special_names[i]) > 1]
@@ -280,12 +279,12 @@ class Tokenizer:
     def _check(self, ids: list[int], text: str) -> list[int]:
         if (highest := max(ids, default=0)) >= self.limit:
             raise ValueError(f"token {self.hf.convert_ids_to_tokens(highest)!r} (id {highest}) of {text[:60]!r} is "
-                             f"none that the model has ({self.limit})")  # fmt: skip
+                             f"beyond the vocabulary of the model: expected an id below {self.limit}")  # fmt: skip
         return ids
 
     @cached_property
     def _special_names(self) -> dict[int, str]:
-        """id -> how it is written, of the special tokens but the one for what is unknown."""
+        """id -> text of the special tokens, except the unknown token."""
         added = {i: str(t) for i, t in self.hf.added_tokens_decoder.items() if t.special}
         named = dict(zip(self.hf.all_special_ids, map(str, self.hf.all_special_tokens), strict=True))
         return {i: n for i, n in {**added, **named}.items() if i != self.hf.unk_token_id or i in self.ends}
@@ -296,7 +295,7 @@ class Tokenizer:
 
     @cached_property
     def _blind(self) -> Any:
-        """A copy of the tokenizer that knows no special tokens: a switch of one would be thrown by other threads."""
+        """A copy of the tokenizer that knows no special tokens: toggling a switch of one would affect other threads."""
         made = copy.deepcopy(self.hf.backend_tokenizer)
         made.encode_special_tokens = True
         return made
@@ -318,7 +317,7 @@ class Tokenizer:
 
 @contextmanager
 def told_panics(given: Any) -> Iterator[None]:
-    """A panic of the tokenizers library, which is no Exception, as a ValueError."""
+    """Turns a panic of the tokenizers library, which is no Exception, into a ValueError."""
     try:
         yield
     except BaseException as error:
@@ -328,12 +327,13 @@ def told_panics(given: Any) -> Iterator[None]:
 
 
 def _measure(prompt: Any) -> int:
-    """The characters of a text or of messages."""
+    """Returns the number of characters of a text or of messages."""
     return len(prompt) if isinstance(prompt, str) else sum(len(str(m.get("content"))) for m in prompt)
 
 
 def _characters(hf: Any) -> dict[str, int] | None:
-    """character -> id where every token but the special ones is one character, as `character_tokenizer` makes it."""
+    """Returns character -> id if every token except the special ones is one character, as `character_tokenizer` makes
+    it."""
     from tokenizers import models
 
     backend = getattr(hf, "backend_tokenizer", None)
@@ -345,5 +345,5 @@ def _characters(hf: Any) -> dict[str, int] | None:
 
 
 def plain_chat(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Messages for a tokenizer that brings no template of its own."""
+    """Returns messages as text, for a tokenizer without a chat template."""
     return "".join(f"{m['role']}: {m.get('content') or ''}\n" for m in messages) + "assistant:"

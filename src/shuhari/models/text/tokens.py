@@ -15,20 +15,19 @@ from torch.utils.checkpoint import checkpoint
 
 from shuhari.models.text.fused import taken_log_prob
 
-NEVER = -1e30  # the logit of an id that could not be taken: finite, so that 0 x logit is 0 and gradients stay numbers
-ENTRIES = 1 << 24  # logits that may stand at once; above it they are computed in chunks, and again for the gradient
+NEVER = -1e30  # logit of an id that could not be taken: finite, so that 0 x logit is 0 and gradients are not NaN
+ENTRIES = 1 << 24  # largest number of logits held at once; more are computed in chunks, and again for the gradient
 
 
 @dataclass(eq=False)
 class TokenDist:
     """Categorical over V tokens at each decision; all tensors are flattened, `shape` is [B, K] (or [N] after `at`).
 
-    `head`: hidden [n, D] -> logits [n, V], a tensor of its own. `linear`: weight [V, D] and bias, where `head` is that,
-    times `stretch`. `seen` [N]: the positions that have a hidden state, in their order (None: all); decisions do.
-    `mask` [N]: where something was decided; elsewhere the answers are 0. `temperature` [N]. `support` [N, S] kept ids
-    and `ban` [N, S] forbidden ids, -1 padded, restrict the distribution as it was when it was sampled; a position whose
-    `support` is all -1 is unrestricted. `suppressed` [m] ids have probability 0 at every decision. Answers lie on
-    the CPU.
+    `head`: hidden [n, D] -> logits [n, V], a new tensor. `linear`: weight [V, D] and bias, if `head` is linear, times
+    `stretch`. `seen` [N]: the positions that have a hidden state, in order (None: all); every decision has one. `mask`
+    [N]: the decisions; results are 0 elsewhere. `temperature` [N]. `support` [N, S] kept ids and `ban` [N, S] forbidden
+    ids, -1 padded, restrict the distribution as in sampling; a position whose `support` is all -1 is unrestricted.
+    `suppressed` [m] ids have probability 0 at every decision. Results are on the CPU.
     """
 
     hidden: Tensor  # [m, D]
@@ -45,18 +44,19 @@ class TokenDist:
     seen: Tensor | None = None  # [N] bool
     linear: tuple[Tensor, Tensor | None] | None = None
     stretch: float = 1.0
-    behind: Callable[[], Tensor] | None = None  # -> [B, K] or [N], the value behind each decision
+    behind: Callable[[], Tensor] | None = None  # -> [B, K] or [N], the value after each decision
 
     def __post_init__(self) -> None:
-        self._graded = torch.is_grad_enabled()  # a role that is not trained was run without gradient, and stays so
+        self._graded = torch.is_grad_enabled()  # a role that is not trained ran without gradient, and stays so
         self._kept: Tensor | None = None
         self._where = None if bool(self.mask.all()) else self.mask.nonzero().squeeze(1)
-        self._place = None if self.seen is None else self.seen.cumsum(0) - 1  # [N] the hidden state of a position
+        self._place = None if self.seen is None else self.seen.cumsum(0) - 1  # [N] index of each hidden state
 
-    # ---------------------------------------------------------------- what is asked
+    # ---------------------------------------------------------------- results
 
     def log_prob(self) -> Tensor:
-        """[B, K] of the tokens taken, at the temperature and within the support that they were sampled with."""
+        """Returns [B, K] log-probabilities of the tokens taken, at the temperature and within the support of their
+        sampling."""
         if self.linear is None or self._kept is not None:
             return self._map_decisions(lambda action, p: p.gather(-1, action[:, None]).squeeze(-1))
         where = self._where
@@ -73,42 +73,43 @@ class TokenDist:
             return self._scatter(taken_log_prob(self._states(where), *self.linear, action, restrict, scale, chunk))
 
     def entropy(self) -> Tensor:
-        """[B, K] in nats."""
+        """Returns [B, K] in nats."""
         return self._map_decisions(lambda action, p: -(p.exp() * p).sum(-1))
 
     def kl(self, other: TokenDist) -> Tensor:
-        """[B, K] KL(self || other), exact."""
+        """Returns [B, K] KL(self || other), exact."""
         return self._map_decisions(lambda action, p, q: (p.exp() * (p - q)).sum(-1), other)
 
     def value(self) -> Tensor:
-        """[B, K] the value head before each decision; [B, K, n] of several outputs."""
+        """Returns [B, K] the value head before each decision; [B, K, n] with several outputs."""
         if self.scalar is None:
             raise AttributeError("this model has no value head: set value_head = true")
         with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
             return self._scatter(self.scalar(self.hidden), self.seen)
 
     def after(self) -> Tensor:
-        """[B, K] the value head behind each decision, of a state that has seen it: a forward of its own."""
+        """Returns [B, K] the value head after each decision, of a state that includes it: by a separate forward."""
         if self.scalar is None or self.behind is None:
             raise AttributeError("this model has no value head: set value_head = true")
         with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
             return self.behind()
 
     def mode(self) -> Tensor:
-        """[B, K] the most probable tokens."""
+        """Returns [B, K] the most probable tokens."""
         return self._map_decisions(lambda action, p: p.argmax(-1))
 
     def parameters(self) -> Tensor:
-        """[B, K, V] logits over the temperature, NEVER where restricted: all at once, so ask it of a chunk (`at`)."""
+        """Returns [B, K, V] logits over the temperature, NEVER if restricted: all at once, so use it on a chunk
+        (`at`)."""
         at = torch.arange(len(self.action), device=self.action.device) if self.seen is None else self.seen.nonzero()
         return self._scatter(self._logits(at.flatten()), self.seen)
 
     def features(self) -> Tensor:
-        """[B, K, D] the hidden states before each decision."""
+        """Returns [B, K, D] the hidden states before each decision."""
         return self._scatter(self.hidden, self.seen)
 
     def at(self, index: Tensor) -> TokenDist:
-        """The decisions `index` [n] of the flattened [B * K]."""
+        """Returns the decisions `index` [n] of the flattened [B * K]."""
         i = index.to(self.hidden.device)
 
         def rows(x: Tensor | None) -> Tensor | None:
@@ -131,7 +132,7 @@ class TokenDist:
     # ---------------------------------------------------------------- how it is computed
 
     def _map_decisions(self, f: Callable[..., Tensor], *others: TokenDist) -> Tensor:
-        """f(action [n], log-probabilities [n, V] of self and of others) -> [n], at the decisions; 0 elsewhere."""
+        """Maps f(action [n], log-probabilities [n, V] of self and of others) -> [n], at the decisions; 0 elsewhere."""
         dists, where = (self, *others), self._where
         for other in others:
             if other.vocabulary != self.vocabulary:
@@ -146,7 +147,7 @@ class TokenDist:
         return self._scatter(out)
 
     def _scatter(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """[n, ...] of the positions `at` [N] bool (None: the decisions) -> [B, K, ...], 0 elsewhere."""
+        """Maps [n, ...] at the positions `at` [N] bool (None: the decisions) -> [B, K, ...], 0 elsewhere."""
         where = self._where if at is None else at
         if where is not None and len(x) < len(self.action):
             x = x.new_zeros(len(self.action), *x.shape[1:]).index_put((where,), x)
@@ -164,7 +165,7 @@ class TokenDist:
         return torch.cat([checkpoint(one, i, use_reentrant=False, preserve_rng_state=False) for i in pieces])
 
     def _whole(self) -> Tensor:
-        """[n, V] log-probabilities at all decisions, kept for the next question."""
+        """Returns [n, V] log-probabilities at all decisions, cached for the next call."""
         live = self._graded and torch.is_grad_enabled()
         if self._kept is None or (live and not self._kept.requires_grad):
             self._kept = self._log_probabilities(self._where)
@@ -181,7 +182,7 @@ class TokenDist:
         return self._restrict(logits, i)
 
     def _restrict(self, logits: Tensor, i: Tensor | slice | None) -> Tensor:
-        """[n, V] logits of the positions i, NEVER where restricted; in place."""
+        """Returns [n, V] logits of the positions i, NEVER if restricted; in place."""
         if self.support is not None:
             support = self._rows(self.support, i)
             logits.masked_fill_(~(_member(support, logits) | (support < 0).all(1, keepdim=True)), NEVER)
@@ -190,7 +191,7 @@ class TokenDist:
         return logits if self.suppressed is None else logits.index_fill_(-1, self.suppressed, NEVER)
 
     def _states(self, i: Tensor | None) -> Tensor:
-        """[n, D] the hidden states of the positions i; None: of all, which are then the decisions."""
+        """Returns [n, D] the hidden states of the positions i; None: of all, which are then the decisions."""
         if i is None or (i is self._where and len(i) == len(self.hidden)):
             return self.hidden
         return self.hidden[i if self._place is None else self._place[i]]
@@ -201,7 +202,7 @@ class TokenDist:
 
 
 def _member(ids: Tensor, logits: Tensor) -> Tensor:
-    """[n, V] bool: the ids named in ids [n, S], -1 for none."""
+    """Returns [n, V] bool: the ids named in ids [n, S], -1 for none."""
     n, width = logits.shape
     out = torch.zeros(n, width + 1, dtype=torch.bool, device=logits.device)
     return out.scatter_(1, torch.where(ids < 0, width, ids), True)[:, :width]

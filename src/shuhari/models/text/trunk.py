@@ -1,10 +1,10 @@
-"""A Hugging Face language model as hidden states and the heads upon them.
+"""A Hugging Face language model as hidden states and the heads on them.
 
-Where many rows share a prompt, the prompt is run once and its keys and values are shared, also for the gradient. A
-known layout is run on packed tokens (`layouts`, `packing`), any other by the model's own forward.
+If many rows share a prompt, it is run once and its keys and values are shared, also for the gradient. A known layout is
+run on packed tokens (`layouts`, `packing`), any other by the model's own forward.
 
-Axes: `B` rows, `U` different contexts, `P` tokens of a context, `K` positions of an action, `T` tokens of a row, `b`
-rows, `m` hidden states asked for, `D` hidden, `V` vocabulary.
+Axes: `B` rows, `U` distinct contexts, `P` tokens of a context, `K` positions of an action, `T` tokens of a row, `b`
+rows, `m` requested hidden states, `D` hidden, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from shuhari.models.text.static import cut_mask, find_distinct, find_positions, 
 
 
 class Trunk(nn.Module):
-    """`lm` as a module whose state dict has each tied weight once. `outputs`: of the value head; 0: none.
-    `context`: the longest row; 0: what `lm` reads.
-    `suppressed` [m]: ids that are no decision, the `suppress_tokens` of its generation configuration; `logits` has
-    them.
-    `lean`: the quick forward (one that is given is taken as it is), or None, and `why` not. `recompute` keeps only the
-    inputs of layers for the gradient, and `dtype` is what their linear parts compute in; both need the quick forward.
-    `sure`: that this very model had a quick forward before, so that its numbers are not compared again.
+    """`lm` as a module whose state dict has each tied weight once. `outputs`: of the value head; 0: none. `context`:
+    the longest row; 0: the limit of `lm`. `suppressed` [m]: ids that are no decision, the `suppress_tokens` of its
+    generation configuration; `logits` still includes them. `lean`: the fast forward (a given one is used unchecked), or
+    None, and `why`. `recompute` keeps only the inputs of layers for the gradient, and `dtype` is the type in which
+    their linear parts compute; both need the fast forward. `sure`: this very model had a fast forward before, so it is
+    not compared again.
 
-    Raises ValueError for an architecture whose logits are not a function of its last hidden state alone, and for what
-    it cannot do without a quick forward.
+    Raises ValueError for an architecture whose logits are not a function of its last hidden state alone, and for
+    settings that need a fast forward if there is none.
     """
 
     def __init__(
@@ -65,8 +64,8 @@ class Trunk(nn.Module):
         self.limit = int(context or getattr(config, "max_position_embeddings", None) or 1 << 30)
         self.suppressed = torch.tensor(getattr(lm.generation_config, "suppress_tokens", None) or [], dtype=torch.long)
         known = signature(type(self.base).forward).parameters
-        self._cached = "cache" if "cache" in known else "past_key_values"  # as transformers called it before
-        # Rows padded on the right need no mask: no warning, nor a look at the ids for each forward.
+        self._cached = "cache" if "cache" in known else "past_key_values"  # its name in older versions of transformers
+        # Rows padded on the right need no mask: no warning, and no check of the ids at each forward.
         self.base.warn_if_padding_and_no_attention_mask = lm.warn_if_padding_and_no_attention_mask = _say_nothing
         self.eval()
         self.lean = lean
@@ -87,40 +86,42 @@ class Trunk(nn.Module):
 
     @property
     def lm(self) -> Any:
-        """The Hugging Face model, whose weights these are."""
+        """The Hugging Face model that owns the weights."""
         return self._hidden[0]
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self._hidden[1].weight.device
 
     @property
     def scalar(self) -> Any:
-        """hidden [n, D] -> value [n], or [n, outputs] of several; None without a head."""
+        """Function from hidden [n, D] to value [n], or [n, outputs] for several; None without a head."""
         value = self.value
         return None if value is None else lambda hidden: value(hidden).squeeze(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> [..., V] float32."""
+        """Maps [..., D] -> [..., V] float32."""
         return cap_logits(self._hidden[1](hidden).float(), self.stretch, self.cap)
 
     @property
     def linear(self) -> tuple[Tensor, Tensor | None] | None:
-        """weight [V, D] and bias of the head, where the logits are that, times `stretch`."""
+        """weight [V, D] and bias of the head, if the logits are linear, up to `stretch`."""
         head = self._hidden[1]
         return (head.weight, head.bias) if type(head) is nn.Linear and self.cap is None else None
 
     def hidden(
         self, ids: Tensor, cache: Any = None, mask: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        """[b, T] ids -> [b, T, D]. Without a mask rows may be padded on the right: causal attention looks back only."""
+        """Maps [b, T] ids -> [b, T, D]. Without a mask rows may be padded on the right: causal attention looks back
+        only."""
         more = {"attention_mask": mask, "position_ids": positions, self._cached: cache}
         out = self.base(input_ids=ids, use_cache=cache is not None, **more)
         return out.last_hidden_state
 
     def new_cache(self, room: int = 0) -> Any:
-        """Keys and values of the rows to come, `room` tokens each; 0: a cache that gradients run through."""
+        """Returns a cache of keys and values for new rows, `room` tokens each; 0: a cache that gradients run
+        through."""
         from transformers.cache_utils import DynamicCache, DynamicLayer
 
         cache = DynamicCache(config=self.lm.config)
@@ -131,9 +132,9 @@ class Trunk(nn.Module):
         return cache
 
     def before(self, contexts: Sequence[Array], action: Tensor, taken: Array, seen: Tensor, pad: int) -> Tensor:
-        """[m, D] the hidden state before each position of action [B, K] that is `seen` [B, K], row by row. A row has
-        `taken` [B] tokens of action; where that is 0 (a closing row) only as much of the context counts as the model
-        reads. Raises ValueError for another row longer than the model reads, or one without context."""
+        """Returns [m, D] the hidden state before each position of action [B, K] that is `seen` [B, K], row by row. A
+        row has `taken` [B] tokens of action; for 0 (a closing row) the context is cut to what the model reads. Raises
+        ValueError for another row longer than the model reads, or one without context."""
         lengths = np.fromiter(map(len, contexts), np.int64, len(contexts))
         lengths = np.where(taken > 0, lengths, lengths.clip(max=self.limit))
         whole = int((lengths + taken).max(initial=0))
@@ -148,7 +149,7 @@ class Trunk(nn.Module):
             contexts, action, seen = [contexts[r] for r in rows.tolist()], action[rows], seen[rows]
             lengths, taken = lengths[rows.numpy()], taken[rows.numpy()]
         contexts = [c[:n] for c, n in zip(contexts, lengths.tolist(), strict=True)]
-        last = seen.shape[1] - 1 - seen.flip(1).int().argmax(1)  # nothing is decided behind it
+        last = seen.shape[1] - 1 - seen.flip(1).int().argmax(1)  # there are no decisions after it
         action, seen = action[:, : int(last.max()) + 1], seen[:, : int(last.max()) + 1]
         unique, index = find_distinct(contexts)
         if self.lean is not None:
@@ -163,7 +164,7 @@ class Trunk(nn.Module):
         return hidden[seen.to(self.device)]
 
     def _plain(self, contexts: Sequence[Array], lengths: Array, action: Tensor, width: int, pad: int) -> Tensor:
-        """Context and action in one row, padded on the right to `width`, so that no mask is needed."""
+        """Runs context and action in one row, padded on the right to `width`, so that no mask is needed."""
         (B, K), longest = action.shape, int(lengths.max())
         ids = np.full((B, longest), pad, np.int64)
         ids[np.arange(longest) < lengths[:, None]] = np.concatenate(contexts)
@@ -178,7 +179,7 @@ class Trunk(nn.Module):
         return hidden.gather(1, (at - 1).clamp(max=width - 1)[..., None].expand(-1, -1, hidden.shape[-1]))
 
     def _shared(self, unique: Sequence[Array], index: Tensor, action: Tensor, pad: int) -> Tensor:
-        """Each context once; rows go on from its keys and values, through which their gradients meet."""
+        """Runs each context once; rows continue from its keys and values, through which their gradients are summed."""
         K, cache = action.shape[1], self.new_cache()
         prompt, seen = pad_left(unique, pad, K - 1, action.device)
         P = prompt.shape[1]
@@ -205,13 +206,14 @@ class Trunk(nn.Module):
         hidden = self.hidden(ids)
         want = self.lm(input_ids=ids, use_cache=False).logits.float()
         if not torch.allclose(want, self.logits(hidden), atol=off, rtol=off):
-            raise ValueError(f"architecture {name!r} makes its logits in a way of its own: not supported")
+            raise ValueError(describe_wreck(self.lm) or f"architecture {name!r} makes its logits in a way of its own: "
+                             "not supported")  # fmt: skip
         if not torch.allclose(self.hidden(ids[:, :2]), hidden[:, :2], atol=off, rtol=off):
             raise ValueError(f"architecture {name!r} lets a token look ahead (is_decoder is false?): not supported")
 
     @torch.no_grad()
     def _check_cache(self, name: str) -> None:
-        """That rows go on from a cache, padded on the left, as if alone. A recurrent state may not let rows leave."""
+        """Checks that rows continue from a left-padded cache as if alone. A recurrent state may not let rows leave."""
         ids, off = torch.arange(3)[None] % self.vocabulary, tolerance(self.lm.dtype)
         try:
             cache, seen = self.new_cache(4), torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
@@ -225,5 +227,12 @@ class Trunk(nn.Module):
             raise ValueError(f"architecture {name!r} reads rows that are padded on the left otherwise: not supported")
 
 
+def describe_wreck(lm: nn.Module) -> str:
+    """Returns which weights of a model are not finite, as the message of an error; "" if all are."""
+    bad = [name for name, w in lm.named_parameters() if not bool(w.detach().isfinite().all())]
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    return f"the weights are damaged: {bad[0]}{more} has NaN or Inf: copy or export the model again" if bad else ""
+
+
 def _say_nothing(*_: Any, **__: Any) -> None:
-    """In place of a warning."""
+    """Replaces a warning function."""

@@ -1,8 +1,8 @@
-"""A masked language model whose masks are filled in in another order than from left to right, such as the surest first.
+"""A masked language model whose masks are filled in in another order than left to right, such as the most confident
+first.
 
 Source: LLaDA (Nie et al. 2025, "Large Language Diffusion Models", arXiv 2502.09992), whose low-confidence remasking
-keeps the proposals of which the model is surest. Left out: blocks of an answer, one after the other; remasking of what
-was filled in.
+keeps the most confident proposals. Left out: blocks of an answer, one after the other; remasking of filled-in tokens.
 
 Axes: `B` rows, `L` tokens of an answer.
 """
@@ -30,19 +30,20 @@ from shuhari.ports import Model, Task
 @register("model", "unordered")
 @dataclass
 class Unordered:
-    """A masked language model sampled in another order than from left to right, such as the surest tokens first
-    (LLaDA). A role of its own to roll out by, without weights.
+    """A masked language model sampled in another order than left to right, such as the most confident tokens first
+    (LLaDA). A separate role for rollouts, without weights.
 
-    Nobody knows the probability of an answer in such an order. What it traces, and scores, is the log-probability of
-    the answer from left to right, so `kind` is `bound`, and an importance ratio has to name what it is made of
-    (`score`)."""
+    The probability of an answer in such an order is unknown. Its traces and scores have the log-probability of the
+    answer from left to right, so `kind` is `bound`, and an importance ratio has to name its score (`score`).
+    """
 
     of: str = "policy"
     """Role of the masked model that is sampled."""
     order: Literal["confidence", "random", "left"] = "confidence"
-    """Order in which masks are filled in: `confidence` (the surest proposals first), `random`, or `left` (to right)."""
+    """Order in which masks are filled in: `confidence` (the most confident proposals first), `random`, or `left` (to
+    right)."""
     at_once: Length = 1
-    """Number of tokens that are filled in at each step; more is faster and coarser."""
+    """Number of tokens filled in at each step; more is faster and less accurate."""
     kind: Literal["exact", "chain", "bound"] = field(default="bound", init=False)
     module: nn.Module = field(init=False, repr=False, default_factory=nn.Module)
     others: Others = field(init=False, repr=False, default_factory=Others)
@@ -55,10 +56,10 @@ class Unordered:
         return (self.of,)
 
     def build(self, task: Task) -> None:
-        """Nothing: the weights are those of `of`."""
+        """Does nothing: the weights are those of `of`."""
 
     def bind(self, models: Mapping[str, Model]) -> None:
-        """Raises TypeError where the role is no masked model."""
+        """Binds the masked model. Raises TypeError if the role is another kind of model."""
         self.others.take(self.roles, models)
         if find_missing(self.others.models[0], "fill", "chain"):
             kind = type(self.others.models[0]).__name__
@@ -84,11 +85,11 @@ class Unordered:
         return self._model.decode(ids)
 
     def __call__(self, batch: Batch) -> Answers:
-        """What the masked model says of these answers."""
+        """Returns the masked model's scores of these answers."""
         return self._model(batch)
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
-        """An answer for each context, filled in by `order`; the whole of it, and then cut at `max_new` tokens."""
+        """Samples an answer for each context, filled in by `order`; whole, then cut at `max_new` tokens."""
         model = self._model
         with torch.no_grad():
             y, _ = model.fill(contexts, sampling, noise, self.order, self.at_once)

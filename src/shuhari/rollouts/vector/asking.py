@@ -1,7 +1,7 @@
-"""What lanes of environments ask of a curriculum: where their next episodes begin, how long these may take, and what is
-noted of them.
+"""Requests of environment lanes to a curriculum: where the next episodes begin, how long they may take, and which
+numbers are noted for them.
 
-Left out: groups of several samples, forced prefixes, sampling of an episode's own (a lane shares its policy's batch).
+Left out: groups of several samples, forced prefixes, per-episode sampling settings (a lane shares its policy's batch).
 
 Axes: `N` lanes, `B` rows.
 """
@@ -21,16 +21,16 @@ from shuhari.rollouts.vector.lanes import TRUNCATED
 
 
 class Asking:
-    """One episode a request: it begins at `problem.start`, a snapshot of the task's environment (None: where the task
-    begins), is truncated after `settings["limit"]` steps (0: not), and the numbers of `info` are columns [B] of its
-    rows (NaN in the rows of other episodes). ContractError for a request that lanes cannot play."""
+    """One episode per request. It begins at `problem.start`, a snapshot of the task's environment (None: the task's own
+    start), is truncated after `settings["limit"]` steps (0: never), and the numbers of its `info` are columns [B] of
+    its rows (NaN in rows of other episodes). Raises ContractError for a request that lanes cannot play."""
 
     def __init__(self, lanes: int) -> None:
         self.limits = [0] * lanes
         self.info: dict[int, Mapping[str, float]] = {}  # episode -> the numbers of its request
 
     def ask(self, lanes: Sequence[int], episodes: Array, ctx: Ctx) -> dict[int, Payload]:
-        """lane -> where its new episode, of number `episodes` [N], begins."""
+        """Requests a new episode for each lane, numbered by `episodes` [N]; returns lane -> its start."""
         requests = ctx.wait(ctx.curriculum.select(len(lanes), ctx))
         if len(requests) != len(lanes):
             raise ContractError(f"the curriculum gave {len(requests)} requests: expected {len(lanes)}, one a lane")
@@ -41,11 +41,12 @@ class Asking:
         return {i: r.problem.start for i, r in zip(lanes, requests, strict=True)}
 
     def find_over(self, lanes: Iterable[int], row: int, began: Sequence[int]) -> list[tuple[int, int]]:
-        """(lane, TRUNCATED) of the lanes whose episodes, which began at these rows [N], have come to their limit."""
+        """Returns (lane, TRUNCATED) for lanes whose episodes have reached their limit; `began` [N] are the episodes'
+        first rows."""
         return [(i, TRUNCATED) for i in sorted(lanes) if 0 < self.limits[i] <= row - began[i]]
 
     def make_columns(self, episode: Tensor, current: Array) -> dict[str, Tensor]:
-        """The columns of rows of these episodes [B]; then those that are over are forgotten."""
+        """Returns the columns for rows of the episodes `episode` [B], then forgets the finished ones."""
         found, where = np.unique(episode.numpy(), return_inverse=True)
         told = [self.info.get(e, {}) for e in found.tolist()]
         self.info = {e: self.info[e] for e in current.tolist() if e in self.info}

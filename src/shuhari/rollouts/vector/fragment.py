@@ -18,14 +18,14 @@ from shuhari.needs import decisions
 from shuhari.rollouts.vector.lanes import Seen, allocate, map_parts, write
 from shuhari.tasks.tells import EXECUTED
 
-SENT = "sent"  # among the extras: the actions that environments got
+SENT = "sent"  # among the extras: the actions that were sent to the environments
 
 
 class Fragment(NamedTuple):
-    """Preallocated arrays [T + 1, N], longer than what is used."""
+    """Preallocated arrays [T + 1, N], longer than the used part."""
 
     seen: Seen  # [T + 1, N, ...] observations
-    reward: Array  # float64: what the returns sum
+    reward: Array  # float64: returns sum it
     mask: Array
     cont: Array
     episode: Array
@@ -33,7 +33,7 @@ class Fragment(NamedTuple):
 
     @classmethod
     def of(cls, space: spaces.Space[object], rows: int, episode: Array, extras: Mapping[str, Array]) -> Fragment:
-        """Allocate `rows` steps of the environments that are in these episodes [N]; extras: name -> fill value."""
+        """Allocates `rows` steps for environments in the episodes `episode` [N]; extras: name -> fill value."""
         shape = rows + 1, len(episode)
         numbers = np.zeros(shape), np.ones(shape, bool), np.ones(shape, np.float32)
         nothing = {n: np.full((*shape, *x.shape), x) for n, x in extras.items()}
@@ -42,21 +42,21 @@ class Fragment(NamedTuple):
         return made
 
     def extend(self, space: spaces.Space[object], episode: Array, extras: Mapping[str, Array]) -> Fragment:
-        """A copy with room for twice as many steps; the new rows belong to `episode` [N]."""
+        """Returns a copy with room for twice as many steps; the new rows belong to `episode` [N]."""
         new = Fragment.of(space, 2 * len(self.mask) - 2, episode, extras)
         for to, x in zip(new, self, strict=True):
             write(to, slice(len(self.mask)), x)
         return new
 
     def tensors(self, rows: int) -> list[Any]:
-        """[B, ...] of the first `rows` rows; rewards in single precision."""
+        """Returns the first `rows` rows as tensors [B, ...]; rewards in single precision."""
         flat = [map_parts(lambda x: torch.from_numpy(x[:rows].reshape(-1, *x.shape[2:])), x) for x in self]
         return [flat[0], flat[1].float(), *flat[2:]]
 
 
 def join_rows(pieces: list[Tensor | None], n: int) -> Tensor:
-    """[T * ring][n / ring, ...] -> [(T + 1) * n, ...]: rows of steps that do not say are NaN (-1 of integers), closing
-    rows are 0."""
+    """Joins [T * ring][n / ring, ...] to [(T + 1) * n, ...]: steps without a value are NaN (-1 for integers), closing
+    rows 0."""
     known = [p for p in pieces if p is not None]
     like = known[0]
     if len(known) < len(pieces):
@@ -66,15 +66,16 @@ def join_rows(pieces: list[Tensor | None], n: int) -> Tensor:
 
 
 def put_on_last(x: Tensor, K: int) -> Tensor:
-    """[B] -> [B, K]: at the last position of each row, 0 before."""
+    """Maps [B] to [B, K]: at the last position of each row, 0 before."""
     return x[:, None] if K == 1 else torch.cat([x.new_zeros(len(x), K - 1), x[:, None]], 1)
 
 
 def make_extra_columns(
     extras: dict[str, Tensor], columns: Mapping[str, Tensor], traced: Iterable[str], policy: Any
 ) -> dict[str, Tensor]:
-    """The extra columns that environments report, [B, ...] each, in place of those of a decision that was not executed.
-    `traced`: the columns that the policy's traces gave, which are unknown there unless its `decision` says them."""
+    """Returns the extra columns that environments report, [B, ...] each. If another action was executed than decided,
+    its columns replace the decision's. `traced`: columns of the policy's traces, unknown there unless its `decision`
+    gives them."""
     K = columns["mask"].shape[1]
     out = {
         n: put_on_last(x, K) if n.startswith("reward/") else x for n, x in extras.items() if n not in (EXECUTED, SENT)

@@ -1,8 +1,8 @@
 """Hosts of the environments of a vector rollout: the `Actor` port, `Inline` for this process (the other one is
-`workers.Workers`), and how observations are laid out.
+`workers.Workers`), and the layout of observations.
 
-A rollout hands an actor the actions of some lanes (`post`) and later waits until they are taken (`poll`), so that lanes
-whose turn it is not may be stepped elsewhere in the meantime. Left out: what is sampled, and what becomes of it.
+A rollout passes the actions of some lanes to an actor (`post`) and later waits for the results (`poll`), so that other
+lanes can be stepped elsewhere in the meantime. Left out: sampling, and what becomes of the results.
 
 Axes: `N` lanes.
 """
@@ -26,39 +26,38 @@ from shuhari.tasks.snapshots import begin, restore, snapshot
 from shuhari.tasks.tells import EXTRAS
 from shuhari.tasks.views import storage_dtype
 
-PATIENCE, LEAVE = 600.0, 30.0  # seconds of a step or reset of lanes; of a close
+PATIENCE, LEAVE = 600.0, 30.0  # seconds for a step or reset of lanes; for closing
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 Extras = Mapping[str, Array]  # name -> [N, ...]
 Seen = Any  # an array of observations [N, ...], or a dict of arrays by key
 
 
 class Actor(Protocol):
-    """Steps environments ("lanes"). `astray`: it is in the middle of a step (something was posted that was not polled),
-    or has ended."""
+    """Steps environments ("lanes"). `astray`: it has ended, or is in the middle of a step (posted but not polled)."""
 
     @property
     def astray(self) -> bool: ...
-    def start(self, seeds: Sequence[int], seen: Seen) -> None: ...  # the first reset of every lane, into `seen`
+    def start(self, seeds: Sequence[int], seen: Seen) -> None: ...  # reset every lane for the first time, into `seen`
     def post(self, lanes: slice, taken: Any, fresh: Mapping[int, Payload]) -> None:
-        """The lanes in `fresh` begin an episode, at the start that is given or where the task does (None); the others
-        take their action of `taken` [lanes]; None: they are not stepped."""
+        """Submits the next move: lanes in `fresh` begin an episode, at the given start or the task's own (None); the
+        others take their action of `taken` [lanes], or do not move if it is None."""
 
     def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
-        """Wait for what was posted to `lanes`: observations go into `seen` [N, ...], rewards (0 of a reset) into
-        `reward` [N], what the environments tell beside them into `extras` (of a reset nothing is).
-        (lane, how it ended) of the episodes that did. Polls come in the order of posts."""
+        """Waits for the moves posted to `lanes`: observations go into `seen` [N, ...], rewards (0 for a reset) into
+        `reward` [N], other reported values into `extras` (not for a reset). Returns (lane, how it ended) of finished
+        episodes. Polls come in the order of posts."""
 
-    def snapshots(self) -> list[Any]: ...  # of each lane
+    def snapshots(self) -> list[Any]: ...  # one of each lane
     def restore(self, saved: Sequence[Any]) -> None: ...
     def close(self) -> None: ...
 
 
 class Inline:
-    """An actor in this process: posts are executed when they are polled. `lanes`: the numbers of its environments,
-    which are stepped together where they can be, and there are `few` or more. seconds: that all of them may take for
-    what they are asked at once (0: as long as they like)."""
+    """An actor in this process: posts are executed when polled. `lanes`: the numbers of its environments, which are
+    stepped together if they support it and there are at least `few`. seconds: time limit of all of them for one post
+    (0: none)."""
 
-    few = 10  # fewer are quicker one by one
+    few = 10  # fewer are faster one by one
 
     def __init__(
         self, make: Callable[[], gymnasium.Env[Any, Any]], lanes: Iterable[int], seconds: float = PATIENCE
@@ -67,7 +66,7 @@ class Inline:
         self.envs = {i: make() for i in lanes}
         self._index = {i: k for k, i in enumerate(self.envs)}
         self._alike = len(self.envs) >= self.few and are_alike([*self.envs.values()])
-        self._together: Lanes | None = None  # where the environments are; None: where they say themselves
+        self._together: Lanes | None = None  # holds the state of the environments; None: they hold it themselves
         self._posted: dict[int, tuple[Any, Mapping[int, Payload]]] = {}
 
     @property
@@ -117,7 +116,7 @@ class Inline:
     def _step_together(
         self, lanes: slice, taken: Any, fresh: Mapping[int, Payload], seen: Seen, reward: Array, extras: Extras
     ) -> list[tuple[int, int]]:
-        """Step those of the lanes that are not `fresh`; (lane, how it ended) of the episodes that did."""
+        """Steps the lanes that are not `fresh`; returns (lane, how it ended) of finished episodes."""
         if self._together is None:
             self._together = Lanes([*self.envs.values()])
         moved: Sequence[int] = range(lanes.start, lanes.stop)
@@ -143,7 +142,7 @@ class Inline:
         return [(moved[k], int(ends[k])) for k in np.flatnonzero(ends).tolist()]
 
     def _part(self, without: Sequence[int] = ()) -> None:
-        """Bring the environments to where they are, but for those that are there."""
+        """Writes the joint state back into the environments, except those in `without`."""
         if self._together is not None:
             self._together.put([k for k in self._index.values() if k not in without])
         self._together = None
@@ -162,7 +161,7 @@ class Inline:
             try:
                 with guard(partial(self._name, "close", i), min(self.seconds or LEAVE, LEAVE)):
                     env.close()
-            except (Overdue, EscapeError) as error:  # what it was needed for is done
+            except (Overdue, EscapeError) as error:  # its results are no longer needed
                 logging.getLogger("shuhari").warning("%s", error)
 
     def _name(self, call: str, lane: int) -> str:
@@ -174,28 +173,28 @@ class Inline:
 
 
 def allocate(space: spaces.Space[Any], *shape: int) -> Seen:
-    """Allocate arrays [*shape, ...] for observations."""
+    """Allocates arrays [*shape, ...] for observations."""
     return map_parts(lambda s: np.empty((*shape, *(s.shape or ())), storage_dtype(s)), split_space(space))
 
 
 def find_extras(task: Any) -> dict[str, Array]:
-    """name -> fill value, of all that the task's environments report beside observations and rewards."""
+    """Returns name -> fill value of everything that the task's environments report beside observations and rewards."""
     found: dict[str, Array] = dict(ability(task, "extras"))
     return found
 
 
 def split_space(space: spaces.Space[Any]) -> Any:
-    """The spaces of a Dict by key, any other space as it is."""
+    """Returns the spaces of a Dict by key, any other space as it is."""
     return dict(space) if isinstance(space, spaces.Dict) else space
 
 
 def map_parts(f: Callable[[Any], Any], x: Any) -> Any:
-    """Apply f to an array, or to each array of a mapping."""
+    """Applies f to an array, or to each array of a mapping."""
     return {k: f(v) for k, v in x.items()} if isinstance(x, dict) else f(x)
 
 
 def view_rows(seen: Seen, t: int | slice) -> Seen:
-    """View row t, or a slice of rows."""
+    """Returns row t, or a slice of rows, as a view."""
     return {k: x[t] for k, x in seen.items()} if isinstance(seen, dict) else seen[t]
 
 

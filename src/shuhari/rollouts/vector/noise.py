@@ -1,4 +1,4 @@
-"""The noise of lanes: a row's draws depend on its lane and on how many steps were taken, in whatever slot it stands."""
+"""The noise of lanes: a row's draws depend on its lane and the number of steps taken, not on its slot."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 from shuhari.data import Array
 from shuhari.kernel.noise import CounterNoise
 
-BLOCK = 64  # steps whose noise is drawn at once
+BLOCK = 64  # number of steps whose noise is drawn at once
 
 
 class LaneNoise:
-    """The lanes' noise for the policy, of the current slot: index 0 at every step, while the counter
-    below counts up."""
+    """The lanes' noise for the policy, for the current slot: index 0 at every step, while the counter below counts
+    up."""
 
     def __init__(self, row_keys: Array, slots: Sequence[slice]) -> None:
         self.below = [CounterNoise(row_keys[slot], BLOCK) for slot in slots]
@@ -22,7 +22,7 @@ class LaneNoise:
 
     @property
     def keys(self) -> None:
-        """A row's noise also depends on the counter below."""
+        """None: a row's noise also depends on the counter below."""
 
     def uniform(self, index: int, *shape: int) -> Tensor:
         self.used = max(self.used, index + 1)

@@ -1,13 +1,13 @@
 """Vectorised Gymnasium environments, stepped in this process or in workers; columns are written directly.
 
-A fragment is a rectangle of T + 1 rows by N lanes. A row either decides (its successor is the row below in its lane)
-or closes: the final observation of an episode, with `cont` 0 after termination and 1 after a time limit, or the last
-row of a fragment that goes on (`cont` 1). The step that resets a lane is no transition: it leaves the closing row.
-Of a Dict of observations each part is an array of its own. Where environments live and who steps them is the actor's
-(`lanes`, `workers`). What environments tell beside observation and reward the task names (`extras`). Left out: lanes
-that run ahead of others by more than a row, policies that act in the workers.
+A fragment is a rectangle of T + 1 rows by N lanes. A row either decides (its successor is the row below in its lane) or
+closes: the final observation of an episode, with `cont` 0 after termination and 1 after a time limit, or the last row
+of a fragment that goes on (`cont` 1). The step that resets a lane is no transition: it leaves the closing row. Each
+part of a Dict observation is an array of its own. The actor (`lanes`, `workers`) owns and steps the environments. The
+task names what environments report beside observation and reward (`extras`). Left out: lanes that run ahead of others
+by more than a row, policies inside the workers.
 
-Axes: `N` lanes, `T` steps of a fragment, `B` = (T + 1) * N rows, `K` positions of a decision (1 but for chains).
+Axes: `N` lanes, `T` steps of a fragment, `B` = (T + 1) * N rows, `K` positions of a decision (1 except for chains).
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ from shuhari.rollouts.vector.lanes import (
     view_rows,
     write,
 )  # fmt: skip
+from shuhari.rollouts.vector.memory import LaneMemory
 from shuhari.rollouts.vector.noise import LaneNoise
 from shuhari.rollouts.vector.workers import Workers
 from shuhari.tasks.snapshots import thaw
 from shuhari.tasks.tells import EXECUTED
 from shuhari.tasks.views import clip_box
 
-WINDOW = 100  # finished episodes that the report averages
+WINDOW = 100  # number of finished episodes that the report averages
 
 
 @register("rollout", "vector")
@@ -58,20 +59,21 @@ class VectorRollout:
     """Steps Gymnasium environments side by side, as the vectorised environments of Stable-Baselines3; episodes go on
     across updates.
 
-    `collect` steps `lanes` environments until at least n decisions are made. A schedule of `epsilon` is read once a
-    call. With a ring the lanes are slots of neighbours, and the policy decides for a slot at a time while the workers
-    step the others ("SRL: Scaling Distributed Reinforcement Learning to Over Ten Thousand Cores", arXiv 2306.16688:
-    environment rings).
+    `collect` steps `lanes` environments until at least n decisions are made. A schedule of `epsilon` is read once per
+    call. With a ring, the lanes are divided into slots of neighbours, and the policy decides for one slot while the
+    workers step the others ("SRL: Scaling Distributed Reinforcement Learning to Over Ten Thousand Cores", arXiv
+    2306.16688: environment rings).
 
-    Noise and seeds are a lane's own. What is collected is the same, bit for bit, whatever the number of workers, also
-    where a run goes on with another one. Over the ring it is the same up to how a model rounds for batches of another
-    size: bit for bit with models of which a row's numbers do not depend on the batch (tables).
+    Each lane has its own noise and seeds. The collected data are the same bit for bit for any number of workers, also
+    if a resumed run has another number. For another `ring` they are the same up to the model's rounding for another
+    batch size: bit for bit with models whose rows do not depend on the batch (tables).
 
     Columns: context, action, logp, mask, version, reward/task, cont, child, episode, lane, id, `resumes` (the row that
-    the lane's last fragment left open, now decided), what the policy's traces say, the numbers of the curriculum's
-    requests (see `Asking`), and what the task's environments tell. Where they tell the action that was executed, and it
-    is not the one that they got, it stands in the decision's place, with an unknown log-probability (NaN), and the
-    column `replaced` is 1 (else 0).
+    the lane's last fragment left open, now decided), the `info` of the policy's traces, `memory` (that of a recurrent
+    policy before the row, zeros at the start of an episode), the numbers of the curriculum's requests (see `Asking`),
+    and what the task's environments report (the setting `tells`). If an environment reports that it executed another
+    action than the policy's, the row has that action, with an unknown log-probability (NaN), and the column `replaced`
+    is 1 (else 0).
     """
 
     spreads = ("workers", "ring")
@@ -80,12 +82,12 @@ class VectorRollout:
     role: str = "policy"
     """Role of the policy that acts, a name under `[models]`."""
     random: Count = 0
-    """Number of first decisions that are uniformly random (as before SB3's `learning_starts`); the model must honour
+    """Number of first decisions that are uniformly random (as before SB3's `learning_starts`); the model must support
     `epsilon`."""
     sampling: Sampling | None = None
-    """Sampling settings of the actions, such as `epsilon`; None takes the run's."""
+    """Sampling settings of the actions, such as `epsilon`; None uses the run's."""
     workers: Processes = 0
-    """Number of processes that step the environments; 0 steps them in this one. It changes no result."""
+    """Number of processes that step the environments; 0 steps them in this one. Results do not depend on it."""
     ring: Lanes = 1
     """Number of slots that the lanes are divided into, so that the policy decides for one while workers step the
     others; 1 is no ring."""
@@ -94,7 +96,7 @@ class VectorRollout:
     timeout: AtLeast0 = PATIENCE
     """Seconds that a step or a reset of the environments may take before the run ends; 0 sets no limit."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"limit": 0})
-    unit: ClassVar[Literal["decision"]] = "decision"  # what it is asked for
+    unit: ClassVar[Literal["decision"]] = "decision"  # the unit of a call
     stamps = ()
     least_n = 0
 
@@ -106,7 +108,7 @@ class VectorRollout:
         check(self)
         if self.lanes % self.ring:
             fits = max(k for k in range(1, min(self.ring, self.lanes + 1)) if self.lanes % k == 0)
-            raise ValueError(f"vector: {self.lanes} lanes in a ring of {self.ring} slots, which divides them no further"
+            raise ValueError(f"vector: {self.lanes} lanes cannot be divided into a ring of {self.ring} equal slots"
                              f": expected ring = {fits}, or lanes that are a multiple of {self.ring}")  # fmt: skip
         size = self.lanes // self.ring
         if self.workers > size:
@@ -116,7 +118,7 @@ class VectorRollout:
         self._actor: Actor | None = None
 
     def open(self, task: Task, seed: int) -> None:
-        """Make and reset the environments. TypeError for a task that makes none, or none in a worker."""
+        """Makes and resets the environments. Raises TypeError for a task that makes none, or none in a worker."""
         make = ability(task, "make")
         found = task.spaces()
         if make is None or found is None:
@@ -127,24 +129,25 @@ class VectorRollout:
         self.close()
         inline, k, within = not self.workers, self.workers, self.timeout
         actor: Actor = Inline(make, range(n), within) if inline else Workers(task, n, k, self.ring, within)
-        self._actor, self._now = actor, allocate(self._space, n)  # what each lane sees
+        self._actor, self._now = actor, allocate(self._space, n)  # the observation of each lane
         self._layout = find_extras(task)
         if EXECUTED in self._layout:
             self._layout[SENT] = self._layout[EXECUTED]
         actor.start([code(seed, "lane", i) % 2**31 for i in range(n)], self._now)
         self._ended = [RUNNING] * n  # how each lane's episode ended, if it did
-        self._open = np.zeros(n, bool)  # whether the lane's last row stands open in the fragment before
-        self._first = code("vector", seed) >> 8  # ids and episodes count up from here, apart from others'
+        self._open = np.zeros(n, bool)  # whether the lane's last row is open in the previous fragment
+        self._first = code("vector", seed) >> 8  # ids and episodes count up from here, apart from those of others
         self._episode, self._count = self._first + np.arange(n), self._first + n
-        self._return, self._rows, self._began = np.zeros(n), 0, [0] * n  # rows decided; at which each began
+        self._return, self._rows, self._began = np.zeros(n), 0, [0] * n  # rows decided so far; the episodes' first rows
         self._sums = {name: np.zeros(n) for name in self._layout if name.startswith("reward/")}  # of this episode
         self._asking = Asking(n) if self.asks else None
         self._finished: list[tuple[float, ...]] = []  # return, length, and the sums of the extra rewards
         self._decided, self._row = 0, self._first
         self._noise = LaneNoise(keys(seed, "lanes", n=n), self._slots)
+        self._memory = LaneMemory(n)
 
     def close(self) -> None:
-        """Close the environments and end the workers; `open` starts anew."""
+        """Closes the environments and ends the workers; `open` starts again."""
         actor, self._actor = self._actor, None
         if actor is not None:
             actor.close()
@@ -153,7 +156,8 @@ class VectorRollout:
 
     @torch.no_grad()
     def collect(self, n: int, ctx: Ctx) -> Batch:
-        """At least n decisions. Charges `env_steps`. Lanes that an error has left in mid-step are closed."""
+        """Collects at least n decisions. Charges `env_steps`. Closes the lanes if an error leaves them in the middle of
+        a step."""
         if self._actor is None:
             raise RuntimeError("the rollout 'vector' is not open: call open(task, seed) first")
         try:
@@ -167,29 +171,35 @@ class VectorRollout:
         policy: Any = role_model(ctx.models, self.role)
         sampling = self._sampling(ctx)
         uniform = replace(sampling, epsilon=1.0, greedy=False) if self._decided < self.random else sampling
+        self._memory.begin(policy, self.role)
         self._reset(ctx)
         before, rows = self._decided, -(-n // self.lanes)
         rows += rows // 8 + 1  # resets take steps too
         f = Fragment.of(self._space, rows, self._episode, self._layout)
         write(f.seen, 0, self._now)
-        traces, t, noise, slots = list[Traces](), 0, self._noise, self._slots
+        traces, t, noise, slots, memory = list[Traces](), 0, self._noise, self._slots, self._memory
         while self._decided < before + n:
             if t == rows:
                 f, rows = f.extend(self._space, self._episode, self._layout), 2 * rows
             settings = uniform if self._decided < self.random else sampling
             now = view_rows(f.seen, t)
+            memory.note()
             for noise.slot, slot in enumerate(slots):
                 if t:
-                    self._receive(slot, t - 1, f, now)
+                    self._receive(slot, t - 1, f, now, ctx)
+                memory.put(slot)
                 seen = map_parts(torch.from_numpy, now if len(slots) == 1 else view_rows(now, slot))
-                trace = policy.sample(seen, settings, noise=noise)
+                trace = policy.sample(memory.show(seen, slot), settings, noise=noise)
                 traces.append(trace)
+                memory.take(trace, slot)
                 self._post(slot, t, f, self._copy_actions(trace), ctx)
             noise.step()
             t, self._rows = t + 1, self._rows + 1
         now, ended = view_rows(f.seen, t), self._ended
+        memory.note()
         for slot in slots:
-            self._receive(slot, t - 1, f, now)
+            self._receive(slot, t - 1, f, now, ctx)
+            memory.put(slot)
         f.mask[t], f.cont[t] = False, [e != TERMINATED for e in ended]
         batch = self._make_batch(t + 1, f, traces, sampling, ctx)
         self._now, self._open = map_parts(np.copy, now), np.array([e == RUNNING for e in ended])
@@ -198,7 +208,7 @@ class VectorRollout:
         return batch
 
     def _reset(self, ctx: Ctx) -> None:
-        """Reset where an episode has ended; its closing row is at the end of the previous fragment."""
+        """Resets lanes whose episode has ended; the closing row is at the end of the previous fragment."""
         actor: Any = self._actor
         due = [
             (slot, new)
@@ -206,7 +216,7 @@ class VectorRollout:
             if (new := [i for i in _lanes(slot) if self._ended[i]])
         ]
         fresh = [(slot, self._begin(new, self._rows, ctx)) for slot, new in due]
-        if self._asking is not None and not self._rows:  # the first episodes, which `open` began where the task does
+        if self._asking is not None and not self._rows:  # the first episodes, begun by `open` at the task's start
             asked = self._asking.ask(range(self.lanes), self._episode, ctx)
             first = (
                 (slot, {i: asked[i] for i in _lanes(slot) if asked[i] is not None})
@@ -219,7 +229,7 @@ class VectorRollout:
             actor.poll(slot, self._now, np.empty(self.lanes), {})
 
     def _post(self, slot: slice, t: int, f: Fragment, taken: Any, ctx: Ctx) -> None:
-        """Submit the actions of row t of a slot; lanes whose episode has ended are reset instead."""
+        """Submits the actions of row t of a slot; lanes whose episode has ended are reset instead."""
         actor: Any = self._actor
         fresh: dict[int, Payload] = {}
         new = [i for i in _lanes(slot) if self._ended[i]] if any(self._ended) else []
@@ -232,12 +242,15 @@ class VectorRollout:
             f.extras[SENT][t, slot] = taken
         actor.post(slot, taken, fresh)
 
-    def _receive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
+    def _receive(self, slot: slice, t: int, f: Fragment, after: Seen, ctx: Ctx) -> None:
         """Receive the results of row t of a slot; its observations go into the next row."""
         actor: Any = self._actor
         extras = {n: x[t] for n, x in f.extras.items() if n != SENT}
         over = actor.poll(slot, after, f.reward[t], extras)
         self._return[slot] += f.reward[t, slot]
+        if self._memory.rewarded is not None:
+            more = {n.removeprefix("reward/"): extras[n] for n in self._sums}
+            self._memory.pay({"task": f.reward[t], **more}, slot, ctx)
         for name, total in self._sums.items():
             total[slot] += extras[name][slot]
         if self._asking is not None:
@@ -248,7 +261,7 @@ class VectorRollout:
             self._finished.append((float(self._return[i]), self._rows - self._began[i], *sums))
 
     def report(self) -> dict[str, float]:
-        """Means over the last 100 episodes that ended, and how many have ended so far."""
+        """Returns means over the last 100 finished episodes, and the number of finished episodes so far."""
         if self._actor is None:
             return {}
         ended = self._count - self._first - self.lanes + sum(map(bool, self._ended))
@@ -266,6 +279,7 @@ class VectorRollout:
 
     def _begin(self, lanes: Sequence[int], row: int, ctx: Ctx) -> dict[int, Payload]:
         """Count new episodes of these lanes; the start of each, None where it is the task's own."""
+        self._memory.forget(lanes)
         for i in lanes:
             self._ended[i], self._return[i], self._began[i] = RUNNING, 0.0, row
             for total in self._sums.values():
@@ -275,7 +289,7 @@ class VectorRollout:
         return dict.fromkeys(lanes) if self._asking is None else self._asking.ask(lanes, self._episode, ctx)
 
     def _copy_actions(self, trace: Traces) -> Any:
-        """The actions as the environments take them: copies, since some environments change what they get."""
+        """Returns the actions as the environments take them: copies, since some environments change what they get."""
         taken = trace.action if trace.taken is None else trace.taken
         return taken.tolist() if isinstance(self._action, spaces.Discrete) else clip_box(taken.numpy(), self._action)
 
@@ -315,6 +329,7 @@ class VectorRollout:
         }
         if extras:
             columns |= make_extra_columns(extras, columns, names, role_model(ctx.models, self.role))
+        columns |= self._memory.column()
         if self._asking is not None:
             columns |= self._asking.make_columns(episodes, self._episode)
         if sampling.temperature != 1.0:
@@ -325,7 +340,7 @@ class VectorRollout:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Environments, their observations, and every counter; empty before `open`."""
+        """The environments, their observations, and every counter; empty before `open`."""
         if self._actor is None:
             return {}
         return {
@@ -340,6 +355,7 @@ class VectorRollout:
             **{n: getattr(self, f"_{n}") for n in ("count", "decided", "row", "rows")},
             **({"sums": {n: x.tolist() for n, x in self._sums.items()}} if self._sums else {}),
             **({"asking": self._asking.state} if self._asking is not None else {}),
+            **({} if self._memory.now is None else {"memory": self._memory.now.clone()}),
             "noise": self._noise.at,
         }
 
@@ -359,6 +375,7 @@ class VectorRollout:
         self._sums = {n: np.array(x) for n, x in saved.get("sums", {}).items()}
         self._count, self._decided, self._row = saved["count"], saved["decided"], saved["row"]
         self._noise.at = saved["noise"]
+        self._memory.now = saved["memory"].clone() if "memory" in saved else None
         if self._asking is not None:
             self._asking.state = saved["asking"]
 

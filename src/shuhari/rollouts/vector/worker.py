@@ -1,9 +1,9 @@
-"""What a worker process of a vector rollout runs (`python -m shuhari.rollouts.vector.worker LINK MEMORY`): the
-lanes that it was given, stepped on request, by the same code as in one process.
+"""The worker process of a vector rollout (`python -m shuhari.rollouts.vector.worker LINK MEMORY`): steps its lanes on
+request, by the same code as in one process.
 
 It makes its environments anew from the task's class and settings. Observations, actions, rewards and ends are in shared
-memory; the link carries one mark a message, and at checkpoints snapshots, as the codec writes them. No pickle. It ends
-with its parent, however that ends. Left out: policies, which stay with the parent.
+memory; the link carries one mark per message, and at checkpoints snapshots, written by the codec. No pickle. It ends
+when its parent ends, for whatever reason. Left out: policies, which stay with the parent.
 
 Axes: `N` lanes of all workers together.
 """
@@ -26,16 +26,16 @@ import numpy as np
 
 from shuhari.data import Array
 
-START, STEP, RESET, SAVE, LOAD, QUIT = (bytes([i]) for i in range(6))  # what a message asks, in its first byte
-DONE, FAILED = b"\x00", b"\x01"  # how an answer begins
-SLICE = "<qq"  # of lanes, at the beginning of a message; starts of some of them may follow
+START, STEP, RESET, SAVE, LOAD, QUIT = (bytes([i]) for i in range(6))  # the request, in a message's first byte
+DONE, FAILED = b"\x00", b"\x01"  # the first byte of a reply
+SLICE = "<qq"  # range of lanes at the beginning of a message; starts of some of them may follow
 ALIGNED = 64  # bytes
 
 Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, number type, shape) of each array in shared memory
 
 
 def lay_out(layout: Layout) -> tuple[list[int], int]:
-    """Where each array begins, and how many bytes they are together."""
+    """Returns the offset of each array, and the total number of bytes."""
     begins, end = [], 0
     for _, dtype, shape in layout:
         begins.append(end)
@@ -44,7 +44,7 @@ def lay_out(layout: Layout) -> tuple[list[int], int]:
 
 
 def map_arrays(memory: mmap.mmap, layout: Layout) -> dict[str, Array]:
-    """name -> the array, over shared memory."""
+    """Returns name -> array, as views of the shared memory."""
     return {
         name: np.frombuffer(memory, dtype, int(np.prod(shape, dtype=int)), begin).reshape(shape)
         for (name, dtype, shape), begin in zip(layout, lay_out(layout)[0], strict=True)
@@ -52,12 +52,12 @@ def map_arrays(memory: mmap.mmap, layout: Layout) -> dict[str, Array]:
 
 
 def find_observations(found: Mapping[str, Array]) -> Any:
-    """The observations among the arrays: one, or a dict of them by key."""
+    """Returns the observations among the arrays: one array, or a dict by key."""
     return found["seen"] if "seen" in found else {k[5:]: x for k, x in found.items() if k.startswith("seen/")}
 
 
 def find_extra_arrays(found: Mapping[str, Array]) -> dict[str, Array]:
-    """The extra columns that environments report, among the arrays."""
+    """Returns the extra columns that environments report, among the arrays."""
     return {k[6:]: x for k, x in found.items() if k.startswith("extra/")}
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     faulthandler.enable()
     link = Connection(int(sys.argv[1]))
     code = 0
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended
         try:
             serve(link, int(sys.argv[2]))
         except EOFError:
@@ -74,11 +74,11 @@ def main() -> None:
         except BaseException:
             code = 1
             link.send_bytes(FAILED + traceback.format_exc().encode())
-    os._exit(code)  # what environments registered to run at exit is none of the run's concern
+    os._exit(code)  # skip what environments registered to run at exit
 
 
 def serve(link: Connection, memory: int) -> None:
-    """Serve messages until the link is closed."""
+    """Serves messages until the link is closed."""
     from shuhari.kernel.registry import locate
     from shuhari.rollouts.vector.lanes import Inline
     from shuhari.store.codec import dumps, loads
@@ -122,7 +122,8 @@ def serve(link: Connection, memory: int) -> None:
 
 
 def use_one_thread() -> None:
-    """Use one thread, as the workers share the machine (the parent sets the variables that BLAS reads)."""
+    """Limits this process to one thread, as the workers share the machine (the parent sets the variables that BLAS
+    reads)."""
     if "torch" in sys.modules:
         import torch
 
@@ -130,7 +131,7 @@ def use_one_thread() -> None:
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # nothing is ever written: this ends where the parent, which holds the other end, has ended
+    os.read(0, 1)  # nothing is ever written: the read returns when the parent, which holds the other end, has ended
     os._exit(1)
 
 

@@ -1,10 +1,11 @@
 """Lanes of environments in worker processes: the parent's side (the other one is `worker.py`).
 
-The dataflow of SRL: a worker holds a ring of slots of lanes, and steps some while the policy decides for others. It
-all goes through shared memory that has no name, so that no way to end leaves any of it behind. Left out: streams over
-sockets, policies in processes of their own, a worker that is replaced when it dies (nobody else has its lanes: the run
-ends with the cause, and goes on from its last checkpoint).
-Needs POSIX. Axes: `N` lanes, `W` workers.
+The dataflow of SRL: a worker holds a ring of slots of lanes, and steps some while the policy decides for others. All
+data go through nameless shared memory, so that nothing is left behind however the run ends. Left out: streams over
+sockets, policies in processes of their own, replacing a worker that dies (nobody else has its lanes: the run ends with
+the cause, and can be resumed from its last checkpoint). Needs POSIX.
+
+Axes: `N` lanes, `W` workers.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from shuhari.rollouts.vector.lanes import PATIENCE, Extras, Seen, find_extras, s
 from shuhari.store import codec
 from shuhari.tasks.views import storage_dtype
 
-LEAVE = 5.0  # seconds for workers to end in peace
-# what a task has found out about its environments, and a worker need not find again
+LEAVE = 5.0  # seconds for workers to end by themselves
+# facts that a task has found out about its environments, so that workers need not find them again
 KNOWN: tuple[Literal["copies", "simulates"], ...] = ("copies", "simulates")
 ONE_THREAD = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
@@ -47,15 +48,16 @@ ONE_THREAD = (
 
 
 class WorkerError(RuntimeError):
-    """An environment raised in a worker, or the worker died: the message names lanes, environment and cause."""
+    """An environment raised in a worker, or the worker died; the message names lanes, environment and cause."""
 
 
 class Workers:
-    """An actor whose lanes are spread over processes. Of the lanes of each of `ring` slots (neighbours), every worker
-    has a share (neighbours again), so that all of them work on a slot that is posted.
+    """An actor whose lanes are spread over processes. Every worker has a share (neighbours) of the lanes of each of the
+    `ring` slots (neighbours too), so that all of them work on a posted slot.
 
-    `task` is made anew in each worker, out of its class and its settings: TypeError where a worker could not import
-    it, or be sent them. WorkerError, at any call, for what goes wrong there; afterwards no worker is left."""
+    `task` is made anew in each worker from its class and settings; raises TypeError if a worker could not import the
+    class or receive the settings. Any call raises WorkerError for a failure in a worker; afterwards no worker is left.
+    """
 
     def __init__(self, task: Any, lanes: int, workers: int, ring: int, seconds: float = PATIENCE) -> None:
         self.name = ability(task, "path") or type(task).__name__
@@ -150,7 +152,7 @@ class Workers:
             self._answer(w)
 
     def close(self) -> None:
-        """End the workers: by request, and after a few seconds by a signal."""
+        """Ends the workers: by request, and after a few seconds by a signal."""
         self._posted.clear()
         self._end()
 
@@ -158,7 +160,7 @@ class Workers:
 
     def _ask(self, w: _Process, kind: bytes, rest: bytes = b"") -> None:
         w.asked.append((kind, rest))
-        with suppress(BrokenPipeError, ConnectionResetError):  # reported when the answer is missed
+        with suppress(BrokenPipeError, ConnectionResetError):  # reported when the reply is missing
             w.link.send_bytes(kind + rest)
 
     def _answer(self, w: _Process) -> bytes:
@@ -195,7 +197,7 @@ class Workers:
 
 
 class _Process:
-    """A worker and the link to it; `asked`: the messages that it has not answered."""
+    """A worker and the link to it; `asked`: the messages that it has not answered yet."""
 
     def __init__(self, number: int, lanes: list[int], memory: int) -> None:
         self.number, self.lanes = number, lanes
@@ -205,10 +207,10 @@ class _Process:
         try:
             self.process = subprocess.Popen(
                 build_command(worker.__name__, str(memory), link=there.fileno()),
-                stdin=subprocess.PIPE,  # nothing is written there: it tells the worker that we live
+                stdin=subprocess.PIPE,  # never written to: its end tells the worker that the parent has ended
                 pass_fds=(there.fileno(), memory),
                 env=env,
-                start_new_session=True,  # Ctrl-C is the parent's
+                start_new_session=True,  # Ctrl-C is for the parent
             )
         finally:
             there.close()
@@ -216,7 +218,7 @@ class _Process:
 
 
 def _end(workers: list[_Process]) -> None:
-    """Ask all to end, wait, and kill what does not."""
+    """Requests all workers to end, waits, and kills those left."""
     try:
         for w in workers:
             with suppress(OSError):
@@ -236,7 +238,7 @@ def _end(workers: list[_Process]) -> None:
 
 
 def _memory(size: int) -> int:
-    """A file in memory, without a name."""
+    """Returns the descriptor of a nameless file in memory."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("shuhari")
     else:
@@ -252,7 +254,7 @@ def _named(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
 
 
 def _describe(task: Any) -> dict[str, Any]:
-    """A task's class path, its settings, and the cached facts about its environments."""
+    """Returns a task's class path, its settings, and the cached facts about its environments."""
     cls = type(task)
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None) if cls.__module__.startswith(USERS) else None

@@ -1,1 +1,1 @@
-"""The tasks of reasoning-gym, how each is graded, and the formulas that its graders read."""
+"""The tasks of reasoning-gym, their graders, and the formulas that these read."""

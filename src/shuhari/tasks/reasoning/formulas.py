@@ -1,9 +1,9 @@
-"""Formulas of one variable, as an antiderivative is written, evaluated safely; and polynomials, as expanded sums.
+"""Formulas of one variable, such as antiderivatives, evaluated safely; and polynomials, as expanded sums.
 
-For graders: the text comes from a model and is hostile. There is no eval and no symbolic algebra: a formula becomes
-its value and its derivative at a complex number (forward-mode differentiation over floats, so that no power can blow
-up), a polynomial a mapping of monomials. Length, nesting, digits and exponents are bounded. Left out: implicit
-multiplication, `^`, any name that is not listed.
+For graders: the text is untrusted model output. There is no eval and no symbolic algebra: a formula becomes its value
+and its derivative at a complex number (forward-mode differentiation over floats, so that no power can blow up), a
+polynomial a mapping of monomials. Length, nesting, digits and exponents are bounded. Left out: implicit multiplication,
+`^`, any name that is not listed.
 
     sum     = product (("+" | "-") product)*
     product = sign (("*" | "/") sign)*
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from shuhari.tasks.expressions import ExpressionError
 
-Dual = tuple[complex, complex]  # a value, and its derivative by the variable
-Value = Callable[[complex], Dual]  # of a part of a formula at a point
+Dual = tuple[complex, complex]  # a value, and its derivative with respect to the variable
+Value = Callable[[complex], Dual]  # of a part of a formula, at a point
 
 LENGTH, DEPTH = 2048, 48
 _TOKEN = re.compile(r"[ \t]*([0-9]{1,30}(?:\.[0-9]{1,30})?|[A-Za-z]{1,8}|\*\*|[-+*/()])", re.ASCII)
@@ -48,14 +48,14 @@ _CONSTANTS = {"E": cmath.e, "pi": cmath.pi}
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula that was read: `at(z)` gives its value and derivative there, ArithmeticError or ValueError where it has
-    none."""
+    """A parsed formula: `at(z)` returns its value and derivative there, and raises ArithmeticError or ValueError if it
+    has none."""
 
     at: Value
 
 
 def parse_formula(text: str, variable: str, constants: Mapping[str, complex] | None = None) -> Formula:
-    """Read `text`, a formula of `variable`; `constants` are names beside E and pi. Raises ExpressionError."""
+    """Parses `text`, a formula of `variable`; `constants` are names in addition to E and pi. Raises ExpressionError."""
     if len(text) > LENGTH:
         raise ExpressionError(f"{len(text)} characters (limit {LENGTH})", LENGTH)
     reader = _Reader(text, variable, _CONSTANTS | dict(constants or {}))
@@ -66,9 +66,9 @@ def parse_formula(text: str, variable: str, constants: Mapping[str, complex] | N
 
 
 def parse_polynomial(text: str) -> dict[tuple[tuple[str, int], ...], int]:
-    """monomial -> coefficient of an expanded polynomial with integer coefficients, `3*x**2*y - x + 4`: a sum of
-    products of integers and powers of one-letter variables, without parentheses. A monomial is its (variable,
-    exponent) pairs, sorted. Raises ExpressionError."""
+    """Returns monomial -> coefficient of an expanded polynomial with integer coefficients, `3*x**2*y - x + 4`: a sum of
+    products of integers and powers of one-letter variables, without parentheses. A monomial is its (variable, exponent)
+    pairs, sorted. Raises ExpressionError."""
     if len(text) > 4 * LENGTH:
         raise ExpressionError(f"{len(text)} characters (limit {4 * LENGTH})", 4 * LENGTH)
     terms: dict[tuple[tuple[str, int], ...], int] = {}
@@ -103,7 +103,7 @@ def parse_polynomial(text: str) -> dict[tuple[tuple[str, int], ...], int]:
 
 
 class _Reader:
-    """Recursive descent into closures over the point; `token` is the next one, empty at the end."""
+    """A recursive-descent parser into closures over the point; `token` is the next one, empty at the end."""
 
     def __init__(self, text: str, variable: str, constants: Mapping[str, complex]) -> None:
         self.text, self.variable, self.constants = text.rstrip(), variable, constants
@@ -117,7 +117,8 @@ class _Reader:
         return self._chain(self._sign, ("*", "/"), depth)
 
     def _chain(self, part: Callable[[int], Value], operators: Sequence[str], depth: int) -> Value:
-        """Parts with operators of one rank between them, left to right, in a loop: a text may have a thousand."""
+        """Parses parts with operators of one rank between them, left to right, in a loop: a text may have a
+        thousand."""
         first, rest = part(depth), list[tuple[str, Value]]()
         while self.token in operators:
             rest.append((self._next(), part(depth)))
@@ -165,7 +166,7 @@ class _Reader:
         return depth + 1
 
     def _next(self) -> str:
-        """Step to the next token; returns the one before it."""
+        """Steps to the next token; returns the one before it."""
         before = self.token
         match = _TOKEN.match(self.text, self.at)
         if match is None and self.at < len(self.text):

@@ -1,9 +1,9 @@
 """Our graders for reasoning-gym generators whose own scorer evaluates text, can be made to hang, or can be fooled.
 
-A grader takes the answer as text, the generator's entry (`question`, `answer`, `metadata`) and the generator, and gives
-a number in [0, 1], 1 where the answer is right. The text comes from a model and is hostile: nothing here evaluates it,
-and the work is bounded by its length, which `reasoning_table.score` bounds. Left out: partial credit, but for answers
-in a format that was not asked for, as the package gives it.
+A grader takes the answer as text, the generator's entry (`question`, `answer`, `metadata`) and the generator, and
+returns a number in [0, 1], 1 for a right answer. The text is untrusted model output: nothing here evaluates it, and the
+work is bounded by its length, which `table.score` bounds. Left out: partial credit, except for answers in
+another format than requested, as the package gives it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shuhari.tasks.source import Stream
 Entry = Mapping[str, Any]
 Grader = Callable[[str, Entry, Any], float]
 
-POINTS, TRIED = 6, 200  # where an antiderivative is compared; points tried to find that many in the integrand's domain
+POINTS, TRIED = 6, 200  # points at which antiderivatives are compared; points tried to find them in the domain
 _NUMBER = r"[+-]?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:e[+-]?[0-9]{1,2})?"
 _COMMA = re.compile(r"(?<=[0-9]),(?=[0-9])", re.ASCII)
 _ITEM = re.compile(rf"""\s*(?:([\[\],])|({_NUMBER})|'([^'\\\n]*)'|"([^"\\\n]*)")""", re.ASCII)
@@ -37,16 +37,16 @@ _HEX = re.compile(r"[+-]?0x[0-9a-f]{1,100}|[+-]?[0-9]{1,100}", re.ASCII)
 
 
 def parse_number(text: str) -> Fraction | None:
-    """A plain decimal number; commas between digits and a sign are allowed, and an exponent below 100."""
+    """Returns a plain decimal number; a sign, commas between digits, and an exponent below 100 are allowed."""
     text = _COMMA.sub("", text.strip())
     return Fraction(text) if re.fullmatch(_NUMBER, text, re.ASCII | re.IGNORECASE) else None
 
 
 def parse_lists(text: str) -> list[Any] | None:
-    """A list, or a list of lists, of numbers or quoted text, as Python or JSON writes it; every item as its text. None
+    """Returns a list, or a list of lists, of numbers or quoted text, in Python or JSON form, with items as text. None
     for anything else."""
     stack: list[list[Any]] = []
-    at, ready = 0, True  # ready: whether an item may stand here
+    at, ready = 0, True  # ready: whether an item may come next
     while match := _ITEM.match(text, at):
         at = match.end()
         mark = match[1]
@@ -70,7 +70,7 @@ def parse_lists(text: str) -> list[Any] | None:
 
 
 def parse_complex(text: str) -> tuple[Fraction, Fraction] | None:
-    """`3 - 2i`, `i`, `(4)`: real and imaginary part."""
+    """Returns the real and imaginary part of `3 - 2i`, `i`, `(4)`."""
     text = text.replace(" ", "").lower().replace("j", "i").removeprefix("(").removesuffix(")")
     plain = r"[0-9]{1,40}(?:\.[0-9]{1,40})?"
     match = re.fullmatch(rf"([+-]?{plain})?(?:((?:^|(?<=[0-9]))[+-]|^)({plain})?i)?", text, re.ASCII)
@@ -85,12 +85,12 @@ def parse_complex(text: str) -> tuple[Fraction, Fraction] | None:
 
 
 def grade_same_text(text: str, entry: Entry, generator: Any) -> float:
-    """Equal but for case and surrounding white space."""
+    """Grades 1 if equal except for case and surrounding white space."""
     return float(text.strip().casefold() == entry["answer"].strip().casefold())
 
 
 def grade_same_word(text: str, entry: Entry, generator: Any) -> float:
-    """As `grade_same_text`, and spaces do not count."""
+    """Grades as `grade_same_text`, ignoring spaces."""
     return float(text.replace(" ", "").strip().casefold() == entry["answer"].strip().casefold())
 
 
@@ -100,7 +100,7 @@ def grade_same_number(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_calendar(text: str, entry: Entry, generator: Any) -> float:
-    """A number where the truth is one, else a word."""
+    """Grades a number if the truth is one, else a word."""
     return (
         grade_same_text(text, entry, generator)
         if parse_number(entry["answer"]) is None
@@ -114,7 +114,7 @@ def grade_hexadecimal(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_probability(text: str, entry: Entry, generator: Any) -> float:
-    """A decimal or a fraction `a/b`, within 1e-4 of the truth."""
+    """Grades a decimal or a fraction `a/b`, within 1e-4 of the truth."""
     parts = [parse_number(p) for p in text.split("/", 1)]
     if any(p is None for p in parts) or (parts[-1] == 0 and len(parts) == 2):
         return 0.0
@@ -131,14 +131,14 @@ def grade_complex_result(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_rows(text: str, entry: Entry, generator: Any) -> float:
-    """The rows in the requested format; a tenth for the same as a list of lists."""
+    """Grades the rows in the requested format; a tenth for the same as a list of lists."""
     if text.strip() == entry["answer"].strip():
         return 1.0
     return 0.1 if _to_rows(text) == entry["answer"] else 0.0
 
 
 def grade_queens(text: str, entry: Entry, generator: Any) -> float:
-    """Any board that the generator knows to be a solution; half for one as a list of lists."""
+    """Grades any board that is among the generator's solutions; half for one as a list of lists."""
     boards = entry["metadata"]["valid_answers"]
     if text.strip() in boards:
         return 1.0
@@ -146,17 +146,17 @@ def grade_queens(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_items(text: str, entry: Entry, generator: Any) -> float:
-    """The items in the requested format; a tenth for the same as a list."""
+    """Grades the items in the requested format; a tenth for the same as a list."""
     return _flatten(text, entry, " ")
 
 
 def grade_characters(text: str, entry: Entry, generator: Any) -> float:
-    """The string in the requested format; a tenth for the list of its characters."""
+    """Grades the string in the requested format; a tenth for the list of its characters."""
     return _flatten(text, entry, "")
 
 
 def grade_sorted_numbers(text: str, entry: Entry, generator: Any) -> float:
-    """A list of exactly the numbers of the truth, in its order."""
+    """Grades a list of exactly the numbers of the truth, in its order."""
     found, truth = parse_lists(text), parse_lists(entry["answer"])
     if found is None or truth is None or not all(isinstance(x, str) for x in found):
         return 0.0
@@ -167,7 +167,7 @@ def grade_sorted_numbers(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_roots(text: str, entry: Entry, generator: Any) -> float:
-    """The real solutions, comma-separated in any order, each within 1e-4; nothing (or "") where there are none."""
+    """Grades the real solutions, comma-separated in any order, each within 1e-4; nothing (or "") if there are none."""
     truth = sorted(Fraction(x) for x in entry["metadata"]["real_solutions"])
     text = text.strip()
     found = [] if text in ("", '""') else [parse_number(x) for x in text.split(",")]
@@ -178,7 +178,7 @@ def grade_roots(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_grid(text: str, entry: Entry, generator: Any) -> float:
-    """Rows of numbers, each within 1% of the truth; a tenth for another grid of the same shape."""
+    """Grades rows of numbers, each within 1% of the truth; a tenth for another grid of the same shape."""
     found, truth = (
         [
             [parse_number(x) for x in r.split()]
@@ -219,17 +219,17 @@ def _flatten(text: str, entry: Entry, between: str) -> float:
 
 
 def grade_countdown(text: str, entry: Entry, generator: Any) -> float:
-    """Each of the numbers once, and the target's exact value."""
+    """Grades an expression with each of the numbers once, and the target's exact value."""
     return _reaches(text, entry["metadata"]["numbers"], entry["metadata"]["target"])
 
 
 def grade_puzzle24(text: str, entry: Entry, generator: Any) -> float:
-    """Each of the four numbers once, and exactly 24."""
+    """Grades an expression with each of the four numbers once, and exactly 24."""
     return _reaches(text, entry["metadata"]["numbers"], 24)
 
 
 def grade_product(text: str, entry: Entry, generator: Any) -> float:
-    """The same polynomial, multiplied out."""
+    """Grades the same polynomial, multiplied out."""
     try:
         return float(parse_polynomial(text.strip()) == parse_polynomial(entry["answer"]))
     except ExpressionError:
@@ -237,8 +237,8 @@ def grade_product(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_antiderivative(text: str, entry: Entry, generator: Any) -> float:
-    """Whether the derivative of the answer is the integrand at `POINTS` random real points of the integrand's domain,
-    to 1e-7; the constant C may stand in the answer, as a constant."""
+    """Grades whether the derivative of the answer equals the integrand at `POINTS` random real points of the
+    integrand's domain, to 1e-7; the answer may contain the constant C."""
     variable, stream = entry["metadata"]["variable"], Stream("antiderivative", entry["metadata"]["integrand"])
     integrand = parse_formula(entry["metadata"]["integrand"], variable)
     try:
@@ -269,7 +269,7 @@ def grade_antiderivative(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_conclusion(text: str, entry: Entry, generator: Any) -> float:
-    """Whether the premises entail the answer, and it is no tautology."""
+    """Grades whether the premises entail the answer, and it is no tautology."""
     try:
         return float(entails(text, entry["metadata"]["premises"], entry["metadata"]["variables"]))
     except ExpressionError:
@@ -288,7 +288,7 @@ def _reaches(text: str, numbers: list[int], target: int) -> float:
 
 
 def grade_hanoi(text: str, entry: Entry, generator: Any) -> float:
-    """1 for a solution no longer than the known one, else known / own length; 0.05 for legal moves that end
+    """Grades 1 for a solution no longer than the known one, else known / own length; 0.05 for legal moves that end
     elsewhere."""
     setting = entry["metadata"]
     disks = setting["num_disks"]
@@ -307,8 +307,8 @@ def grade_hanoi(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_cube(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for up to 500 turns in plain notation: it would repeat a turn as often as the answer
-    says."""
+    """Grades by the package's scorer, for up to 500 turns in plain notation: the scorer would repeat a turn as often as
+    the answer says."""
     turns = text.split()
     if len(turns) > 500 or not all(map(_TURN.fullmatch, turns)):
         return 0.0
@@ -316,8 +316,8 @@ def grade_cube(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_cars(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for up to 500 moves of up to 9 places: it would repeat a move as often as the answer
-    says."""
+    """Grades by the package's scorer, for up to 500 moves of up to 9 places: the scorer would repeat a move as often as
+    the answer says."""
     moves = text.split()
     if len(moves) > 500 or not all(map(_SHIFT.fullmatch, moves)):
         return 0.0
@@ -325,7 +325,8 @@ def grade_cars(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_boxes(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for a list of at most 200 steps {agent: move}, each text at most 100 characters long."""
+    """Grades by the package's scorer, for a list of at most 200 steps {agent: move}, each text at most 100 characters
+    long."""
     try:
         plan = json.loads(text)
     except (ValueError, RecursionError):
@@ -341,6 +342,6 @@ def grade_boxes(text: str, entry: Entry, generator: Any) -> float:
         return 0.0
     try:
         raw = float(generator.score_answer(text, entry))
-    except (KeyError, IndexError):  # a square that is not there
+    except (KeyError, IndexError):  # a square that does not exist
         return 0.05
     return raw if math.isfinite(raw) else 0.0

@@ -1,7 +1,7 @@
-"""Propositional logic, safely: a formula as text, and whether premises entail it.
+"""Propositional logic, safely: truth tables of formulas given as text, and whether premises entail one.
 
-For graders: the text comes from a model and is hostile, so only the given variables are names, and length and nesting
-are bounded. A formula is evaluated for all 2^n assignments at once, as one integer whose bit i is its truth under
+For graders: the text is untrusted model output, so only the given variables are names, and length and nesting are
+bounded. A formula is evaluated for all 2^n assignments at once, as one integer whose bit i is its truth under
 assignment i. Left out: quantifiers, and more than 12 variables.
 
     equivalent = implies ("↔" implies)*     implies = or ["→" implies]
@@ -18,7 +18,7 @@ LENGTH, DEPTH, VARIABLES = 1024, 64, 12
 
 
 def truth_table(text: str, variables: Sequence[str]) -> int:
-    """The truth table of a formula: bit i is its value where bit j of i is the value of variables[j]. Raises
+    """Returns the truth table of a formula: bit i is its value if bit j of i is the value of variables[j]. Raises
     ExpressionError."""
     if len(text) > LENGTH or len(variables) > VARIABLES:
         limits = f"limits {LENGTH} and {VARIABLES}"

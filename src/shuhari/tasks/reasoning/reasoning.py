@@ -1,8 +1,8 @@
 """Problems of the reasoning-gym package: more than a hundred procedural puzzles as text.
 
-Its scorers run on text from a model, so each was read before it was used: `table` says which generator is
-graded by theirs, which by ours, which is refused, and why. Left out: the package's curricula, and answers inside of
-other text. The package is an extra, imported when a task is made, never when this module is.
+Its scorers run on model output, so each was read before it was used: `table` lists which generators are graded by their
+scorer, by ours, or refused, and why. Left out: the package's curricula, and answers inside other text. The package is
+an extra, imported when a task is made, never when this module is.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from shuhari.kernel.registry import register
 from shuhari.tasks.reasoning.table import GRADING, score
 from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 
-_OURS = ("seed", "size")  # keys of the generators' own that this task sets
-_ROWS = 1 << 31  # problems of a generator that makes them on demand; one of them wants seeds below 2^32
-_KEPT = 1024  # entries kept, so that grading a group makes its problem once
-_UNSTABLE = {"intermediate_integration", "knight_swap"}  # which right answer an entry shows depends on the process
-_EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # where an entry without answer shows one
+_OURS = ("seed", "size")  # keys of the generators that this task sets
+_ROWS = 1 << 31  # problems of a generator that makes them on demand; one of them needs seeds below 2^32
+_KEPT = 1024  # number of cached entries, so that grading a group makes its problem once
+_UNSTABLE = {"intermediate_integration", "knight_swap"}  # which right answer an entry has depends on the process
+_EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # where an entry without answer has one
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 
@@ -38,14 +38,14 @@ PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 class ReasoningGym:
     """A generator of the reasoning-gym package, named as `reasoning-gym/<generator>`: procedural puzzles as text.
 
-    The scorer's number is the reward `partial`, which is summed only if `[reward.weights]` names it. ValueError for a
-    generator whose scorer is refused, ModuleNotFoundError without the package."""
+    The scorer's number is the reward `partial`, which is summed only if `[reward.weights]` names it. Raises ValueError
+    for a generator whose scorer is refused, ModuleNotFoundError without the package.
+    """
 
     path: str = "chain_sum"
     """Generator of reasoning-gym, such as `chain_sum`."""
     config: Mapping[str, Any] = EMPTY
-    """Settings of the generator, such as `{min_terms = 2, max_terms = 4}`; its `seed` and `size` are set by the
-    task."""
+    """Settings of the generator, such as `{min_terms = 2, max_terms = 4}`; the task sets its `seed` and `size`."""
     solved: PositiveShare = 1.0
     """Scorer's number from which `score` is 1, else 0; many scorers give a little for a wrong answer."""
     test_fraction: ProperShare = 1 / 16
@@ -53,8 +53,8 @@ class ReasoningGym:
     test_size: Length = 256
     """Number of problems in the test split, no two alike; fewer if the task has no more."""
     seed: Seed = 0
-    """Seed of the problems that are drawn; it never changes which problems are held out. In a recipe it is the run's
-    seed unless it is set."""
+    """Seed of the drawn problems; which problems are held out does not depend on it. In a recipe it is the run's seed
+    unless set."""
     stamps = ("reward/score", "reward/partial")
 
     def __post_init__(self) -> None:
@@ -68,17 +68,17 @@ class ReasoningGym:
                 raise ValueError(f"{name} is refused: its scorer was not read yet, and answers are hostile text")
             usable = [n for n, g in GRADING.items() if g.path != "refused"]
             raise ValueError(f"{name}: no such generator; {nearest(self.path, usable)}")
-        _ = self._generator  # a missing package or a bad setting shows here, before a run starts
+        _ = self._generator  # so that a missing package or a bad setting raises before a run starts
 
     @classmethod
     def preview(cls) -> dict[str, Any]:
-        """An example for listings, without the package."""
+        """Returns an example for listings, without the package."""
         prompt = "State the final answer to the following arithmetic problem: 4 + 3 - 12 ="
         return {"prompt": prompt, "answer": "-5", "name": "reasoning-gym/chain_sum"}
 
     @property
     def alphabet(self) -> str:
-        """Printable ASCII, and what else stands in the generator's problems at its default settings."""
+        """Printable ASCII, and the other characters of the generator's problems at its default settings."""
         return PRINTABLE + GRADING[self.path].characters
 
     @cached_property
@@ -86,8 +86,8 @@ class ReasoningGym:
         return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0 or 0.0, "partial": the scorer's number in [0, 1]}. Raises what a scorer raises where that is
-        no fault of the text."""
+        """Returns {"score": 1.0 or 0.0, "partial": the scorer's number in [0, 1]}. Raises a scorer's error if the text
+        is not at fault."""
         raw = score(self.path, answer_text(steps), self._entry(int(problem.id)), self._generator)
         return {"score": float(raw >= self.solved), "partial": raw}
 
@@ -105,14 +105,14 @@ class ReasoningGym:
             row = stream.below(GRADING[self.path].rows or _ROWS)
             entry = self._entry(row)
             solution = self._solution(entry)
-            if solution is None and self.path == "propositional_logic":  # its premises say nothing
+            if solution is None and self.path == "propositional_logic":  # its premises show nothing
                 return draw()
             return entry["question"], Problem(name, str(row), entry["question"], entry["answer"], solution)
 
         return draw_item(split, self.test_fraction, draw, name)
 
     def _entry(self, row: int) -> Mapping[str, Any]:
-        """{"question", "answer", "metadata"} of a row, which alone decides it (with `config`)."""
+        """Returns {"question", "answer", "metadata"} of a row, which depends only on the row number (and `config`)."""
         entry = self._entries.get(row)
         if entry is None:
             with _seed(row):
@@ -125,7 +125,7 @@ class ReasoningGym:
         return entry
 
     def _solution(self, entry: Mapping[str, Any]) -> str | None:
-        """A right answer, where the entry has one."""
+        """Returns a right answer, if the entry has one."""
         metadata = entry["metadata"]
         if entry["answer"] is not None or self.path in _UNSTABLE:
             return entry["answer"]
@@ -157,7 +157,7 @@ class ReasoningGym:
 
 
 def _import_package(name: str) -> Any:
-    """The package's `factory`, with its generators registered."""
+    """Returns the package's `factory`, with its generators registered."""
     try:
         importlib.import_module("reasoning_gym")
         return importlib.import_module("reasoning_gym.factory")
@@ -170,8 +170,8 @@ def _import_package(name: str) -> Any:
 
 
 def _convert(value: Any, default: Any, what: str) -> Any:
-    """Convert a recipe's value to the type of the setting's default, lists to its tuple or list. TypeError-free:
-    raises ValueError that names the setting."""
+    """Converts a recipe's value to the type of the setting's default, lists to its tuple or list. Raises ValueError
+    with the setting's name, never TypeError."""
     if isinstance(default, list | tuple) and isinstance(value, list | tuple):
         first = default[0] if default else None
         items = [v if first is None else _convert(v, first, f"{what}[{i}]") for i, v in enumerate(value)]
@@ -185,8 +185,8 @@ def _convert(value: Any, default: Any, what: str) -> Any:
 
 @contextmanager
 def _seed(row: int) -> Iterator[None]:
-    """Seed the global generators of Python and NumPy with `row`, and restore them afterwards: some problems are
-    drawn from them. What a generator prints is dropped."""
+    """Seeds the global generators of Python and NumPy with `row`, and restores them afterwards: some problems are drawn
+    from them. Output that a generator prints is dropped."""
     python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(row)
     np.random.seed(row)  # noqa: NPY002
@@ -199,14 +199,14 @@ def _seed(row: int) -> Iterator[None]:
 
 
 class _Letters(tuple[str, ...]):
-    """A set in an order of its own: Python's order of strings differs from process to process."""
+    """A set with a fixed order: Python's order of strings differs from process to process."""
 
     def __sub__(self, other: Any) -> _Letters:
         return _Letters(x for x in self if x not in other)
 
 
 def _tame(path: str, generator: Any) -> Any:
-    """The generator, and where it draws from a set with that set in order, so that a row is one problem in all runs."""
+    """Returns the generator, with any set that it draws from put in order, so that a row is one problem in all runs."""
     if path in ("isomorphic_strings", "ransom_note"):
         generator.letters = _Letters(sorted(generator.letters))
     elif path == "polynomial_multiplication":

@@ -1,8 +1,8 @@
 """Which scorer grades which generator of reasoning-gym, and why: every scorer was read, at version 0.1.25.
 
 `theirs`: the package's scorer evaluates no text and its work is bounded by the length of the answer. `ours`: it
-evaluates text, can be made to hang, or can be fooled; see `grading`. `refused`: not offered. A generator that
-this table does not know is refused until somebody has read its scorer.
+evaluates text, can be made to hang, or can be fooled; see `grading`. `refused`: not offered. A generator that is not in
+this table is refused until its scorer has been read.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from shuhari.tasks.reasoning import grading as ours
 from shuhari.tasks.reasoning.grading import Entry, Grader
 from shuhari.tasks.separators import stands_alone
 
-LONGEST = 8192  # characters of an answer that are read, or twice the truth's where that is more
+LONGEST = 8192  # characters read of an answer, or twice the truth's length if that is more
 
-BOOK = "àçéêëïôû—‘’“”•™"  # beyond ASCII in the text that some generators take words and sentences from
+BOOK = "àçéêëïôû—‘’“”•™"  # beyond ASCII in the book from which some generators take words and sentences
 
 
 @dataclass(frozen=True)
 class Graded:
     """How the answers of a generator are graded.
 
-    path: `theirs`, `ours` or `refused`; why: the reason. grader: for `ours`. malformed: what their scorer raises on
-    text that is no answer, which scores 0. rows: how many problems a generator has that lists them. characters: of its
-    problems, beyond printable ASCII, at its default settings.
+    path: `theirs`, `ours` or `refused`; why: the reason. grader: for `ours`. malformed: exceptions of their scorer on
+    text that is no answer, which scores 0. rows: number of problems, for a generator that lists them. characters: of
+    its problems, beyond printable ASCII, at its default settings.
     """
 
     path: str
@@ -41,9 +41,9 @@ class Graded:
 
 
 def score(name: str, text: str, entry: Entry, generator: Any) -> float:
-    """A number in [0, 1] for an answer, 1 where it is right. White space around it does not matter; one that is too
-    long, or has a separator around it that the truth has not (`separators`), scores 0. Raises what a scorer raises
-    where that is no fault of the text, ValueError for a number outside."""
+    """Returns a number in [0, 1] for an answer, 1 if it is right. Surrounding white space does not matter; an answer
+    that is too long, or has a separator around it that the truth does not (`separators`), scores 0. Raises a scorer's
+    error if the text is not at fault, ValueError for a number outside."""
     graded, truth = GRADING[name], entry["answer"] or ""
     if len(text) > max(LONGEST, 2 * len(truth)) or not stands_alone(text, truth):
         return 0.0
@@ -53,7 +53,7 @@ def score(name: str, text: str, entry: Entry, generator: Any) -> float:
             raw = graded.grader(answer, entry, generator)
         else:
             try:
-                raw = float(generator.score_answer(answer, copy.deepcopy(entry)))  # some write into the entry
+                raw = float(generator.score_answer(answer, copy.deepcopy(entry)))  # some modify the entry
             except graded.malformed:
                 raw = 0.0
         if not 0 <= raw <= 1:
@@ -162,7 +162,7 @@ def _range(*bounds: tuple[int, int]) -> str:
     )
 
 
-_HIDDEN = _range((0xFE00, 0xFE0F), (0xE0100, 0xE01EF))  # variation selectors: one a byte of a hidden sentence
+_HIDDEN = _range((0xFE00, 0xFE0F), (0xE0100, 0xE01EF))  # variation selectors, one per byte of a hidden sentence
 _EMOJI = "☠❣❤💌💋💩🖤🧡🤍🤎" + _range(
     (0x1F479, 0x1F480), (0x1F493, 0x1F49F), (0x1F600, 0x1F64F), (0x1F910, 0x1F92F), (0x1F970, 0x1F97A)
 )

@@ -1,7 +1,7 @@
-"""The best gain (mean reward a step) of a table of transitions, known exactly or within bounds.
+"""The best gain (mean reward per step) of a table of transitions, known exactly or within bounds.
 
 Source: Jaksch, Ortner and Auer, "Near-optimal Regret Bounds for Reinforcement Learning" (JMLR 2010), section 3.1:
-extended value iteration, and figure 2: the likeliest good transitions within a distance.
+extended value iteration, and figure 2: the best transitions within a distance.
 
 Axes: `S` states, `A` actions.
 """
@@ -14,8 +14,8 @@ from shuhari.data import Array
 
 
 def best_transitions(p: Array, distance: Array, value: Array) -> Array:
-    """[..., S] of the distributions within an L1 distance [...] of p [..., S] those with the highest mean of value [S]:
-    half of the distance moves to the best state, from the worst ones."""
+    """Returns [..., S] the distributions within an L1 distance [...] of p [..., S] that have the highest mean of value
+    [S]: half of the distance moves to the best state, from the worst ones."""
     order = np.argsort(value, kind="stable")
     q = p[..., order]
     q[..., -1] = np.minimum(1.0, q[..., -1] + distance / 2)
@@ -29,9 +29,9 @@ def best_transitions(p: Array, distance: Array, value: Array) -> Array:
 def extended_value_iteration(
     reward: Array, p: Array, distance: Array, tolerance: float, start: Array | None = None, limit: int = 100_000
 ) -> tuple[float, Array, Array]:
-    """(gain, greedy action [S], relative value [S]) of the best of all tables that have the rewards [S, A] and whose
-    transitions lie within the L1 distance [S, A] of p [S, A, S]; distance 0: of that one. The gain errs by at most
-    `tolerance`. start: the values [S] to begin from. ArithmeticError after `limit` sweeps: the best policy may be
+    """Returns (gain, greedy action [S], relative value [S]) of the best of all tables that have the rewards [S, A] and
+    transitions within the L1 distance [S, A] of p [S, A, S]; distance 0: of that table. The gain is accurate to
+    `tolerance`. start: the initial values [S]. Raises ArithmeticError after `limit` sweeps: the best policy may be
     periodic."""
     value = np.zeros(len(reward)) if start is None else start
     for _ in range(limit):

@@ -1,7 +1,7 @@
-"""A small constrained Markov decision process in tables: places in which speed pays, and costs, unlike much; its best
-policy under a limit of the cost, by linear programming.
+"""A small constrained Markov decision process in tables, and its best policy under a cost limit by linear programming.
 
-Source of the programme: Altman, "Constrained Markov Decision Processes" (1999), section 2.4, of a finite horizon here.
+Speed pays and costs differently in each place. Source of the linear program: Altman, "Constrained Markov Decision
+Processes" (1999), section 2.4, here with a finite horizon.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Cmdp(gymnasium.Env[Any, Any]):
     `info` has `cost`. The next place is random, by place and speed. An episode starts anywhere; the observation is the
     place.
 
-    Costs fall as the square of the speed, so the best policy under a limit is slow if v is large beside u, and a policy
-    that is a little too fast costs a little too much."""
+    Costs fall as the square of the speed, so the best policy under a limit is slow if v is large compared with u, and a
+    policy that is a little too fast costs a little too much.
+    """
 
     states: Annotated[int, Bounds(2, 1000)] = 8
     """Number of places, which are the observations."""
@@ -69,7 +70,7 @@ class Cmdp(gymnasium.Env[Any, Any]):
 
 
 def make_tables(states: int, speeds: int, instance: int) -> tuple[Array, Array, Array]:
-    """(transitions [S, A, S], rewards [S, A], costs [S, A])."""
+    """Returns (transitions [S, A, S], rewards [S, A], costs [S, A])."""
     rng = np.random.default_rng(instance)
     p = rng.dirichlet(np.ones(states), (states, speeds))
     u, v = rng.uniform(0.5, 1.5, (2, states, 1))
@@ -78,12 +79,12 @@ def make_tables(states: int, speeds: int, instance: int) -> tuple[Array, Array, 
 
 
 def solve(p: Array, r: Array, c: Array, start: Array, horizon: int, limit: AtLeast0) -> tuple[float, Array]:
-    """(the best expected return of any policy whose expected cost an episode is at most `limit`, its occupancy x [T, S,
-    A]). p [S, A, S], r and c [S, A], start [S]. The programme: maximise <x, r>, subject to x >= 0, <x, c> <= limit and
-    sum_a x[0] = start, sum_a x[t + 1, s'] = sum_{s, a} x[t, s, a] p[s, a, s']. ValueError where no policy keeps to it.
-    """
+    """Returns (the best expected return of any policy whose expected cost per episode is at most `limit`, its occupancy
+    x [T, S, A]). p [S, A, S], r and c [S, A], start [S]. The linear program: maximise <x, r>, subject to x >= 0, <x, c>
+    <= limit and sum_a x[0] = start, sum_a x[t + 1, s'] = sum_{s, a} x[t, s, a] p[s, a, s']. Raises ValueError if no
+    policy satisfies the limit."""
     S, A = r.shape
-    leaves = np.kron(np.eye(S), np.ones((1, A)))  # [S, S A]: the probability of being somewhere
+    leaves = np.kron(np.eye(S), np.ones((1, A)))  # [S, S A]: the probability of being in a place
     flow = sparse.kron(sparse.eye(horizon), leaves) - sparse.kron(sparse.eye(horizon, k=-1), p.reshape(S * A, S).T)
     b = np.concatenate([start, np.zeros((horizon - 1) * S)])
     cost = np.tile(c.ravel(), horizon)[None]

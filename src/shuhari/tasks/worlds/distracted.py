@@ -1,5 +1,4 @@
-"""A Gymnasium environment among distractors: further dimensions of the state that move chaotically and matter to
-nothing.
+"""A Gymnasium environment with distractors: further dimensions of the state that move chaotically and have no effect.
 
 Source: Voelcker et al. 2022, "Value Gradient weighted Model-Based Reinforcement Learning".
 """
@@ -21,10 +20,11 @@ from shuhari.kernel.registry import register
 @register("world", "distracted")
 @dataclass(eq=False)
 class Distracted(gymnasium.Env[Array, Any]):
-    """A Gymnasium environment whose observations are followed by chaotic numbers that matter to nothing.
+    """A Gymnasium environment whose observations are followed by chaotic numbers without any effect.
 
     A distractor is `size` times 2 x - 1, with x a logistic map, x <- 4 x (1 - x), that starts uniform in (0, 1).
-    Actions and rewards are those of the environment."""
+    Actions and rewards are those of the environment.
+    """
 
     of: str = "Pendulum-v1"
     """Gymnasium id of the environment, whose observations are a flat Box."""

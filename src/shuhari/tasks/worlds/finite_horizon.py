@@ -17,8 +17,8 @@ from shuhari.data import Array
 
 
 class Table(NamedTuple):
-    """Transitions p [P, A, P] and rewards r [P, A] of a step, the place where episodes begin, and their steps. The
-    state of step t at place s is t * P + s."""
+    """Transitions p [P, A, P] and rewards r [P, A] of a step, the first place of episodes, and their number of steps.
+    The state of step t at place s is t * P + s."""
 
     p: Array
     r: Array
@@ -27,8 +27,8 @@ class Table(NamedTuple):
 
 
 def evaluate_policy(p: Array, r: Array, policy: Array) -> Array:
-    """[T, P, A] the values Q of actions, followed by the policy [T, P, A] (probabilities), in a table with transitions
-    p [P, A, P] and rewards r [P, A]."""
+    """Returns [T, P, A] the values Q of actions, followed by the policy [T, P, A] (probabilities), in a table with
+    transitions p [P, A, P] and rewards r [P, A]."""
     q, value = np.zeros(policy.shape), np.zeros(len(r))
     for t in reversed(range(len(policy))):
         q[t] = r + p @ value
@@ -37,7 +37,8 @@ def evaluate_policy(p: Array, r: Array, policy: Array) -> Array:
 
 
 def iterate_from_random(p: Array, r: Array, horizon: int, k: int) -> Array:
-    """[T, P, A] Q^k: the values of the random policy after k - 1 steps of Q-value iteration. Q^T are the best."""
+    """Returns [T, P, A] Q^k: the values of the random policy after k - 1 steps of Q-value iteration. Q^T are
+    optimal."""
     q = evaluate_policy(p, r, np.full((horizon, *r.shape), 1 / r.shape[1]))
     for _ in range(min(k, horizon) - 1):
         value = np.concatenate([q.max(2), np.zeros((1, len(r)))])
@@ -46,6 +47,6 @@ def iterate_from_random(p: Array, r: Array, horizon: int, k: int) -> Array:
 
 
 def act_greedily(q: Array) -> Array:
-    """[T, P, A] the policy that takes the best action, of several the first."""
+    """Returns [T, P, A] the policy that takes the best action, the first of a tie."""
     policy: Array = np.eye(q.shape[2])[q.argmax(2)]
     return policy

@@ -1,6 +1,6 @@
-"""A peg that has to go into a hole: a point in the plane above a surface with a slot, paid for getting to its bottom.
+"""Peg in a hole: a point in the plane above a surface with a slot, rewarded for reaching its bottom.
 
-Left out: turning, forces, several stages, two arms.
+Left out: rotation, forces, several stages, two arms.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from shuhari.tasks.scene import Scene
 @register("world", "insert")
 @dataclass(eq=False)
 class Insert(gymnasium.Env[Array, Array]):
-    """A peg that has to go into a hole: a point in the plane above a surface with a slot, with a sparse reward for its
-    bottom.
+    """A peg that must be inserted into a hole: a point in the plane above a surface with a slot, with a sparse reward
+    for its bottom.
 
-    Observation [4]: the peg's place (x, y), the middle of the hole, and 1 if the peg touches the surface at y = 0 (else
+    Observation [4]: the peg's place (x, y), the centre of the hole, and 1 if the peg touches the surface at y = 0 (else
     0). Action [2] in [-1, 1]: a move. The reward is 1 at the bottom, which ends the episode, and 0 before: the return
     is success.
 
-    The peg starts at x uniform in [-1, 1] and y in [0.6, 1], the hole's middle is uniform in [-0.6, 0.6]. At the
-    surface the peg stops unless it is above the hole; inside the hole the walls stop it."""
+    The peg starts at x uniform in [-1, 1] and y in [0.6, 1], the hole's centre is uniform in [-0.6, 0.6]. At the
+    surface the peg stops unless it is above the hole; inside the hole the walls stop it.
+    """
 
     half: Positive = 0.04
     """Half the width of the hole; smaller is harder."""
     stride: Positive = 0.1
     """Distance that an action of 1 moves the peg."""
     depth: Positive = 0.15
-    """Depth below the surface that the peg has to reach."""
+    """Depth below the surface that the peg must reach."""
     noise: AtLeast0 = 0.01
     """Standard deviation of normal noise on each move, in either direction."""
     slide: Share = 0.3
-    """Share of a sideways move that is left as the peg touches the surface; 0 makes it stick."""
+    """Share of a sideways move that remains while the peg touches the surface; 0 makes it stick."""
     limit: Length = 30
     """Number of steps after which an episode is truncated."""
     moves: ClassVar = "x", "y", "hole", "at"
@@ -89,7 +90,7 @@ class Insert(gymnasium.Env[Array, Array]):
 
     @property
     def scene(self) -> Scene:
-        """Seen from the middle of the hole: the surface to its left and right, and its bottom."""
+        """The view relative to the centre of the hole: the surface to its left and right, and its bottom."""
         far, wide = 2.1, 2 * self.half  # the peg is within 1.5, the hole within 0.6
         walls = tuple((x, -self.depth, far - self.half, self.depth) for x in (-far, self.half))
         bottom = (-self.half, -self.depth, wide, self.depth / 3)
@@ -98,7 +99,7 @@ class Insert(gymnasium.Env[Array, Array]):
         return Scene(whole, walls, (bottom,), lambda o: (float(o[0] - o[2]), float(o[1])), names=names)
 
     def expert(self, observation: Any, rng: Any) -> Array:
-        """Goes to just above the hole, then straight down; knows no more than a policy does."""
+        """Goes to just above the hole, then straight down; uses only the observation."""
         x, y, hole, _ = (float(v) for v in observation)
         away = (hole - x) / self.stride
         aligned = abs(hole - x) < self.half / 2

@@ -1,9 +1,9 @@
-"""The combination lock of the theory of exploration, in tables: one right action a step, and a trap behind all others.
+"""The combination lock of exploration theory, in tables: one right action per step, and a trap for all others.
 
 Sources: Misra, Henaff, Krishnamurthy and Langford, "Kinematic State Abstraction and Provably Efficient Rich-Observation
 Reinforcement Learning" (2020), and Zhang et al., "Efficient Reinforcement Learning in Block MDPs: A Model-free
-Representation Learning Approach" (2022), section 5, whose code pays the lure by the toss of a coin and starts at 0 or 1
-as here. Left out: observations of real numbers.
+Representation Learning Approach" (2022), section 5, whose code pays the lure by a coin toss and starts at 0 or 1 as
+here. Left out: observations of real numbers.
 
 Axes: `H` steps, 3 states of a step (0 and 1 are good, 2 is the trap), `A` actions, `S` observations, `d` features.
 """
@@ -28,29 +28,30 @@ TRAP = 2
 @register("world", "lock")
 @dataclass(eq=False)
 class Lock(gymnasium.Env[Any, Any]):
-    """The combination lock, a hard problem of exploration in tables: one right action at each step, and a trap behind
-    all others.
+    """The combination lock, a hard exploration problem in tables: one right action at each step, and a trap for all
+    others.
 
-    An episode begins in one of two good states. Either has one right action at each step, which leads to either good
-    state, each with a chance of 1/2, and at the last step pays 1. Any other action pays `lure` and leads into the trap,
-    which pays nothing and lasts.
+    An episode begins in one of two good states. Each has one right action at each step, which leads to either good
+    state with probability 1/2, and at the last step pays 1. Any other action pays `lure` and leads into the trap, which
+    pays nothing and is absorbing.
 
     Observation: step * P + state * looks + look, with P = 3 * looks. `p` [H, 3, A, 3] and `r` [H, 3, A] are its tables,
-    `q` [H, 3, A] the best values, `best` the best expected return; `features` [S, A, 3 A] show an observation's state,
-    whatever its look, and the action. `info` has `regret`: V*(s) - Q*(s, a) of the chosen action, whose expected sum
-    over an episode is exactly what the policy's return lacks (the performance difference lemma: Kakade and Langford
-    2002)."""
+    `q` [H, 3, A] the optimal values, `best` the optimal expected return; `features` [S, A, 3 A] show an observation's
+    state, whatever its look, and the action. `info` has `regret`: V*(s) - Q*(s, a) of the chosen action, whose expected
+    sum over an episode is exactly the policy's shortfall in return (the performance difference lemma: Kakade and
+    Langford 2002).
+    """
 
     horizon: Length = 8
-    """Number of steps of an episode; each has to be right."""
+    """Number of steps of an episode; each action must be right."""
     actions: Annotated[int, Bounds(2, 100)] = 4
     """Number of actions, one right at each step; more are harder to find by chance."""
     slip: Share = 0.0
-    """Probability that a random action is executed in place of the chosen one; 0 is deterministic."""
+    """Probability that a random action is executed instead of the chosen one; 0 is deterministic."""
     lure: Share = 0.1
     """Reward for each action that leads into the trap, which misleads greedy learners."""
     looks: Length = 1
-    """Number of observations that each state has, one shown at random; 1 shows the state."""
+    """Number of observations of each state, one shown at random; 1 shows the state."""
     combination: Seed = 0
     """Seed of the right actions; each number is another lock."""
 
@@ -87,7 +88,7 @@ class Lock(gymnasium.Env[Any, Any]):
         return self._look(), reward, last, False, {"regret": float(q.max() - q[action])}
 
     def expert(self, observation: Any, rng: Any) -> int:
-        """The best action of the observation's step and state."""
+        """Returns the best action for the observation's step and state."""
         at, place = divmod(int(observation), self.places)
         return int(self.q[at, place // self.looks].argmax())
 

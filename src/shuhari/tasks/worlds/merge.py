@@ -1,4 +1,4 @@
-"""A car that has to merge from a ramp onto a road before the ramp ends, between cars that keep their distance.
+"""A car that must merge from a ramp onto a road before the ramp ends, between cars that keep their distance.
 
 Left out: heading and steering geometry (the car is a point that moves along and across), several lanes, cars that
 change lane or give way before it is in theirs.
@@ -19,10 +19,10 @@ from shuhari.kernel.registry import register
 from shuhari.tasks.lanes import Stepped, at_least, at_most, look, power
 from shuhari.tasks.scene import Scene
 
-DT = 0.4  # s, a step
-LONG, WIDE = 5.0, 2.0  # m: two cars touch where they are nearer than this, along and across
-LANE = 4.0  # m from the middle of the ramp to that of the road
-ACCELERATION, ACROSS = 3.0, 2.0  # m/s^2 and m/s, of an action of 1
+DT = 0.4  # s per step
+LONG, WIDE = 5.0, 2.0  # m: two cars touch if they are nearer than this, along and across
+LANE = 4.0  # m from the centre of the ramp to that of the road
+ACCELERATION, ACROSS = 3.0, 2.0  # m/s^2 and m/s, for an action of 1
 FASTEST, HARDEST = 20.0, 6.0  # m/s; m/s^2 of braking at most
 HEADWAY, STANDSTILL, CALM, COMFORT = 1.0, 2.0, 1.5, 2.0  # s, m, m/s^2, m/s^2: T, s0, a, b of the IDM
 
@@ -30,17 +30,19 @@ HEADWAY, STANDSTILL, CALM, COMFORT = 1.0, 2.0, 1.5, 2.0  # s, m, m/s^2, m/s^2: T
 @register("world", "merge")
 @dataclass(eq=False)
 class Merge(gymnasium.Env[Array, Array]):
-    """A car that has to merge from a ramp onto a road before the ramp ends, between cars that keep their distance.
+    """A car that must merge from a ramp onto a road before the ramp ends, between cars that keep their distance.
 
-    Observation [7]: the way along the ramp (0 to 1), the place across (-1 on the ramp, 0 on the road), the speed in 15
-    m/s; then of the next car ahead on the road and of the next behind: the distance of its middle (in 20 m, behind
-    below 0) and its speed beyond one's own (in 5 m/s). Action [2] in [-1, 1]: acceleration, in 3 m/s², and speed
-    across, in 2 m/s. A step is 0.4 s. Being on the road (within 1 m of its middle) at the end of the ramp pays 1;
+    Observation [7]: the position along the ramp (0 to 1), the position across (-1 on the ramp, 0 on the road), the
+    speed in 15 m/s; then for the next car ahead on the road and the next behind: the distance to its centre (in 20 m,
+    negative behind) and its speed relative to one's own (in 5 m/s). Action [2] in [-1, 1]: acceleration, in 3 m/s², and
+    speed across, in 2 m/s. A step is 0.4 s. Being on the road (within 1 m of its centre) at the end of the ramp pays 1;
     touching a car, or the end of the ramp, pays 0; either ends the episode: the return is success.
 
     The cars follow the intelligent driver model (Treiber et al. 2000, "Congested traffic states in empirical
-    observations and microscopic simulations", equations 3 and 4), evenly spaced but for a shift uniform within a fifth
-    of the spacing, and follow the merging car once it overlaps with their lane. ValueError for cars that do not fit."""
+    observations and microscopic simulations", equations 3 and 4), evenly spaced except for a shift uniform within a
+    fifth of the spacing, and follow the merging car once it overlaps with their lane. Raises ValueError for cars that
+    do not fit.
+    """
 
     ramp: Positive = 120.0
     """Length of the ramp in m."""
@@ -49,7 +51,7 @@ class Merge(gymnasium.Env[Array, Array]):
     ring: Positive = 120.0
     """Length of the circular road in m, at least 10 m for each car."""
     pace: Positive = 13.0
-    """Speed that the cars on the road aim at, in m/s."""
+    """Target speed of the cars on the road, in m/s."""
     limit: Length = 60
     """Number of steps, 0.4 s each, after which an episode is truncated."""
     moves: ClassVar = "x", "y", "v", "at", "places", "speeds"
@@ -118,13 +120,13 @@ class Merge(gymnasium.Env[Array, Array]):
 
     @property
     def scene(self) -> Scene:
-        """The ramp's end is a wall, the end of the road beside it the goal; the other cars move, and are not in it."""
+        """The ramp's end is a wall, the end of the road beside it the goal; the other cars move, and are not shown."""
         low, road = -1.0 - 1.0 / LANE, 1.0 / LANE
         return Scene((0.0, low, 1.02, road - low), ((1.0, low, 0.02, -road - low),), ((1.0, -road, 0.02, 2 * road),))
 
     def expert(self, observation: Any, rng: Any) -> Array:
-        """Drives to the middle of the gap beside it at the speed of the cars around, and goes over where there is room;
-        knows no more than a policy does."""
+        """Drives to the middle of the gap beside it at the speed of the cars around, and changes over if there is room;
+        uses only the observation."""
         _, y, _, ahead, faster, behind, nearer = (float(u) for u in observation)
         ahead, behind = 20.0 * ahead, 20.0 * behind
         wanted = 0.15 * (ahead + behind) + 0.5 * 5.0 * (faster + nearer)
@@ -133,9 +135,9 @@ class Merge(gymnasium.Env[Array, Array]):
         return np.clip(np.array([wanted / ACCELERATION, across], np.float32), -1.0, 1.0)
 
     def _follow(self) -> list[float]:
-        """The acceleration of each car by the IDM, braking no harder than it can."""
+        """Returns the acceleration of each car by the IDM, with bounded braking."""
         pushes, merged = [], abs(self.y) < WIDE
-        places, speeds = self.places.tolist(), self.speeds.tolist()  # plain numbers: so few are quicker one by one
+        places, speeds = self.places.tolist(), self.speeds.tolist()  # plain numbers: faster for so few cars
         for i, (x, v) in enumerate(zip(places, speeds, strict=True)):
             j = (i + 1) % self.cars
             gap, before = (places[j] - x) % self.ring, speeds[j]
@@ -147,7 +149,8 @@ class Merge(gymnasium.Env[Array, Array]):
         return pushes
 
     def _neighbours(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """(how far in m, how fast in m/s) of the next car ahead on the road, and of the next behind, below 0."""
+        """Returns (distance in m, speed in m/s) of the next car ahead on the road, and of the next behind, with
+        negative distance."""
         ways = [((x - self.x) % self.ring, v) for x, v in zip(self.places.tolist(), self.speeds.tolist(), strict=True)]
         far, v = max(ways)
         return min(ways), (far - self.ring, v)

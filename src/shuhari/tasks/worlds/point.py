@@ -1,6 +1,6 @@
-"""A point mass in a maze of square cells: it has to get to a goal around walls.
+"""A point mass in a maze of square cells that must reach a goal around walls.
 
-Left out: contact forces, several goals, a goal that is observed. Axes: `H` rows of cells, `W` cells of a row.
+Left out: contact forces, several goals, an observed goal. Axes: `H` rows of cells, `W` cells of a row.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ class Point(gymnasium.Env[Array, Array]):
     """A point mass in a maze: it steers around walls to a goal, with a sparse reward.
 
     Observation [4]: the place (x to the right, y upwards; the map is from -1 to 1 on its longer side) and the velocity
-    in units of `speed`. Action [2] in [-1, 1]: the wanted velocity. The reward is 1 at the goal, which ends the
-    episode. What is outside the map is wall, and walls stop the motion across them alone.
+    in units of `speed`. Action [2] in [-1, 1]: the target velocity. The reward is 1 at the goal, which ends the
+    episode. Everything outside the map is wall, and walls stop only the motion across them.
 
     If there are hazards, `info` has `cost`, 1 after a step that ends in one of them, else 0 (the simplest of Safety
-    Gym's: Ray et al. 2019, "Benchmarking Safe Exploration in Deep Reinforcement Learning"). ValueError for a map that
-    is none, has not one goal, or a start that does not lead there."""
+    Gym's: Ray et al. 2019, "Benchmarking Safe Exploration in Deep Reinforcement Learning"). Raises ValueError for an
+    invalid map, one without exactly one goal, or with a start that does not lead there.
+    """
 
     maze: str = "rooms"
     """Name of a map (`open`, `u`, `rooms`), or rows of cells, one a line: `#` wall, `.` free, `G` goal, `S` starts
     (without any, all free cells)."""
     speed: Positive = 0.3
-    """Largest speed in either direction, in cells a step, below 1 so that no wall is jumped."""
+    """Largest speed in either direction, in cells per step, below 1 so that no wall is jumped."""
     inertia: ShareBelow1 = 0.5
-    """Share of the velocity that is kept from step to step; 0 takes over the action at once."""
+    """Share of the velocity kept from step to step; 0 uses the action at once."""
     cost: AtLeast0 = 0.0
-    """Amount that is subtracted from the reward of every step; raise it to favour short ways."""
+    """Amount subtracted from the reward of every step; raise it to favour short paths."""
     noise: AtLeast0 = 0.0
     """Standard deviation of normal noise on each step, in cells; 0 is deterministic."""
     hazards: Sequence[Sequence[float]] = ()
-    """Circles (x, y, radius), in cells from the lower left corner, in which a step has a cost; they stop nothing and
-    change no reward."""
+    """Circles (x, y, radius), in cells from the lower left corner, in which a step has a cost; they do not stop motion
+    or change the reward."""
     limit: Length = 100
     """Number of steps after which an episode is truncated."""
     moves: ClassVar = "x", "y", "vx", "vy", "at"
@@ -145,16 +146,16 @@ class Point(gymnasium.Env[Array, Array]):
         return Scene(whole, walls, (self._box(*self.goal),), hazards=hazards)
 
     def _box(self, row: int, column: int) -> Box:
-        """A cell in the units of an observation."""
+        """Returns a cell in the units of an observation."""
         H, W = self.shape
         return (column - W / 2) / self.half, (row - H / 2) / self.half, 1 / self.half, 1 / self.half
 
     def expert(self, observation: Any, rng: Any) -> Array:
-        """Goes from cell to cell along a shortest way, as fast as it can; knows no more than a policy does."""
+        """Goes from cell to cell along a shortest path, as fast as possible; uses only the observation."""
         return self.head(observation, self.distance)
 
     def head(self, observation: Any, distance: Array) -> Array:
-        """[2] the action that goes to the middle of the neighbouring cell whose `distance` [H, W] is least."""
+        """Returns [2] the action towards the centre of the neighbouring cell with the smallest `distance` [H, W]."""
         H, W = self.shape
         x, y = (float(observation[i]) * self.half + (W, H)[i] / 2 for i in (0, 1))
         row, column = min(max(int(y), 0), H - 1), min(max(int(x), 0), W - 1)
@@ -175,7 +176,7 @@ class Point(gymnasium.Env[Array, Array]):
 
 
 def read_map(maze: str) -> Array:
-    """[H, W] the cells of a map, its lowest row first; ValueError for one that is none."""
+    """Returns [H, W] the cells of a map, its lowest row first. Raises ValueError for an invalid map."""
     if maze not in MAPS and not {*maze} & {GOAL, "\n"}:
         raise ValueError(f"maze is {maze!r}: expected rows of cells, or a name; {nearest(maze, MAPS)}")
     rows = MAPS.get(maze, maze).strip().splitlines()
@@ -190,7 +191,8 @@ def read_map(maze: str) -> Array:
 
 
 def distances(free: Array, goal: tuple[int, int]) -> Array:
-    """[H, W] steps between cells that share a side, from each free cell [H, W] to the goal; inf where no way leads."""
+    """Returns [H, W] steps between cells that share a side, from each free cell [H, W] to the goal; inf if
+    unreachable."""
     out = np.full(free.shape, np.inf)
     out[goal] = 0.0
     queue = deque([goal])
@@ -204,6 +206,6 @@ def distances(free: Array, goal: tuple[int, int]) -> Array:
 
 
 def _neighbours(row: int, column: int, free: Array) -> list[tuple[int, int]]:
-    """The free cells that share a side with this one."""
+    """Returns the free cells that share a side with this one."""
     beside = [(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)]
     return [(r, c) for r, c in beside if 0 <= r < free.shape[0] and 0 <= c < free.shape[1] and free[r, c]]

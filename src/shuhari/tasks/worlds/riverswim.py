@@ -1,4 +1,4 @@
-"""RiverSwim, whose actions may change places at times: a walk against the current to a far reward, with exact regret.
+"""RiverSwim, with actions that may swap over time: a walk against the current to a far reward, with exact regret.
 
 Source: Strehl and Littman, "An analysis of model-based interval estimation for Markov decision processes" (2008), with
 the numbers of Osband, Russo and Van Roy, "(More) Efficient Reinforcement Learning via Posterior Sampling" (2013).
@@ -28,15 +28,16 @@ class RiverSwim(gymnasium.Env[Any, Any]):
     """RiverSwim: places along a river, a small reward at the left bank and a large one against the current, with exact
     regret.
 
-    An episode begins at place 0; the observation is the place. Action 0 swims left and always arrives; action 1 swims
-    right and gets on with a chance of 0.35 (0.6 from the left bank), falls back with 0.05 (0.4 from the right bank) and
-    else stays. Left at the left bank pays 0.005, right at the right bank 1. `info` has `regret`: the best gain less the
-    mean reward of state and action."""
+    An episode begins at place 0; the observation is the place. Action 0 swims left and always succeeds; action 1 swims
+    right and advances with probability 0.35 (0.6 from the left bank), falls back with 0.05 (0.4 from the right bank)
+    and otherwise stays. Left at the left bank pays 0.005, right at the right bank 1. `info` has `regret`: the best gain
+    less the mean reward of state and action.
+    """
 
     states: Annotated[int, Bounds(3, 1000)] = 6
     """Number of places along the river; more are harder to explore."""
     period: Count = 0
-    """Number of steps of an episode after which the two actions swap, again and again; 0 never swaps them."""
+    """Number of steps of an episode after which the two actions swap, repeatedly; 0 never swaps them."""
     limit: Length = 1_000_000
     """Number of steps after which an episode is truncated."""
     moves: ClassVar = "place", "at"
@@ -72,7 +73,7 @@ class RiverSwim(gymnasium.Env[Any, Any]):
 
 
 def make_tables(states: int) -> tuple[Array, Array]:
-    """(transitions [S, A, S], rewards [S, A]) of the river before a change."""
+    """Returns (transitions [S, A, S], rewards [S, A]) of the river before a change."""
     p, r = np.zeros((states, 2, states)), np.zeros((states, 2))
     for s in range(states):
         p[s, LEFT, max(s - 1, 0)] = 1.0

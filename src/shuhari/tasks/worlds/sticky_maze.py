@@ -1,4 +1,4 @@
-"""A walk through a small maze for a fixed time, with sticky actions: tables of which everything is known exactly.
+"""A walk through a small maze for a fixed time, with sticky actions: tables with exactly known values.
 
 Axes: `P` places (cell and last action), `A` = 4 moves, `T` steps.
 """
@@ -20,7 +20,7 @@ from shuhari.tasks.worlds.finite_horizon import Table
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
 A = len(MOVES)
-_TRIES = 1000  # of drawing a maze
+_TRIES = 1000  # attempts to draw a maze
 
 
 @register("world", "sticky_maze")
@@ -29,17 +29,18 @@ class StickyMaze(gymnasium.Env[Any, Any]):
     """A walk through a small random maze for a fixed time, with sticky actions and exact tables.
 
     Reaching the goal pays 1, once, and the walker stays there. Observation: step * P + place, with place = cell * 5 +
-    the last action (4: none yet). `p` [P, A, P], `r` [P, A] and `first`, with the horizon, are its `table`. ValueError
-    if no maze of that size has such a distance."""
+    the last action (4: none yet). `p` [P, A, P], `r` [P, A] and `first`, with the horizon, are its `table`. Raises
+    ValueError if no maze of that size has such a distance.
+    """
 
     side: Length = 4
     """Side of the square maze, in cells."""
     distance: Length = 3
-    """Number of moves from the start to the goal by a shortest way."""
+    """Number of moves from the start to the goal on a shortest path."""
     horizon: Length = 10
-    """Number of steps of an episode, which never ends before."""
+    """Number of steps of an episode, which never ends earlier."""
     sticky: Share = 0.25
-    """Probability that the last action is repeated in place of the chosen one; 0 is deterministic."""
+    """Probability that the last action is repeated instead of the chosen one; 0 is deterministic."""
     walls: Share = 0.2
     """Probability that a cell is a wall."""
     layout: Seed = 0
@@ -87,7 +88,7 @@ class StickyMaze(gymnasium.Env[Any, Any]):
 
     @property
     def scene(self) -> Scene:
-        """Cells of side 1, the first row above."""
+        """The scene: cells of side 1, the first row at the top."""
         free, _, goal = self._draw()
         walls = tuple((*self._corner(int(cell)), 1.0, 1.0) for cell in np.flatnonzero(~free))
         return Scene((0.0, 0.0, self.side, self.side), walls, ((*self._corner(goal), 1.0, 1.0),), self._find)
@@ -101,7 +102,7 @@ class StickyMaze(gymnasium.Env[Any, Any]):
         return x + 0.5, y + 0.5
 
     def _draw(self) -> tuple[Array, int, int]:
-        """([side, side] which cells are free, the start's cell, the goal's)."""
+        """Returns ([side, side] the free cells, the start's cell, the goal's)."""
         rng = np.random.default_rng(code("maze", self.layout, self.side, self.distance))
         for _ in range(_TRIES):
             free = rng.random((self.side, self.side)) >= self.walls
@@ -113,7 +114,7 @@ class StickyMaze(gymnasium.Env[Any, Any]):
         raise ValueError(f"a maze of side {self.side}: none was {self.distance} moves from another in {_TRIES} draws")
 
     def _distances(self, free: Array, start: int) -> Array:
-        """[cells] moves from the start; -1 for cells that cannot be reached."""
+        """Returns [cells] moves from the start; -1 for cells that cannot be reached."""
         found, edge, moves = np.full(free.size, -1), [start], 0
         found[start] = 0
         while edge:

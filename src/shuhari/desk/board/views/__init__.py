@@ -1,7 +1,7 @@
-"""What the board says, in plain values: a function for each address below /api, its parameters those of the query.
+"""The board's content as plain values: a function for each route below /api, with the query's parameters.
 
-The first parameter of each is the catalogue of runs. `VIEWS` read, `COSTLY` ones among them with the token;
-`CHANGES` are asked by POST, with the token.
+The first parameter of each is the catalogue of runs. `VIEWS` only read; those in `COSTLY` require the token. `CHANGES`
+are made by POST, with the token.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "compare": compare.compare_runs,
     "csv": curves.write_table,
     "curriculum": curriculum.list_problems,
-    "curves": curves.tell_curves,
-    "difficulty": curriculum.tell_difficulty,
+    "curves": curves.describe_curves,
+    "difficulty": curriculum.describe_difficulty,
     "drawable": media.list_drawable,
     "effects": claims.draw_effects,
     "events": run.list_events,
@@ -45,10 +45,10 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "picture": curves.draw_run,
     "played": media.play_episode,
     "plot": compare.plot_sides,
-    "policy": media.tell_policy,
+    "policy": media.describe_policy,
     "profile": run.show_profile,
     "recipe": run.show_recipe,
-    "replay": replay.tell_replay,
+    "replay": replay.describe_replay,
     "rollouts": rollouts.list_groups,
     "run": run.show_run,
     "runs": runs.list_runs,

@@ -1,4 +1,4 @@
-"""Beds: what each card tells of its baseline, and the methods that were measured there."""
+"""Beds: the numbers of each card about its baseline, and the methods measured there."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shuhari.desk.board import results
 from shuhari.desk.board.catalogue import Catalogue
 from shuhari.desk.serving.refusals import Refused
 
-MEANS = ("evaluate/exact.mean", "evaluate/mean", "evaluate/greedy")  # the score of a card, the first that it has
+MEANS = ("evaluate/exact.mean", "evaluate/mean", "evaluate/greedy")  # scores of a card, the first one counts
 Results = Mapping[str, Mapping[str, Any]]
 
 
 def list_beds(runs: Catalogue, bed: str = "", metric: str = "", wait: bool = False) -> dict[str, Any]:
-    """Without `bed` {beds}: every bed, what its card tells of its score, and how many methods were measured there. With
-    it {card, numbers, curves, by, metrics, methods}: its card number by number, and its methods, best first, by a
+    """Without `bed`, return {beds}: every bed, its card's score, and the number of methods measured there. With it,
+    return {card, numbers, curves, by, metrics, methods}: its card number by number, and its methods, best first, by a
     `metric` such as evaluate/mean:area (default: the bed's own score)."""
     claimed = {name: found for name, (found, _) in results.read_all()[0].items()}
     explored = results.read_elsewhere("explore")
@@ -34,12 +34,12 @@ def list_beds(runs: Catalogue, bed: str = "", metric: str = "", wait: bool = Fal
         here = {r["method"]: r for r in explored if r["bed"] == bed}
         here |= {name: r for name, r in claimed.items() if r.get("bed") == bed}
         summary = summaries.get(bed) or str(results.describe(bed).get("summary", ""))
-        return {"bed": bed, "summary": summary, **_tell_bed(bed, metric, here, results.knows_core(wait=wait))}
+        return {"bed": bed, "summary": summary, **_describe_bed(bed, metric, here, results.knows_core(wait=wait))}
     return {"beds": [{"bed": name, "summary": summaries.get(name) or results.describe(name).get("summary", ""),
-                      "methods": counts[name], **_tell_card(name)} for name in names]}  # fmt: skip
+                      "methods": counts[name], **_describe_card(name)} for name in names]}  # fmt: skip
 
 
-def _tell_bed(bed: str, metric: str, here: Results, known: bool) -> dict[str, Any]:
+def _describe_bed(bed: str, metric: str, here: Results, known: bool) -> dict[str, Any]:
     from shuhari.lab.claims.board import put_in_order
     from shuhari.lab.claims.wording import describe_verdict
 
@@ -59,15 +59,15 @@ def _tell_bed(bed: str, metric: str, here: Results, known: bool) -> dict[str, An
     for result in here.values():
         chance = {f"evaluate/{k}": v for k, v in (result.get("chance") or {}).items() if v is not None} | chance
     return {
-        "by": found.by, "metrics": found.metrics, "methods": rows, "others": others, "card": _tell_card(bed),
-        "numbers": [_tell_number(card, one, chance.get(one)) for one in curves],
+        "by": found.by, "metrics": found.metrics, "methods": rows, "others": others, "card": _describe_card(bed),
+        "numbers": [_describe_number(card, one, chance.get(one)) for one in curves],
         "curves": {} if card is None else _read_curves(card, name), "metric": name,
         "unit": next(iter(card.table["budget"])) if card is not None else "",
     }  # fmt: skip
 
 
-def _tell_card(bed: str) -> dict[str, Any]:
-    """What a bed's card tells of its score; {card: false} where it has none."""
+def _describe_card(bed: str) -> dict[str, Any]:
+    """Return a bed's score from its card; {card: false} if it has none."""
     card = results.find_card(bed)
     if card is None:
         return {"card": False}
@@ -76,13 +76,13 @@ def _tell_card(bed: str) -> dict[str, Any]:
     run, warm = card.seconds
     about = {"card": True, "seeds": len(card.table["seeds"]), "budget": card.table["budget"], "run_s": run,
              "warm_s": warm, "metric": metric}  # fmt: skip
-    return {**about, **(_tell_number(card, metric) if metric else {})}
+    return {**about, **(_describe_number(card, metric) if metric else {})}
 
 
-def _tell_number(card: Any, metric: str, chance: float | None = None) -> dict[str, Any]:
-    """A number of a card: an untrained policy's (`random`), at the start and the end of the baseline and of the
-    control, which must gain; the spread of a pair's difference, and the smallest effect that looks would find (`mde`),
-    both of the mean over the budget."""
+def _describe_number(card: Any, metric: str, chance: float | None = None) -> dict[str, Any]:
+    """Return a number of a card: of an untrained policy (`random`), at the start and the end of the baseline and at the
+    end of the control, which must gain; and for its mean over the budget the standard deviation of a pair's difference
+    (`spread`) and the smallest effect that the looks would find (`mde`)."""
     keep = results.keep(card.file, f"number {metric}", lambda: _measure_number(card, metric)) if card.file else None
     return {"metric": metric, "random": chance, **(keep or {})}
 
@@ -113,7 +113,7 @@ def _measure_number(card: Any, metric: str) -> dict[str, Any]:
 
 
 def _read_curves(card: Any, metric: str) -> dict[str, Any]:
-    """Arm -> the mean of a metric with its band over the seeds of a card."""
+    """Return arm -> the mean of a metric with its band over the seeds of a card."""
     from shuhari.lab.plot import compute_band
 
     out = {}

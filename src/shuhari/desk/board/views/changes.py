@@ -1,4 +1,4 @@
-"""What the board changes, by the same functions as the terminal: runs are removed, renamed and tagged."""
+"""Changes made by the board with the same functions as the terminal: runs are removed, renamed and tagged."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MOST = 200  # runs of a change
 
 
 def delete_runs(runs: Catalogue, run: list[str]) -> dict[str, Any]:
-    """Remove runs, as `shuhari runs NAME --rm`: {removed, left, failed}; left: name -> what stays in the folder, as the
-    library has not written it; failed: name -> why it was not removed."""
+    """Remove runs, as `shuhari runs NAME --rm`. Returns {removed, left, failed}; left: name -> files that stay in the
+    folder because the library did not write them; failed: name -> why it was not removed."""
     paths = {name: runs.find(name) for name in _check(run)}
     removed, left, failed = list[str](), dict[str, list[str]](), dict[str, str]()
     for name, path in paths.items():
@@ -31,7 +31,7 @@ def delete_runs(runs: Catalogue, run: list[str]) -> dict[str, Any]:
 
 
 def rename(runs: Catalogue, run: str, to: str) -> dict[str, str]:
-    """{name}: rename a run, as `shuhari runs NAME --rename NEW`."""
+    """Rename a run, as `shuhari runs NAME --rename NEW`. Returns {name}."""
     (name,) = _check([run])
     path = runs.find(name)
     try:
@@ -43,7 +43,7 @@ def rename(runs: Catalogue, run: str, to: str) -> dict[str, str]:
 
 
 def tag(runs: Catalogue, run: list[str], add: list[str] = [], remove: list[str] = []) -> dict[str, Any]:  # noqa: B006
-    """{tags: name -> those that a run then has}: tag runs, as `shuhari runs NAME --tag x --untag y`."""
+    """Tag runs, as `shuhari runs NAME --tag x --untag y`. Returns {tags: name -> the tags of the run}."""
     paths = {name: runs.find(name) for name in _check(run)}
     try:
         return {"tags": {name: tag_run(path, add, remove) for name, path in paths.items()}}
@@ -52,7 +52,7 @@ def tag(runs: Catalogue, run: list[str], add: list[str] = [], remove: list[str] 
 
 
 def _check(names: list[str]) -> list[str]:
-    """Names that say which run is meant whatever is written meanwhile."""
+    """Return distinct names, and refuse `latest`, whose meaning may change meanwhile."""
     if not 0 < len(names) <= MOST or "latest" in names:
         raise Refused(f"run names {len(names)} runs: expected 1 to {MOST}, each by its own name, not `latest`", "run")
     return list(dict.fromkeys(names))

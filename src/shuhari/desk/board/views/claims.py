@@ -1,4 +1,4 @@
-"""Claims: the scoreboard of all methods, its picture, and one claim with all that its result says."""
+"""Claims: the scoreboard of all methods, its plot, and one claim with its whole result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shuhari.desk.serving.refusals import Refused
 from shuhari.store import Run
 
 UNMEASURED = "not measured"
-TEXT = 2000  # characters of a text that a recipe or a result brings
+TEXT = 2000  # characters of a text of a recipe or a result
 Order = Literal["verdict", "method", "effect", "bed", "year", "seeds"]
 
 
@@ -32,14 +32,15 @@ def list_claims(
     offset: Annotated[int, Field(ge=0)] = 0,
     wait: bool = False,
 ) -> dict[str, Any]:
-    """{total, families, verdicts, chance, pending, problems, claims}: every method that states a claim, with its
-    verdict and its effect in margins. families, verdicts: how many there are of each; chance: how many hold by chance;
-    pending: whether it is not known yet which results are of an earlier version of the code (with `wait` it is)."""
+    """Return {total, families, verdicts, chance, pending, problems, claims}: every method with a claim, its verdict,
+    and its effect in units of the margin. families, verdicts: counts; chance: a sentence on how many hold by chance;
+    pending: whether it is still unknown which results are of an earlier version of the code (with `wait` it is
+    known)."""
     from shuhari.lab.claims.board import false_holds
 
     known = results.knows_core(wait=wait)
     found, problems = results.read_all()
-    rows = [_tell(m.name, found.get(m.name), known) for m in results.list_claimed()]
+    rows = [_describe_method(m.name, found.get(m.name), known) for m in results.list_claimed()]
     chosen = [r for r in rows if family in ("", r["family"]) and verdict in ("", r["verdict"])]
     wanted = words.lower().split()
     chosen = [
@@ -63,17 +64,17 @@ def list_claims(
 
 
 def list_claimed(runs: Catalogue, run: str) -> list[dict[str, str]]:
-    """[{method, words}]: the claims of the recipe of a run, and of the methods laid over it, with their verdicts."""
+    """Return [{method, words}]: the claims of a run's recipe and of its methods, with their verdicts."""
     recipe = Run(runs.find(run)).recipe
     name, known = str(recipe.get("name", "")), results.knows_core()
     laid = recipe.get("laid")
     methods = {name, name.partition("+")[0], *(laid if isinstance(laid, dict) else ())}
-    rows = [_tell(m.name, results.read_one(m.name), known) for m in results.list_claimed(methods)]
+    rows = [_describe_method(m.name, results.read_one(m.name), known) for m in results.list_claimed(methods)]
     return [{"method": row["method"], "words": row["words"]} for row in rows]
 
 
 def draw_effects(runs: Catalogue, family: str = "", verdict: str = "", words: str = "") -> Picture:
-    """All effects and intervals on one axis, in margins, of the claims that are chosen, as an SVG."""
+    """Return an SVG of the effects and intervals of the selected claims on one axis, in units of the margin."""
     from shuhari.lab.claims.board import draw
 
     names = [r["method"] for r in list_claims(runs, words, family, verdict)["claims"]]
@@ -82,8 +83,8 @@ def draw_effects(runs: Catalogue, family: str = "", verdict: str = "", words: st
 
 
 def read_claim(runs: Catalogue, method: str, wait: bool = False) -> dict[str, Any]:
-    """All of a method's claim: what is said, verdict, checks with their numbers, curves of the arms with bands over
-    seeds, protocol, history, notes, paper. Without a result: what its recipe says."""
+    """Return everything about a method's claim: its text, verdict, checks with their numbers, curves of the arms with
+    bands over seeds, protocol, history, notes, paper. Without a result: what its recipe has."""
     names = [m.name for m in results.list_claimed()]
     if method not in names:
         raise Refused(f"no claim of {method[:200]!r}; {nearest(method[:100], names)}", "method", status=404)
@@ -95,7 +96,7 @@ def read_claim(runs: Catalogue, method: str, wait: bool = False) -> dict[str, An
     known = results.knows_core(wait=wait)
     stated = table.get("claim") or EMPTY
     about = {
-        **_tell(method, found, known),
+        **_describe_method(method, found, known),
         "summary": str(table.get("summary", ""))[:TEXT],
         "paper": {k: v for k, v in (table.get("paper") or EMPTY).items() if isinstance(v, str | int | float | list)},
         "command": f"shuhari claim {method}",
@@ -103,17 +104,19 @@ def read_claim(runs: Catalogue, method: str, wait: bool = False) -> dict[str, An
     }
     if found is None:
         return {**about, "says": str(stated.get("says", "")), "notes": list(stated.get("notes", ()))}
-    return {**about, **_tell_result(found[0], known)}
+    return {**about, **_describe_result(found[0], known)}
 
 
-def _tell_result(result: Mapping[str, Any], known: bool) -> dict[str, Any]:
-    from shuhari.lab.claims.board import count_tries, detectable, headline, ruled
+def _describe_result(result: Mapping[str, Any], known: bool) -> dict[str, Any]:
+    from shuhari.lab.claims.board import detectable, headline, ruled
     from shuhari.lab.claims.result import describe_differences
     from shuhari.lab.claims.sources import find_changed, is_older
+    from shuhari.lab.claims.tries import count_tries
     from shuhari.lab.claims.wording import EARLIER
 
     kept = ("headline", "premise", "mde", "looks", "cpu_s", "protocol", "exploratory", "budget", "seeds", "start",
-            "chance", "task", "model", "kind", "notes", "stale")  # fmt: skip
+            "chance", "task", "model", "kind", "notes", "stale", "rivals", "dose", "gaps", "objection",
+            "worth")  # fmt: skip
     arms = {name: {"differs": describe_differences(arm["changes"]), "ledger": arm.get("ledger", {}),
                    "diverged": arm.get("diverged", [])} for name, arm in result["arms"].items()}  # fmt: skip
     own = {name: digest for name, digest in result["hashes"]["modules"].items() if name.startswith("shuhari.")}
@@ -132,7 +135,7 @@ def _tell_result(result: Mapping[str, Any], known: bool) -> dict[str, Any]:
         "detectable": detectable(result),
         "tries": count_tries(result),
         "freshness": freshness,
-        "history": [_tell_line(line) for line in result["history"]],
+        "history": [_describe_try(line) for line in result["history"]],
         "arms": arms,
         "unit": next(iter(result["budget"] or {"steps": 0})),
         "curves": _read_curves(result),
@@ -140,14 +143,14 @@ def _tell_result(result: Mapping[str, Any], known: bool) -> dict[str, Any]:
     }
 
 
-def _tell_line(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A try as a line of the history: what was found, on how many seeds, of which protocol."""
+def _describe_try(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of the history: a try's outcome, seeds and protocol."""
     names = ("date", "verdict", "seeds", "try", "protocol", "commit", "used", "says")
     return {name: line.get(name) for name in names}
 
 
 def _read_curves(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Metric -> arm -> the mean with its band over seeds, as its picture has them."""
+    """Return metric -> arm -> the mean with its band over seeds, as in the result's plot."""
     from shuhari.lab.plot import compute_band
 
     out: dict[str, dict[str, Any]] = {}
@@ -160,7 +163,7 @@ def _read_curves(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _list_elsewhere(method: str) -> list[dict[str, Any]]:
-    """What was measured of a method on other beds: the same claim (`scale`), or any comparison (`explore`)."""
+    """Return the results of a method on other beds: the same claim (`scale`), or any comparison (`explore`)."""
     found = [
         (r, kind)
         for kind in ("scale", "explore")
@@ -170,8 +173,8 @@ def _list_elsewhere(method: str) -> list[dict[str, Any]]:
     return [{"bed": r["bed"], "kind": kind, "verdict": r["verdict"], **_measure(r)} for r, kind in found]
 
 
-def _tell(name: str, found: tuple[Mapping[str, Any], str] | None, known: bool) -> dict[str, Any]:
-    """A line of the scoreboard."""
+def _describe_method(name: str, found: tuple[Mapping[str, Any], str] | None, known: bool) -> dict[str, Any]:
+    """Return a line of the scoreboard."""
     from shuhari.lab.claims.wording import describe_verdict
 
     table = results.describe(name)
@@ -189,7 +192,8 @@ def _tell(name: str, found: tuple[Mapping[str, Any], str] | None, known: bool) -
 
 
 def _measure(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The effect and its interval in margins, the margin, the level and the seeds; None where nothing was measured."""
+    """Return the effect and its interval in units of the margin, the margin, the level and the seeds; None if nothing
+    was measured."""
     from shuhari.lab.claims.board import make_line
 
     line, head = make_line(result), result["headline"]

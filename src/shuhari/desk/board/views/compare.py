@@ -1,4 +1,4 @@
-"""Sets of runs side by side: curves, last values, differences with their intervals, and what differs in the recipes."""
+"""Sets of runs side by side: curves, last values, differences with intervals, and differing settings."""
 
 from __future__ import annotations
 
@@ -17,36 +17,41 @@ from shuhari.desk import comparison
 from shuhari.desk.board.catalogue import Catalogue, Stamp, read_stamp
 from shuhari.desk.board.views.picture import Picture
 from shuhari.desk.comparison import GREEDY, Columns
-from shuhari.desk.contrasts import compare_with_first, explain_levels, find_stuck
+from shuhari.desk.contrasts import compare_with_first, explain_levels, find_stuck, find_word
 from shuhari.desk.serving.refusals import Refused
 from shuhari.kernel import stats
+from shuhari.lab.claims.curve import Reading
 from shuhari.lab.claims.verdict import LEAST
 from shuhari.lab.plot import average_curves, choose_curves, plot_comparison, read_curve
 from shuhari.store import Run
 
-RUNS, ARMS, POINTS, TEXT, SETTINGS = 200, 12, 1000, 200, 300
-NUMBERS = 8_000_000  # that are kept of all runs together, at about 32 bytes each
+RUNS, ARMS, POINTS, TEXT, SETTINGS, LONG = 200, 12, 1000, 200, 300, 500
+NUMBERS = 8_000_000  # numbers that are cached for all runs together, at about 32 bytes each
 PLAIN = ("step", "wall")  # axes that every run has
 Arms = dict[str, list[Path]]
 
-_kept: dict[tuple[Path, str], tuple[Stamp, tuple[Columns, list[str]]]] = {}
+_kept: dict[tuple[Path, tuple[str, ...]], tuple[Stamp, tuple[Columns, list[str]]]] = {}
 _lock = threading.Lock()
 
 
 def compare_runs(runs: Catalogue, arm: list[str], metric: str = "", x: str = "") -> dict[str, Any]:
-    """{metric, x, axes, metrics, arms, caveats, differs}: arms of runs joined by commas, each compared with the first
-    as `shuhari compare` does: last values, their mean, difference and interval over seeds; beside it the interquartile
-    mean, the performance profile, and a curve with the range of its runs. metric: what is compared (default: the
-    held-out score, or the first curve that all runs have). x: step, wall or spent/* (default: the budget's unit)."""
+    """Return {metric, curve, reading, readings, x, axes, metrics, arms, caveats, differs}: arms of runs joined by
+    commas, each compared with the first as in `shuhari compare`: last values or readings of their curves, their mean,
+    difference and interval over seeds; also the interquartile mean, the performance profile, and a curve with the range
+    of its runs. metric: a metric, or a reading of it such as `evaluate/mean:area`; default the held-out score, or the
+    first curve that all runs have. x: step, wall or spent/* (default: the budget's unit), over which a reading is read.
+    """
     metric = metric or _choose_metric(runs, arm)
-    arms, columns, names, over, axes = _read_arms(runs, arm, metric, x)
+    reading = _parse(metric)
+    curve = reading.metric if reading else metric
+    arms, columns, names, over, axes = _read_arms(runs, arm, reading.names if reading else (metric,), x)
     try:
         comparison.check_same_task([
             path
             for paths in arms.values()
             for path in paths
         ])
-        finals = comparison.read_finals(arms, columns, metric)
+        finals = comparison.read_finals(arms, columns, metric, over)
     except comparison.ComparisonError as error:
         raise Refused(str(error)) from None
     found = compare_with_first(finals, LEAST)
@@ -57,7 +62,7 @@ def compare_runs(runs: Catalogue, arm: list[str], metric: str = "", x: str = "")
         for v in values
         if v == v
     ]
-    at = _spread_thresholds(every)
+    at = _place_thresholds(every)
     named = {labels[name]: entry for name, entry in found.items()}
     caveats = comparison.list_caveats(named, single=False)
     caveats += filter(None, (explain_levels(named, next(iter(named))), find_stuck(named, metric)))
@@ -72,10 +77,10 @@ def compare_runs(runs: Catalogue, arm: list[str], metric: str = "", x: str = "")
         middle = stats.bootstrap_interquartile_mean(values)
         known, ends = middle.n >= LEAST, {"low": middle.low, "high": middle.high}
         told.append({
-            "arm": name, "label": labels[name], "runs": rows, **found[name],
+            "arm": name, "label": labels[name], "runs": rows, **found[name], "word": find_word(found[name]),
             "iqm": {"value": middle.value, "low": None, "high": None, **(ends if known else {})},
             "profile": stats.profile_performance(values, at) if known else None,
-            "curve": _make_curve(columns[name], metric, over),
+            "curve": _make_curve(columns[name], curve, over),
         })  # fmt: skip
     recipes = {
         name: [Run(path).recipe for path in paths]
@@ -83,16 +88,18 @@ def compare_runs(runs: Catalogue, arm: list[str], metric: str = "", x: str = "")
     }
     differs = [{"setting": key, "values": [_show(values[name]) for name in arms]}
                for key, values in comparison.find_differences(recipes).items()]  # fmt: skip
-    return {"metric": metric, "x": over, "axes": axes, "metrics": names, "arms": told, "thresholds": at,
+    caveats += comparison.list_uneven(columns, over) if reading else []
+    choice = {"curve": curve, "reading": metric.partition(":")[2], "readings": comparison.READINGS}
+    return {"metric": metric, **choice, "x": over, "axes": axes, "metrics": names, "arms": told, "thresholds": at,
             "caveats": caveats, "differs": differs[:SETTINGS], "left_out": max(0, len(differs) - SETTINGS)}  # fmt: skip
 
 
 def plot_sides(
     runs: Catalogue, arm: list[str], metric: str = "", x: str = "", kind: Literal["png", "svg"] = "svg"
 ) -> Picture:
-    """The curves of the arms as `shuhari compare --plot` draws them."""
-    metric = metric or _choose_metric(runs, arm)
-    arms, columns, _, over, _ = _read_arms(runs, arm, metric, x)
+    """Return the curves of the arms as drawn by `shuhari compare --plot`; of a reading, the curves that it reads."""
+    metric = (metric or _choose_metric(runs, arm)).partition(":")[0]
+    arms, columns, _, over, _ = _read_arms(runs, arm, (metric,), x)
     labels, out = comparison.name_arms(arms), io.BytesIO()
     try:
         plot_comparison({labels[name]: columns[name] for name in arms}, metric, out, over=over, kind=kind)
@@ -102,17 +109,18 @@ def plot_sides(
 
 
 def group_runs(runs: Catalogue, run: list[str]) -> dict[str, Any]:
-    """{arms, left_out}: runs put into arms by their recipes, seeds apart; left_out: those whose seed another run of
-    their arm has."""
+    """Return {arms, left_out}: runs grouped by recipe, except for seeds; left_out: those whose seed another run of the
+    arm has."""
     found = {name: Run(path).recipe for name, path in zip(run, _find(runs, run), strict=True)}
     groups, left = comparison.group_by_recipe(found)
     return {"arms": [",".join(names) for names in groups], "left_out": left}
 
 
 def _read_arms(
-    runs: Catalogue, arm: Sequence[str], metric: str, x: str
+    runs: Catalogue, arm: Sequence[str], wanted: Sequence[str], x: str
 ) -> tuple[Arms, dict[str, list[Columns]], list[str], str, list[str]]:
-    """(paths of each arm, their columns, the metrics that there are, the axis, the axes that all runs have)."""
+    """Return (paths of each arm, their columns of the `wanted` metrics, the names of all metrics, the axis, the axes
+    that all runs have)."""
     named = {
         text: [name for name in text.split(",") if name]
         for text in arm
@@ -124,7 +132,7 @@ def _read_arms(
         raise Refused(f"{many} runs: expected at most {RUNS}", "arm")
     arms = {text: _find(runs, names) for text, names in named.items()}
     found = {
-        text: [_read(path, metric) for path in paths]
+        text: [_read(path, tuple(wanted)) for path in paths]
         for text, paths in arms.items()
     }
     columns = {
@@ -169,8 +177,16 @@ def _read_arms(
     )
 
 
+def _parse(metric: str) -> Reading | None:
+    """Return the reading of a curve that is asked for, None for a plain metric."""
+    try:
+        return comparison.read_reading(metric) if ":" in metric else None
+    except comparison.ComparisonError as error:
+        raise Refused(str(error)[:LONG], "metric") from None
+
+
 def _choose_metric(runs: Catalogue, arm: Sequence[str]) -> str:
-    """The held-out score, or if a run lacks it the first curve that all runs of the arms have."""
+    """Return the held-out score or, if a run lacks it, the first curve that all runs of the arms have."""
     names = [name for name in ",".join(arm).split(",") if name][:RUNS]
     known = [_list_metrics(path, read_stamp(path)) for path in _find(runs, names)]
     everywhere = set.intersection(*map(set, known)) if known else set()
@@ -184,27 +200,28 @@ def _find(runs: Catalogue, names: Sequence[str]) -> list[Path]:
 
 @lru_cache(RUNS)
 def _list_metrics(path: Path, stamp: Stamp) -> tuple[str, ...]:
-    """The names of a run's metrics, kept while its files are the same."""
+    """Return the names of a run's metrics, cached until its files change."""
     return tuple(Run(path).list_metrics())
 
 
-def _read(path: Path, metric: str) -> tuple[Columns, list[str]]:
-    """(the columns of a metric and of what was spent, the names of all) of a run, kept while its files are the same."""
+def _read(path: Path, wanted: tuple[str, ...]) -> tuple[Columns, list[str]]:
+    """Return (the columns of metrics and of amounts spent, all names) of a run, cached until its files change."""
     stamp = read_stamp(path)
     with _lock:
-        before = _kept.get((path, metric))
+        before = _kept.get((path, wanted))
     if before is not None and before[0] == stamp:
         return before[1]
     run = Run(path)
     names = list(_list_metrics(path, stamp))
-    wanted = metric if metric in names else choose_curves(names).get(metric, metric)
-    columns = run.read_columns([wanted, *(n for n in names if n.startswith("spent/"))])
-    if all(value is None for value in columns[wanted]):
-        known = nearest(metric[:TEXT], [*names, *choose_curves(names)])
-        raise Refused(f"{path}: no metric {metric[:TEXT]!r}; {known}", "metric")
+    meant = {one: one if one in names else choose_curves(names).get(one, one) for one in wanted}
+    columns = run.read_columns([*meant.values(), *(n for n in names if n.startswith("spent/"))])
+    for one, name in meant.items():
+        if all(value is None for value in columns[name]):
+            known = nearest(one[:TEXT], [*names, *choose_curves(names)])
+            raise Refused(f"{path}: no metric {one[:TEXT]!r}; {known}", "metric")
     with _lock:
-        _kept.pop((path, metric), None)
-        _kept[path, metric] = stamp, (columns, names)
+        _kept.pop((path, wanted), None)
+        _kept[path, wanted] = stamp, (columns, names)
         while len(_kept) > RUNS or (len(_kept) > 1 and sum(map(_count_numbers, _kept.values())) > NUMBERS):
             del _kept[next(iter(_kept))]
     return columns, names
@@ -216,8 +233,8 @@ def _count_numbers(kept: tuple[Any, tuple[Columns, list[str]]]) -> int:
 
 
 def _make_curve(some: Sequence[Columns], metric: str, over: str) -> dict[str, Any]:
-    """The mean with the range of its runs, of at most 2 POINTS: of a stretch its lowest and its highest mean, with the
-    range of all of it."""
+    """Return the mean with the range of its runs, at most 2 POINTS: for each segment its lowest and highest mean, with
+    the range over the whole segment."""
     x, y = average_curves([read_curve(columns, metric, over) for columns in some])
     mean, low, high = y.mean(0), y.min(0), y.max(0)
     if len(x) > 2 * POINTS:
@@ -232,8 +249,8 @@ def _make_curve(some: Sequence[Columns], metric: str, over: str) -> dict[str, An
     return {"x": x, "mean": mean, "low": low, "high": high, "n": len(y)}
 
 
-def _spread_thresholds(values: Sequence[float]) -> np.ndarray:
-    """[101] scores from below the lowest to the highest."""
+def _place_thresholds(values: Sequence[float]) -> np.ndarray:
+    """Return [101] scores from just below the lowest to just above the highest."""
     if not values:
         return np.zeros(0)
     low, high = min(values), max(values)
@@ -246,7 +263,7 @@ def _name(runs: Catalogue, path: Path) -> str:
 
 
 def _show(values: Sequence[Any]) -> str:
-    """The values of a setting on an arm, as text, cut where they are long."""
+    """Return the values of a setting in an arm as text, cut if long."""
     text = " or ".join("not set" if v is None else f"{v:g}" if _is_number(v) else str(v) for v in values)
     return text if len(text) <= TEXT else f"{text[:TEXT]}…"
 

@@ -1,4 +1,4 @@
-"""What a run asked: how often each problem was asked and solved, and how hard what was asked was, against steps."""
+"""The curriculum of a run: how often each problem was sampled and solved, and how hard the problems were, by step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from shuhari.store.rows import list_columns
 BINS = 10  # of solve rates
 CUT = 200  # characters of a name
 LONGEST = 1000  # characters of a name by which rollouts are found
-TASKS = 12  # that have a curve of their own, the most asked ones
+TASKS = 12  # tasks with a curve of their own, the most frequent ones
 Order = Literal["rate", "asked", "solved", "first", "last", "problem", "task"]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Problems, [n] by name: how many samples were asked of each, how many were right, the first step and the last."""
+    """Problems, [n] by name: number of samples, number of right ones, the first step and the last."""
 
     names: list[tuple[str, str]]
     asked: Array
@@ -38,7 +38,7 @@ class Asked:
         return self.solved / np.maximum(self.asked, 1)
 
     def choose(self, only: str) -> Array:
-        """[n] whether each was `never` solved, `always`, or something between."""
+        """Return [n] whether each problem was `never` solved, `always`, or sometimes (`between`)."""
         never, always = self.solved == 0, (self.solved == self.asked) & (self.solved > 0)
         chosen = {"never": never, "always": always, "between": ~never & ~always}
         return chosen.get(only, np.ones(len(self.names), bool))
@@ -55,11 +55,11 @@ def list_problems(
     limit: Annotated[int, Field(ge=1, le=500)] = 50,
     offset: Annotated[int, Field(ge=0)] = 0,
 ) -> dict[str, Any] | None:
-    """{run, curricula, tasks, rates, total, problems}: curricula: stage -> its table of the recipe; tasks: [{task,
-    problems, asked, solved, never, always}]; rates: how many problems have a solve rate in each of BINS, equal ones of
-    [0, 1]; and a page of those problems that are of a task, have the `words` in their names, and were `never` or
-    `always` solved, or something between. `find` names one to the view of rollouts, and `kept` says
-    whether the run keeps a group of it. Null while millions of counts are being read."""
+    """Return {run, curricula, tasks, rates, total, problems}. curricula: stage -> its table of the recipe; tasks:
+    [{task, problems, asked, solved, never, always}]; rates: a histogram of solve rates in BINS equal bins of [0, 1];
+    problems: a page of the problems of a task whose names contain the `words` and that were `never` solved, `always`,
+    or sometimes (`between`). `find` names a problem for the view of rollouts, `kept` is whether the run stores a group
+    of it. Null while millions of counts are being read."""
     path = runs.find(run)
     asked = runs.numbers.of(path).keep("problems", lambda: _sum_problems(Run(path)))
     if asked is None:
@@ -87,15 +87,15 @@ def list_problems(
     at = at[::-1] if down else at
     rates = np.histogram(asked.rate[at], BINS, (0, 1))[0]
     return {"run": run, "curricula": _read_curricula(Run(path)), "tasks": _describe_tasks(asked), "rates": rates,
-            "total": len(at), "problems": _tell(Run(path), asked, at[offset : offset + limit].tolist())}  # fmt: skip
+            "total": len(at), "problems": _rows(Run(path), asked, at[offset : offset + limit].tolist())}  # fmt: skip
 
 
-def tell_difficulty(
+def describe_difficulty(
     runs: Catalogue, run: str, points: Annotated[int, Field(ge=2, le=2000)] = 200
 ) -> dict[str, dict[str, Any]] | None:
-    """{solved: task -> {x, y}, shares: {x, never, always, between}}: of what each step asked the share that was right,
-    by task; and the shares of its problems of which no sample was right, all were, or some. Steps are taken together so
-    that there are at most so many points, x the last step of each."""
+    """Return {solved: task -> {x, y}, shares: {x, never, always, between}}: by step, the share of right samples of each
+    task; and the shares of problems with no right sample, only right ones, or both. Steps are merged into at most
+    `points` points, with x the last step of each."""
     path = runs.find(run)
     steps = runs.numbers.of(path).keep("difficulty", lambda: _sum_steps(Run(path)))
     if steps is None:
@@ -122,7 +122,8 @@ def tell_difficulty(
 
 
 def _sum_problems(run: Run) -> Asked:
-    """Read in the order of steps, and summed here, which is faster than by SQLite; none of a run of format 1."""
+    """Read problems in the order of steps and sum them here, which is faster than in SQLite; empty for a run of format
+    1."""
     found: dict[tuple[str, str], list[int]] = {}
     for step, task, problem, asked, solved in _query(run, "select step, task, problem, asked, solved from problems"):
         row = found.get((task, problem))
@@ -135,7 +136,7 @@ def _sum_problems(run: Run) -> Asked:
 
 
 def _sum_steps(run: Run) -> list[tuple[Any, ...]]:
-    """(step, task, asked, solved, problems, those never solved, those always) of each step and task."""
+    """Return (step, task, asked, solved, problems, those never solved, those always) for each step and task."""
     names = "step, task, sum(asked), sum(solved), count(*), sum(solved = 0), sum(solved = asked and asked > 0)"
     return _query(run, f"select {names} from problems where asked > 0 group by step, task")
 
@@ -178,11 +179,11 @@ def _describe_tasks(asked: Asked) -> list[dict[str, Any]]:
     ][:500]
 
 
-def _tell(run: Run, asked: Asked, chosen: Sequence[int]) -> list[dict[str, Any]]:
-    """Problems of a page."""
+def _rows(run: Run, asked: Asked, chosen: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the problems of a page."""
     numbers, out = ("asked", "solved", "rate", "first", "last"), []
     with run._open() as db:
-        named = {"task", "problem"} <= list_columns(db, "rollouts")  # not so in a run of format 1
+        named = {"task", "problem"} <= list_columns(db, "rollouts")  # not in a run of format 1
         for i in chosen:
             task, problem = asked.names[i]
             find = f"{task}/{problem}"
@@ -195,7 +196,7 @@ def _tell(run: Run, asked: Asked, chosen: Sequence[int]) -> list[dict[str, Any]]
 
 
 def _read_curricula(run: Run) -> dict[str, str]:
-    """Stage -> what the recipe says of its curriculum, as far as it says something."""
+    """Return stage -> its curriculum in the recipe, if it has one."""
     try:
         recipe = run.recipe
     except StoreError:

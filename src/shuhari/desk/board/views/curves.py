@@ -1,5 +1,5 @@
-"""Curves of a run: its stored numbers against steps, time, or what was spent; thinned, with each stretch's smallest and
-largest value kept; and the same as a picture or as CSV."""
+"""Curves of a run: its stored numbers over steps, time, or amounts spent, thinned but keeping the smallest and largest
+value of each segment; also as a plot or as CSV."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from shuhari.desk.board.views.picture import Flow, Picture
 from shuhari.desk.serving.refusals import Refused
 from shuhari.store import Run
 
-SECONDS = "seconds"  # of a step: a curve that is made of the stored `wall`
+SECONDS = "seconds"  # of a step: a curve derived from the stored `wall`
 HELD_OUT = "Held-out score"
-CHARTS = (  # what a page of a run shows: title, patterns of metrics; of `evaluate/` those whose pattern says so
+CHARTS = (  # charts on a run's page: title, patterns; only those with `evaluate/` match held-out metrics
     ("Reward", ("reward/mean", "reward/score", "rollout/return")),
     (HELD_OUT, ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/*/accuracy", "evaluate/pass*")),
     ("Length", ("rollout/length", "evaluate/length")),
@@ -37,12 +37,12 @@ CHARTS = (  # what a page of a run shows: title, patterns of metrics; of `evalua
     ("Time of a step", (SECONDS,)),
 )
 LINES = 8  # curves of a chart
-NAMED = 60  # curves of a question
+NAMED = 60  # curves of a request
 NAME = 80  # characters of a reward's name
-ROWS = 1000  # of a table that are read at once
+ROWS = 1000  # rows of a table that are read at a time
 
 
-def tell_curves(
+def describe_curves(
     runs: Catalogue,
     run: str,
     names: list[str] = [],  # noqa: B006 (never changed)
@@ -51,13 +51,13 @@ def tell_curves(
     version: int = 0,
     points: Annotated[int, Field(ge=20, le=5000)] = 2000,
 ) -> dict[str, Any]:
-    """{run, status, x, axes, version, last, read, whole, known, names, charts, stages, curves}: for each of `names` (by
-    default those of CHARTS) {x, y, n, odd}: at most `points` values over the axis `x`, of steps later than `after`; n:
-    values in all, odd: those of them that are not finite, which are left out. `after` counts for the same `version`
-    alone: of another run, or one that was made again, all comes, as where it is -1. Without `whole` the steps are still
-    being read, and some stand for all."""
+    """Return {run, status, x, axes, version, last, read, whole, known, names, charts, stages, curves}: for each of
+    `names` (default: those of CHARTS) {x, y, n, odd}: at most `points` values over the axis `x`, of steps later than
+    `after`; n: number of values; odd: number of those that are not finite, which are left out. `after` applies only to
+    the same `version`: for another run, or one that was repeated, everything is returned, as for -1. Without `whole`
+    the steps are still being read, and these are a sample."""
     path = runs.find(run)
-    steps = runs.numbers.of(path).look()
+    steps = runs.numbers.of(path).read_steps()
     axes = list_axes(steps)
     if x not in axes:
         raise Refused(f"x is {x!r:.80}: expected one of {', '.join(axes[:20])}", "x")
@@ -84,12 +84,12 @@ def tell_curves(
 
 
 def draw_run(runs: Catalogue, run: str, kind: Literal["png", "svg"] = "png") -> Picture:
-    """The picture of a run as `shuhari train` leaves it in its folder, of the steps so far."""
+    """Return the plot that `shuhari train` leaves in the run's folder, for the steps so far."""
     from shuhari.desk.ends import draw
     from shuhari.lab.plot import choose_curves
 
     path = runs.find(run)
-    steps, opened = runs.numbers.of(path).look(30), Run(path)
+    steps, opened = runs.numbers.of(path).read_steps(30), Run(path)
     shown = [*choose_curves(steps.columns).values(), *(n for n in steps.columns if n.startswith("spent/"))]
     out = io.BytesIO()
     try:
@@ -100,10 +100,10 @@ def draw_run(runs: Catalogue, run: str, kind: Literal["png", "svg"] = "png") -> 
 
 
 def write_table(runs: Catalogue, run: str) -> Flow:
-    """All metrics of all steps as CSV, as `shuhari show RUN --csv`, ROWS of them in memory at a time."""
+    """Return all metrics of all steps as CSV, as `shuhari show RUN --csv`, with ROWS of them in memory at a time."""
     opened = Run(runs.find(run))
     names, last = dict.fromkeys(("step", "stage", "wall")), -1
-    for part in _read_parts(opened):  # all names, and whatever is damaged, before anything is sent
+    for part in _read_parts(opened):  # all names, and any damage, before anything is sent
         names.update(dict.fromkeys(part))
         last = part["step"][-1]
     return Flow(_write_parts(opened, list(names), last), "text/csv")
@@ -117,7 +117,7 @@ def _read_parts(opened: Run) -> Iterator[dict[str, list[Any]]]:
 
 
 def _write_parts(opened: Run, names: Sequence[str], last: int) -> Iterator[bytes]:
-    """CSV of some metrics, of the steps up to `last`: a run may go on meanwhile, with other metrics."""
+    """Yield CSV of some metrics, up to the step `last`: the run may continue meanwhile, with other metrics."""
     from shuhari.lab.plot import write_csv
 
     head: dict[str, list[Any]] = {name: [] for name in names}
@@ -131,8 +131,8 @@ def _write_parts(opened: Run, names: Sequence[str], last: int) -> Iterator[bytes
 
 
 def choose_charts(steps: Steps, measure: str = "") -> list[dict[str, Any]]:
-    """[{title, names}] of CHARTS: those whose metrics a run has, and what its curriculum and its study report; what was
-    measured by task (`name@task`) is left to the search. measure: the reward that held-out scores are of."""
+    """Return [{title, names}] of the CHARTS whose metrics a run has, and of the reports of its curriculum and study.
+    Metrics by task (`name@task`) are only found by search. measure: the reward of the held-out scores."""
     there = [*(n for n in steps.columns if "@" not in n or "pass@" in n), *([SECONDS] if len(steps.step) > 1 else [])]
     out = []
     for title, patterns in CHARTS:
@@ -147,7 +147,7 @@ def choose_charts(steps: Steps, measure: str = "") -> list[dict[str, Any]]:
             out.append({"title": f"{title}{of}", "names": list(dict.fromkeys(found))[:LINES]})
     own: dict[str, list[str]] = {}
     for name in (n for n in steps.columns if n.startswith(("curriculum/", "study/"))):
-        own.setdefault(name.partition("@")[0], []).append(name)  # `curriculum/share@<level>`: a chart for all levels
+        own.setdefault(name.partition("@")[0], []).append(name)  # `curriculum/share@<level>`: one chart for all levels
     return [*out, *({"title": title, "names": names[:LINES]} for title, names in [*own.items()][: 2 * LINES])]
 
 
@@ -156,15 +156,15 @@ def _is_held_out(name: str) -> bool:
 
 
 def list_axes(steps: Steps) -> list[str]:
-    """What curves may be drawn over: steps, seconds, and what was spent."""
+    """Return the possible axes: steps, seconds, and amounts spent."""
     spent = sorted(n for n in steps.columns if n.startswith("spent/") and n != "spent/steps")
     return ["step", *(["wall"] if "wall" in steps.columns else []), *spent]
 
 
 def find_axis(steps: Steps, x: str, name: str) -> Array | None:
-    """[n] places of a metric on an axis; None where there is none. Where what is counted was not yet, the last step
-    before it was stands at 0: what was measured there is where the curve begins. Of the end of the stage before that
-    is so of evaluations alone."""
+    """Return [n] places of a metric on an axis; None if there is no such axis. If a counter starts late, the step
+    before it is placed at x = 0, where the curve begins; for the end of a previous stage this applies only to
+    evaluations."""
     place = find_column(steps, x)
     if place is None or not x.startswith("spent/") or not np.isfinite(place).any():
         return place
@@ -175,18 +175,19 @@ def find_axis(steps: Steps, x: str, name: str) -> Array | None:
 
 
 def find_column(steps: Steps, name: str) -> Array | None:
-    """[n] values of a metric, of `step`, `wall`, or of the seconds between two steps; None where there is none."""
+    """Return [n] values of a metric, of `step`, `wall`, or of the seconds between two steps; None if it does not
+    exist."""
     if name == "step":
         return steps.step.astype(np.float64)
     if name == SECONDS and name not in steps.columns and "wall" in steps.columns:
         took = np.diff(steps.columns["wall"], prepend=np.nan) / np.diff(steps.step, prepend=-1)
-        return np.where(took >= 0, took, np.nan)  # the clock of a resumed run goes on
+        return np.where(took >= 0, took, np.nan)  # the clock of a resumed run continues
     return steps.columns.get(name)
 
 
 def thin(y: Array, points: int) -> Array:
-    """The places of at most `points` values: of each stretch the smallest and the largest, of all the first and the
-    last."""
+    """Return the indices of at most `points` values: the smallest and largest of each segment, and the first and last
+    of all."""
     n = len(y)
     if n <= points:
         return np.arange(n)
@@ -210,7 +211,7 @@ def _thin(x: Array, y: Array, points: int) -> dict[str, Any]:
 
 
 def _shorten(values: Array) -> Sequence[float]:
-    """Six digits, as none sees more of a curve; whole numbers as they are."""
+    """Round to six digits, enough for a curve; whole numbers stay."""
     return [v if v.is_integer() else float(f"{v:.6g}") for v in values.tolist()]
 
 

@@ -1,4 +1,5 @@
-"""What the policy of a checkpoint does, played or drawn anew: that takes seconds, so what was made last is kept."""
+"""What the policy of a checkpoint does, played or drawn on request; that takes seconds, so the last results are
+cached."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from shuhari.store import Run
 
 POINTS = 2000  # of a curve
 STATES = 1000  # of a policy that is shown as a table
-KEPT = 64 << 20  # bytes of pictures that are kept
+KEPT = 64 << 20  # bytes of cached pictures
 FRAMES, SIDE = 400, 640  # pictures of an episode, at most; pixels of one
 
 Step = Annotated[int, Field(ge=0)] | None
@@ -30,17 +31,17 @@ Episode = Annotated[int, Field(ge=0)]
 
 _kept: OrderedDict[tuple[Any, ...], tuple[int, Any]] = OrderedDict()  # what was made -> (bytes, it)
 _making = threading.Lock()  # one checkpoint at a time: each takes memory and all cores
-_room = threading.Semaphore(2)  # one that is made, and one that waits for it
+_room = threading.Semaphore(2)  # one in progress, and one that waits for it
 
 
 def list_checkpoints(runs: Catalogue, run: str) -> dict[str, Any]:
-    """{run, checkpoints}: the steps whose weights are kept, with their held-out scores."""
+    """Return {run, checkpoints}: the steps with stored weights, and their held-out scores."""
     return {"run": run, "checkpoints": Run(runs.find(run)).checkpoints()}
 
 
 def list_drawable(runs: Catalogue, run: str) -> dict[str, Any]:
-    """{kinds, why}: which of `played`, `samples` and `policy` there are of a run's policy, by its recipe, as
-    no weights are needed to say so; why there are none, "" where there are some."""
+    """Return {kinds, why}: which of `played`, `samples` and `policy` are available for a run's policy, judged by its
+    recipe without loading weights; why there are none, or ""."""
     from gymnasium.spaces import Discrete
 
     from shuhari.config.build import build_stages
@@ -68,7 +69,7 @@ def list_drawable(runs: Catalogue, run: str) -> dict[str, Any]:
 
 
 def draw_samples(runs: Catalogue, run: str, step: Step = None) -> Picture:
-    """What a policy makes as a picture, as `shuhari show --samples` draws it. Nothing is written into the run."""
+    """Return a picture of what a policy samples, as in `shuhari show --samples`. Nothing is written into the run."""
     from shuhari.desk.samples import save_samples
 
     path = runs.find(run)
@@ -83,16 +84,16 @@ def draw_samples(runs: Catalogue, run: str, step: Step = None) -> Picture:
 
 
 def play_episode(runs: Catalogue, run: str, step: Step = None, episode: Episode = 0) -> dict[str, Any]:
-    """A held-out episode of a controller as curves, and as pictures where its environment draws any: {problem, step,
-    status, rewards, track, frames: {at, images}}; frames: of the moments `at` JPEG in base64."""
+    """Return a held-out episode of a controller as curves, and as pictures if its environment renders: {problem, step,
+    status, rewards, track, frames: {at, images}}; images: base64 JPEG at the moments `at`."""
     from shuhari.desk.tokens import follow
-    from shuhari.desk.video import film_or_watch
+    from shuhari.desk.video import film_or_play
     from shuhari.kernel.printable import make_printable
 
     path = runs.find(run)
 
     def make() -> dict[str, Any]:
-        (seen,), _ = film_or_watch(path, step, first=episode)
+        (seen,), _ = film_or_play(path, step, first=episode)
         told: dict[str, Any] = {"observation": seen.observations, "action": seen.actions}
         for name in sorted({
             name
@@ -110,7 +111,7 @@ def play_episode(runs: Catalogue, run: str, step: Step = None, episode: Episode 
 
 
 def _pack(frames: Sequence[Array]) -> dict[str, list[Any]]:
-    """{at, images} of at most FRAMES of the pictures [H, W, 3] uint8, no side longer than SIDE."""
+    """Return {at, images} of at most FRAMES pictures [H, W, 3] uint8, no side longer than SIDE."""
     from PIL import Image
 
     at, images = sorted({*np.linspace(0, len(frames) - 1, min(len(frames), FRAMES)).round().astype(int).tolist()}), []
@@ -121,9 +122,9 @@ def _pack(frames: Sequence[Array]) -> dict[str, list[Any]]:
     return {"at": at, "images": images}
 
 
-def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
-    """{step, names, cells, chances}: probabilities of actions (by name) in every state of a policy over at most
-    `STATES` of them; `cells`, rows of letters of a gridworld whose cells the states are, else None."""
+def describe_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
+    """Return {step, names, cells, chances}: probabilities of actions (by name) in every state, of a policy over at most
+    `STATES`; `cells`: rows of letters of a gridworld whose cells are the states, otherwise None."""
     import torch
 
     from shuhari.loop.opening import open_checkpoint
@@ -137,7 +138,7 @@ def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
         with open_checkpoint(path, step) as opened:
             task = opened.ctx.task
             if task.spaces() is None:
-                raise TypeError("its policy writes text, which is no table")
+                raise TypeError("its policy writes text, which is not a table")
             seen, does = spaces_of(task, "a table")
             states, actions = discrete(seen, "observation", "a table"), discrete(does, "action", "a table")
             decide = ability(role_model(opened.ctx.models, "policy"), "decide")
@@ -157,7 +158,7 @@ def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
 
 
 def _make(path: Path, what: tuple[Any, ...], make: Callable[[], Any], weigh: Callable[[Any], int]) -> Any:
-    """What was made of a run as it stands, or is made now; in the words of the library where it cannot be."""
+    """Return something made of a run, from the cache or made now; errors of the library become Refused."""
     key = (str(path), read_stamp(path), *what)
     if not _room.acquire(blocking=False):
         raise Refused("others play or draw a checkpoint: one at a time, ask again soon", status=409, code="busy")

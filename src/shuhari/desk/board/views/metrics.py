@@ -1,4 +1,4 @@
-"""What the board tells Prometheus, in its text format 0.0.4."""
+"""The board's metrics for Prometheus, in its text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shuhari.store.directory import read_change_time
 from shuhari.store.listing import STATUSES, Summary
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
-FAMILIES = {  # name -> what it is
+FAMILIES = {  # name -> description
     "shuhari_run_status": "1 for the state that a run is in, 0 for the others",
     "shuhari_run_step": "the last step that is stored",
     "shuhari_run_steps_total": "the steps that a run is to make",
@@ -26,8 +26,8 @@ FAMILIES = {  # name -> what it is
 LONG = 200  # characters of a label
 
 
-def tell_metrics(runs: Catalogue) -> Picture:
-    """The state of each run that was read so far."""
+def describe_metrics(runs: Catalogue) -> Picture:
+    """Return the state of each run that was read so far."""
     known = [r for r in runs.choose() if r.status != PENDING]
     findings = runs.make("findings", known, name_findings)
     lines: dict[str, list[str]] = {name: [] for name in FAMILIES}
@@ -35,7 +35,7 @@ def tell_metrics(runs: Catalogue) -> Picture:
         for name, more, value in _measure(run, findings):
             try:
                 number = _write(value)
-            except OverflowError:  # a whole number beyond what a float holds
+            except OverflowError:  # a whole number too large for a float
                 continue
             labels = {"run": run.name, "recipe": run.recipe, "task": run.task, **more}
             text = ",".join(f'{k}="{escape(v)}"' for k, v in labels.items())
@@ -48,7 +48,7 @@ def tell_metrics(runs: Catalogue) -> Picture:
 def _measure(
     run: Summary, findings: Mapping[str, list[tuple[str, str, bool]] | None]
 ) -> Iterable[tuple[str, Mapping[str, str], float]]:
-    """(family, labels, value)."""
+    """Yield (family, labels, value)."""
     yield from (("shuhari_run_status", {"status": s}, float(s == run.status)) for s in STATUSES)
     if run.step >= 0:
         yield "shuhari_run_step", {}, run.step
@@ -67,7 +67,7 @@ def _measure(
 
 
 def escape(label: str) -> str:
-    """The value of a label between its quotes."""
+    """Escape the value of a label."""
     text = label if len(label) <= LONG else f"{label[:LONG]}…"
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return "".join(c if c.isprintable() else "\ufffd" for c in text)

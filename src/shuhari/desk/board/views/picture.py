@@ -1,4 +1,4 @@
-"""What a view gives that is no JSON."""
+"""Results of views that are not JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Picture:
-    """The bytes of a file, and what kind of file it is, such as "image/png"."""
+    """The bytes of a file, and its media type, such as "image/png"."""
 
     data: bytes
     kind: str
@@ -16,7 +16,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Flow:
-    """A file that is made while it is sent, and what kind of file it is."""
+    """A file that is generated while it is sent, and its media type."""
 
     chunks: Iterator[bytes]
     kind: str

@@ -1,7 +1,7 @@
-"""What a run has kept, used once more: its rollouts under another grader, the update of a step under other settings.
+"""Replays of a run's stored data: its rollouts under another grader, the update of a step under other settings.
 
-Both are commands of the terminal, done one at a time in a process of their own (`child`). Code of a user is named as
-`file.py:function` alone, by who asks from this machine, and lies below the folder where the board was started.
+Both are commands of the terminal, run one at a time in a process of their own (`child`). A user's code can be named
+only as `file.py:function`, in requests from this machine, and below the folder where the board was started.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from shuhari.store import Run
 DESK = Desk()
 SETTINGS, LONGEST = 50, 2000  # of one request; characters of one
 LISTED = 20  # groups that change
-GROUPS, EPISODES, POINTS = 20, 64, 2000  # whose advantages are told: groups, of one, and points of all
+GROUPS, EPISODES, POINTS = 20, 64, 2000  # groups whose advantages are returned, episodes of one, and points of all
 SHORT = 200  # characters of a value
 MODULE = re.compile(r"[\w-]+(\.[\w-]+)+(:.*)?|[\w-]+:\S.*", re.DOTALL)
-SECTIONS = {"collect": "transform", "transform": "transform", "terms": "objective"}  # of named components -> their kind
+SECTIONS = {"collect": "transform", "transform": "transform", "terms": "objective"}  # section -> kind of its components
 
 Step = Annotated[int, Field(ge=0, le=10**12)]
 
 
-def tell_replay(runs: Catalogue, run: str) -> dict[str, Any]:
-    """{run, steps, again, local, folder, stage, rewards, settings}: the steps of which groups are kept, and those of
-    them whose update can be made again, as a checkpoint before it is kept; whether files may be named, and below which
-    folder; and of the stage of the last of these steps its graders, name -> use, and dotted
-    key -> value, as text, of what an update depends on."""
+def describe_replay(runs: Catalogue, run: str) -> dict[str, Any]:
+    """Return {run, steps, again, local, folder, stage, rewards, settings}: the steps with stored groups; those whose
+    update can be repeated (`again`), because a checkpoint before them is stored; whether files may be named, and below
+    which folder; and for the stage of the last of these steps its graders, name -> use, and the settings that an update
+    depends on, dotted key -> value as text."""
     from shuhari.loop.opening import read_recipe
 
     path = runs.find(run)
@@ -59,7 +59,7 @@ def tell_replay(runs: Catalogue, run: str) -> dict[str, Any]:
 
 
 def _find_again(stored: Run, steps: Sequence[int]) -> list[int]:
-    """The steps before which `shuhari what-if` finds where to begin."""
+    """Return the steps that `shuhari what-if` has a checkpoint for."""
     from shuhari.desk.replay.update import choose_start
 
     there, fresh = [c["step"] for c in stored.checkpoints()], not stored.get("init")
@@ -73,12 +73,12 @@ def _find_again(stored: Run, steps: Sequence[int]) -> list[int]:
 
 
 def _write(value: Any) -> str:
-    """A value as a setting says it, cut."""
+    """Return a value as in a setting, cut."""
     return (value if isinstance(value, str) else json.dumps(value, default=str))[:SHORT]
 
 
 def list_graders(runs: Catalogue) -> list[dict[str, Any]]:
-    """The registered rewards: {name, doc, settings: [{name, type, bounds, default, required}]}."""
+    """Return the registered rewards: {name, doc, settings: [{name, type, bounds, default, required}]}."""
     found = [describe("reward", name) for name in registry.names("reward") if name != "function"]
     return [
         {key: one[key] for key in ("name", "doc", "settings")}
@@ -96,9 +96,9 @@ async def regrade(
     settings: Sequence[str] = (),
     limit: Annotated[int, Field(ge=0, le=100)] = 20,
 ) -> dict[str, Any]:
-    """What `shuhari regrade` says of a `grader` (a registered reward, or `file.py:function`; empty: those of the run)
-    that is called `name`, with settings `reward.*=value`, of steps `first` to `last`; groups with the `id` that
-    `group` opens, the first of `to_mixed` and `to_alike`, and how many these are."""
+    """Return the result of `shuhari regrade` with a `grader` (a registered reward, or `file.py:function`; empty: those
+    of the run) called `name`, with settings `reward.*=value`, for steps `first` to `last`. Groups have the `id` for the
+    view `group`; `to_mixed` and `to_alike` are cut, with their lengths in `mixed_now` and `alike_now`."""
     words = [f"--limit={limit}", f"--steps={'' if first is None else first}..{'' if last is None else last}"]
     path = await asyncio.to_thread(_prepare, runs, run, settings)
     if grader:
@@ -114,8 +114,8 @@ async def regrade(
 
 
 async def what_if(runs: Catalogue, run: str, step: Step, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """What `shuhari what-if` says of a step with `settings`: `groups` are those first whose advantages differ, cut;
-    `points`: [as configured, with the settings] of the advantages of all; `all`: {groups, episodes}."""
+    """Return the result of `shuhari what-if` for a step with `settings`: `groups`, cut, with those first whose
+    advantages differ; `points`: [as configured, with the settings] advantages of all; `all`: {groups, episodes}."""
     path = await asyncio.to_thread(_prepare, runs, run, settings)
     found = await DESK.run(["what-if", *_as_words(settings), f"{path}@{step}"], f"what-if of {run}, step {step},")
     groups = sorted(found["groups"], key=lambda g: all(len({*e["advantage"]}) == 1 for e in g["episodes"]))
@@ -132,7 +132,7 @@ async def what_if(runs: Catalogue, run: str, step: Step, settings: Sequence[str]
 
 
 def _add_ids(path: Path, groups: Sequence[dict[str, Any]]) -> None:
-    """To groups {step, group} the `id` of each, where it is still kept."""
+    """Add its `id` to each group {step, group} that is still stored."""
     stored = Run(path)
     for step in {g["step"] for g in groups}:
         ids = {str(g["group"]): g["id"] for g in stored.find_groups("step", step=step, limit=10_000)}
@@ -141,11 +141,11 @@ def _add_ids(path: Path, groups: Sequence[dict[str, Any]]) -> None:
                 g["id"] = ids.get(g["group"])
 
 
-# ---------------------------------------------------------------- what may be asked
+# ---------------------------------------------------------------- what a request may contain
 
 
 def _prepare(runs: Catalogue, run: str, settings: Sequence[str]) -> Path:
-    """The directory of a run, once its settings are found to be such."""
+    """Check a run's settings, and return its directory."""
     if len(settings) > SETTINGS:
         raise Refused(f"{len(settings)} settings: expected at most {SETTINGS}", "settings")
     for text in settings:
@@ -158,7 +158,7 @@ def _as_words(settings: Sequence[str]) -> list[str]:
 
 
 def _check_setting(text: str, local: bool) -> None:
-    """Refused for what is no setting, and for one that names code which may not be named here."""
+    """Raises Refused for an invalid setting, and for one that names code not allowed here."""
     read_text("settings", text)
     if text.startswith("-") or not text.isprintable() or len(text) > LONGEST:
         raise Refused(f"settings is {show(text)}: expected key=value of at most {LONGEST} characters", "settings")
@@ -173,7 +173,7 @@ def _check_setting(text: str, local: bool) -> None:
         if ".py:" in leaf:
             _check_file(leaf, local, "settings")
         elif MODULE.fullmatch(leaf) or (not local and not {*leaf}.isdisjoint(".:")):
-            raise Refused(f"settings has {show(leaf)}, which names code: {_tell_ways(local)}", "settings", status=403)
+            raise Refused(f"settings has {show(leaf)}, which names code: {_list_ways(local)}", "settings", status=403)
 
 
 def _list_texts(value: Any) -> Iterator[str]:
@@ -192,15 +192,15 @@ def _check_grader(grader: str, local: bool) -> None:
     if grader in known:
         return
     if ".py:" not in grader:
-        raise Refused(f"no grader {show(grader)}; {nearest(grader[:60], known)}; {_tell_ways(local)}", "grader")
+        raise Refused(f"no grader {show(grader)}; {nearest(grader[:60], known)}; {_list_ways(local)}", "grader")
     _check_file(grader, local, "grader")
 
 
 def _check_file(text: str, local: bool, field: str) -> None:
-    """Refused unless `text` is `file.py:function` of a file below the folder where the board was started, and who asks
-    may name it."""
+    """Raises Refused unless `text` is `file.py:function` of a file below the folder where the board was started, and
+    the client may name it."""
     if not local:
-        raise Refused(f"{field} names code: {_tell_ways(local)}", field, status=403)
+        raise Refused(f"{field} names code: {_list_ways(local)}", field, status=403)
     name, _, function = read_text(field, text).partition(":")
     folder, parts = Path.cwd().resolve(), Path(name).parts
     if not name.endswith(".py") or not function.isidentifier() or not text.isprintable() or text.startswith("-"):
@@ -211,7 +211,7 @@ def _check_file(text: str, local: bool, field: str) -> None:
         raise Refused(f"{field} is {show(text)}: there is no such file below {folder}", field)
 
 
-def _tell_ways(local: bool) -> str:
+def _list_ways(local: bool) -> str:
     if local:
         return "of your own, file.py:function below the folder where the board was started"
     return "a board that listens beyond loopback takes registered graders and plain values alone"
@@ -221,7 +221,8 @@ def _tell_ways(local: bool) -> str:
 
 
 def _list_settings(stage: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(key, value) of what an update of a stage depends on: defaults of what is registered, then what is said."""
+    """Yield (key, value) of the settings that an update of a stage depends on: defaults of registered components, then
+    those in the recipe."""
     from shuhari.desk.replay.what_if import TAKEN
     from shuhari.learners.parts import Part
 
@@ -249,7 +250,7 @@ def _list_tables(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterato
 def _list_defaults(
     where: tuple[str, ...], cls: Any, said: Mapping[str, Any], preset: Mapping[str, Any] = EMPTY
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Of what a table leaves unsaid."""
+    """Yield the defaults of settings that a table does not set."""
     for one in describe_settings(cls, preset):
         if one["name"] not in said and one["default"] is not None and not isinstance(one["default"], Mapping):
             yield (*where, one["name"]), one["default"]

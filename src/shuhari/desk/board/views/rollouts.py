@@ -1,8 +1,10 @@
-"""The microscope: which groups of episodes a run keeps, and one of them token by token."""
+"""Rollouts in detail: which groups of episodes a run stores, and each of them token by token."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from threading import Thread
 from typing import Annotated, Any, Literal
@@ -16,16 +18,17 @@ from shuhari.desk.episodes import check_group, list_reasons, to_readable
 from shuhari.desk.serving.refusals import Refused
 from shuhari.desk.tokens import count_leaves, find_ranges, follow, read_numbers, spell, unroll
 from shuhari.kernel.printable import make_printable
-from shuhari.store import Run
+from shuhari.store import Run, StoreError
 from shuhari.store.finding import to_number
 
-CUT = 4000  # characters of a text that come at once
-MORE = 50_000  # and of what is asked for beyond
+CUT = 4000  # characters of a text in a response
+MORE = 50_000  # and of further text on request
 TOKENS = 2000  # of a step
 GROUP = 16_000  # of a group
 STEPS = 2000  # of an episode
 POINTS = 2000  # of a curve
 CHAINS = 10_000  # numbers of the chains of an episode
+PROMPT, READING = 90, 0.3  # letters of a prompt in the list of groups; seconds for reading a page of them
 
 Order = Literal["score", "worst", "best", "length", "step"]
 Id = Annotated[int, Field(ge=0)]
@@ -49,8 +52,8 @@ def list_groups(
     limit: Annotated[int, Field(ge=1, le=200)] = 50,
     offset: Annotated[int, Field(ge=0)] = 0,
 ) -> dict[str, Any]:
-    """{run, status, total, kept, groups}: a page of the groups that a run keeps, found as by `Run.find_groups`; `total`
-    that match, `kept` of all."""
+    """Return {run, status, total, kept, groups}: a page of the groups that a run stores, selected as by
+    `Run.find_groups`; `total` that match, `kept` of all. Each has its `prompt`, cut, or "" if it has none of text."""
     Thread(target=import_module, args=("shuhari.store.rollouts",), daemon=True).start()  # slow, and needed next
     found = Run(runs.find(run))
     by: dict[str, Any] = {"step": step, "problem": problem, "low": low, "high": high, "shortest": shortest,
@@ -63,19 +66,33 @@ def list_groups(
         raise Refused(str(error)) from None
     kept = total if not any(by.values()) else found.count_groups("step")
     return {"run": run, "status": found.status, "total": total, "kept": kept,
-            "groups": [_cut_names(g) for g in groups]}  # fmt: skip
+            "groups": [{**_cut_names(g), "prompt": p}
+                       for g, p in zip(groups, _read_prompts(found, groups), strict=True)]}  # fmt: skip
+
+
+def _read_prompts(run: Run, groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The last turn of each group's prompt, cut; "" if it has none, cannot be read, or READING seconds have passed, so
+    that a page of long answers is not late: the list then shows the name of the problem."""
+    end, out = time.monotonic() + READING, []
+    for group in groups:
+        text = ""
+        if time.monotonic() < end:
+            with suppress(StoreError):
+                text = _list_turns(run.read_group(group["id"])["trajectories"][0].request.problem.prompt)[-1][1]
+        out.append(make_printable(" ".join(text.split()), PROMPT))
+    return out
 
 
 def _cut_names(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group of the list: names as they can be looked at, beside the one that finds the problem again."""
+    """Return a group of the list with printable names, and the unchanged name that finds the problem."""
     named = {k: make_printable(str(group[k]), 200) for k in ("task", "problem", "why") if group[k] is not None}
     find = None if group["problem"] is None else f"{group['task']}/{group['problem']}"
     return {**group, **named, "find": find if find is None or len(find) <= 1000 else None}
 
 
 def open_group(runs: Catalogue, run: str, id: Id) -> dict[str, Any]:
-    """A group with its episodes: rewards by name, why, and the first tokens of each step with all that is known of
-    them. Episodes that are alike come once, with the numbers of all that are (`alike`)."""
+    """Return a group with its episodes: rewards by name, reasons, and the first tokens of each step with their numbers.
+    Equal episodes are listed once, with all their numbers (`alike`)."""
     group = check_group(Run(runs.find(run)).read_group(id))
     trajectories: Sequence[Trajectory] = group["trajectories"]
     problem, decisions = trajectories[0].request.problem, _read_decisions(group)
@@ -86,7 +103,7 @@ def open_group(runs: Catalogue, run: str, id: Id) -> dict[str, Any]:
         alike.setdefault(_identify(t), []).append(i)
     most = max(32, min(TOKENS, GROUP // max(1, sum(len(trajectories[own[0]].steps) for own in alike.values()))))
     episodes = [
-        {**_tell(group, own[0], numbers[own[0]], most), "index": own[0], "alike": own} for own in alike.values()
+        {**_show_sample(group, own[0], numbers[own[0]], most), "index": own[0], "alike": own} for own in alike.values()
     ]
     return {
         "run": run,
@@ -121,15 +138,15 @@ def open_tokens(
     offset: Id = 0,
     limit: Annotated[int, Field(ge=1, le=20_000)] = TOKENS,
 ) -> dict[str, Any]:
-    """{pieces, mask, numbers} of tokens of a step beyond those of `open_group`."""
+    """Return {pieces, mask, numbers} of further tokens of a step than those of `open_group`."""
     group = check_group(Run(runs.find(run)).read_group(id))
     at = _find_step(group, episode, step)
     columns = read_numbers(at, _read_decisions(group)[episode][step])
-    return _tell_tokens(at, columns, group.get("pieces") or {}, offset, limit)
+    return _describe_tokens(at, columns, group.get("pieces") or {}, offset, limit)
 
 
 def open_text(runs: Catalogue, run: str, id: Id, part: str, offset: Id = 0) -> dict[str, Any]:
-    """{text, left, next}: more of a text that was cut, from a character on. part: "prompt/TURN", "answer",
+    """Return {text, left, next}: more of a text that was cut, from a character on. part: "prompt/TURN", "answer",
     "reason/EPISODE/NAME", "said/EPISODE/STEP" or "told/EPISODE/STEP"."""
     group = check_group(Run(runs.find(run)).read_group(id))
     kind, *rest = part.split("/", 2)
@@ -150,8 +167,7 @@ def open_text(runs: Catalogue, run: str, id: Id, part: str, offset: Id = 0) -> d
 
 
 def cut(text: str, most: int = CUT, offset: int = 0) -> dict[str, Any]:
-    """{text, left, next}: a text of unknown origin as it can be looked at, control characters spelt out; `left`: how
-    many characters are behind it, from `next` on."""
+    """Return {text, left, next}: a text made printable; `left`: number of characters after it, from `next` on."""
     end = min(len(text), offset + most)
     return {"text": make_printable(text[offset:end]), "left": len(text) - end, "next": end}
 
@@ -159,7 +175,7 @@ def cut(text: str, most: int = CUT, offset: int = 0) -> dict[str, Any]:
 # ---------------------------------------------------------------- an episode
 
 
-def _tell(group: Mapping[str, Any], i: int, numbers: Sequence[Mapping[str, Array]], most: int) -> dict[str, Any]:
+def _show_sample(group: Mapping[str, Any], i: int, numbers: Sequence[Mapping[str, Array]], most: int) -> dict[str, Any]:
     t: Trajectory = group["trajectories"][i]
     names = dict.fromkeys(
         name
@@ -190,15 +206,15 @@ def _tell(group: Mapping[str, Any], i: int, numbers: Sequence[Mapping[str, Array
         return {**out, "steps": [], "left": 0, "track": _track(t, numbers)}
     leaves = count_leaves(t)
     steps = [
-        _tell_step(step, columns, group.get("pieces") or {}, most) | {"leaves": leaves[k], "of": k}
+        _describe_step(step, columns, group.get("pieces") or {}, most) | {"leaves": leaves[k], "of": k}
         for k, (step, columns) in enumerate(zip(t.steps[:STEPS], numbers, strict=False))
     ]
     return {**out, "steps": steps, "left": max(0, len(t.steps) - STEPS), "track": None}
 
 
-def _tell_step(step: Step, numbers: Mapping[str, Array], pieces: Mapping[str, Any], most: int) -> dict[str, Any]:
+def _describe_step(step: Step, numbers: Mapping[str, Array], pieces: Mapping[str, Any], most: int) -> dict[str, Any]:
     means = {name: float(np.nanmean(x)) for name, x in numbers.items()}
-    tokens = _tell_tokens(step, numbers, pieces, 0, most)
+    tokens = _describe_tokens(step, numbers, pieces, 0, most)
     said = cut(_get_said(step)) if tokens["pieces"] is None and step.action is not None else None
     told = cut(_get_told(step)) if _get_told(step) else None
     rewards = {k: float(np.sum(v)) for k, v in step.reward.items()}
@@ -206,7 +222,7 @@ def _tell_step(step: Step, numbers: Mapping[str, Array], pieces: Mapping[str, An
             **tokens}  # fmt: skip
 
 
-def _tell_tokens(
+def _describe_tokens(
     step: Step, numbers: Mapping[str, Array], pieces: Mapping[str, Any], offset: int, limit: int
 ) -> dict[str, Any]:
     texts = spell(step, pieces)
@@ -222,7 +238,8 @@ def _tell_tokens(
 
 
 def _track(t: Trajectory, numbers: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-    """An episode of a controller as curves; `chains`: of each moment, if any, how its decision was denoised."""
+    """Return an episode of a controller as curves; `chains`: for each moment how its decision was denoised, if
+    known."""
     acts = [(s, c) for s, c in zip(t.steps, numbers, strict=True) if s.action is not None]
     names = sorted({
         name
@@ -248,7 +265,7 @@ def _track(t: Trajectory, numbers: Sequence[Mapping[str, Array]]) -> dict[str, A
 
 
 def _identify(t: Trajectory) -> Any:
-    """What is the same of episodes that are alike."""
+    """Return the key of an episode: equal episodes have equal keys."""
     steps = tuple(
         (s.action.tobytes() if isinstance(s.action, np.ndarray) else str(s.action), s.parent, _get_told(s),
          tuple((k, float(np.sum(v))) for k, v in s.reward.items()))
@@ -273,7 +290,7 @@ def _find_step(group: Mapping[str, Any], episode: int, step: int) -> Step:
 
 
 def _list_turns(payload: Any) -> list[tuple[str, str]]:
-    """(role, text) of what was asked: messages one by one, anything else in one piece."""
+    """Return (role, text) of a prompt: messages one by one, anything else in one piece."""
     if isinstance(payload, tuple) and payload and all(isinstance(m, Mapping) and "content" in m for m in payload):
         return [(make_printable(str(m.get("role", "")), 40), str(m["content"])) for m in payload]
     return [("", payload if isinstance(payload, str) else "" if payload is None else str(to_readable(payload)))]

@@ -1,7 +1,8 @@
-"""One run: what it is, its recipe and what that changes, what went wrong, and what its numbers say is wrong."""
+"""One run: its facts, its recipe and the changes to it, its problems, and the findings about its numbers."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -53,8 +54,8 @@ BEST = ("The best rewarded, where a reward is gamed", {"order": "best", "down": 
 
 
 def show_run(runs: Catalogue, run: str) -> dict[str, Any]:
-    """What is told at the top of a run's page: {name, path, status, note, step, total, recipe, summary, task, seed,
-    seconds, spent, made_with, tags, ends: {heads, rows}, data, has}; has: which of its pages there are."""
+    """Return the head of a run's page: {name, path, status, note, step, total, recipe, summary, task, seed, seconds,
+    spent, made_with, tags, ends: {heads, rows}, data, has}; has: which further pages there are."""
     from shuhari.desk.ends import tabulate_ends
 
     path = runs.find(run)
@@ -80,18 +81,20 @@ def show_run(runs: Catalogue, run: str) -> dict[str, Any]:
 
 
 def show_recipe(runs: Catalogue, run: str) -> dict[str, Any]:
-    """{text, parents}: the resolved recipe as it is stored; parents: the recipe of the library that has its name, then
-    what that extends, or is laid over, each with what is another here: {name, how, changes: [{path, here, there}],
-    problem}."""
+    """Return {text, parents}: the stored, resolved recipe; parents: the packaged recipe of its name, then the recipes
+    that this one extends or is laid over, each with the differences: {name, how, changes: [{path, here, there,
+    says: what the setting is}], problem}."""
     path = runs.find(run)
     text, parents = _read_text(path), [*compare_recipes(path, str(Run(path).recipe.get("name", "")))]
     return {"text": text[:LONG], "cut": len(text) > LONG, "parents": parents}
 
 
 def compare_recipes(path: Path, name: str) -> Iterator[dict[str, Any]]:
-    """What differs in a run's recipe from that of its `name` in the library, then from what that extends: see
+    """Yield the differences between a run's recipe and the packaged one of its `name`, then the recipes below that: see
     `show_recipe`."""
+    from shuhari.config.overlay import split_path
     from shuhari.config.recipe import RecipeError, dump, find_differences, load, restore_names
+    from shuhari.desk.sentences import find_sentence
 
     text = _read_text(path)
     for parent, how in _list_parents(name):
@@ -99,14 +102,21 @@ def compare_recipes(path: Path, name: str) -> Iterator[dict[str, Any]]:
         try:
             there = dump(restore_names(load(parent), text, path)[0])
             changed = [(key, *pair) for key, pair in find_differences(there, text).items() if key != "name"]
-            entry["changes"] = [{"path": k, "here": _tell(h), "there": _tell(t)} for k, t, h in changed[:MOST]]
+            tree = tomllib.loads(text)
+            stages = tree.get("stage")  # of a file that may be anybody's
+            listed = [stage for stage in stages if isinstance(stage, dict)] if isinstance(stages, list) else []
+            tree["stage"] = {str(stage.get("name")): stage for stage in listed}
+            entry["changes"] = [
+                {"path": k, "here": _to_line(h), "there": _to_line(t), "says": find_sentence(tree, split_path(k))}
+                for k, t, h in changed[:MOST]
+            ]
         except (RecipeError, ValueError) as error:
             entry["problem"] = str(error)[:CUT]
         yield entry
 
 
 def _read_text(path: Path) -> str:
-    """The recipe of a run as it was resolved."""
+    """Return the resolved recipe of a run as text."""
     try:
         return read_file(path / "recipe.toml").decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -114,16 +124,15 @@ def _read_text(path: Path) -> str:
 
 
 def show_findings(runs: Catalogue, run: str) -> dict[str, Any] | None:
-    """{step, rules, findings, healthy, sure} of `shuhari diagnose`, each finding with what it says, and `shown`:
-    [{text, query}] of the rollouts that show it; `raised`: the step at which a run that trained told it as an alarm,
-    None where it did not. healthy: what is said where nothing was found, and whether it is `sure`. Null while the steps
-    are being read."""
+    """Return {step, rules, findings, healthy, sure} of `shuhari diagnose`. Each finding has its text, `shown`: [{text,
+    query}] of the rollouts that show it, and `raised`: the step at which training raised it as an alarm, None if it did
+    not. healthy: the text if nothing was found, and whether it is `sure`. Null while the steps are being read."""
     path = runs.find(run)
     return runs.numbers.of(path).make("findings", lambda steps: judge(steps, Run(path), run))
 
 
 def judge(steps: Steps, opened: Run, run: str) -> dict[str, Any]:
-    """What the rules find in the steps of a run."""
+    """Diagnose the steps of a run."""
     from shuhari.lab.diagnosis import FINE, RULES, describe_health, diagnose
 
     columns, (_, _, recipe) = steps.to_lists(), _read(opened)
@@ -138,18 +147,18 @@ def judge(steps: Steps, opened: Run, run: str) -> dict[str, Any]:
 
 
 def list_events(runs: Catalogue, run: str) -> dict[str, Any]:
-    """{kinds, problems, events}: how many events of each kind; what went wrong, [{text, count, first, last}], the last
-    first; the last events of other kinds, whichever these are."""
+    """Return {kinds, total, problems, events}. kinds: the number of events of each kind; problems: the latest
+    [{text, count, first, last}], newest first, of `total`; events: the latest of all other kinds."""
     with (opened := Run(runs.find(run)))._open() as db:
         kinds = dict(db.execute("select kind, count(*) from events group by kind limit 200").fetchall())
     total, found = opened.count_events("problem", MOST)
     problems = [{"text": str(row.pop("data"))[:CUT], **row} for row in found]
-    others = [{**e, "data": _tell(e["data"])} for e in opened.events(without="problem", last=MOST)]
+    others = [{**e, "data": _to_line(e["data"])} for e in opened.events(without="problem", last=MOST)]
     return {"kinds": kinds, "total": total, "problems": problems, "events": others}
 
 
 def show_profile(runs: Catalogue, run: str) -> dict[str, Any] | None:
-    """{heads, rows, lines} of what `train --profile` has measured; null where it was not."""
+    """Return {heads, rows, lines} of the profile by `train --profile`; null if there is none."""
     from shuhari.desk.profile_report import HEADS, read, table_lines, table_rows
 
     path = runs.find(run)
@@ -157,12 +166,12 @@ def show_profile(runs: Catalogue, run: str) -> dict[str, Any] | None:
         profile = read(path)
         return profile and {"heads": HEADS, "rows": table_rows(profile), "lines": table_lines(profile)}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{path / 'profile.json'} is no profile ({error})") from None
+        raise StoreError(f"{path / 'profile.json'} is not a profile ({error})") from None
 
 
 def _read(opened: Run) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """Its summary, what is wrong with that or with the recipe, and the recipe; empty where they cannot be read, so that
-    the rest is still told."""
+    """Return a run's summary, faults in it or in the recipe, and the recipe; empty if they cannot be read, so that the
+    rest can still be shown."""
     summary, recipe, faults = dict[str, Any](), dict[str, Any](), []
     try:
         summary = opened.summary or {}
@@ -176,8 +185,8 @@ def _read(opened: Run) -> tuple[dict[str, Any], str, dict[str, Any]]:
 
 
 def _list_parents(name: str) -> list[tuple[str, str]]:
-    """(recipe of the library, what it is to one of that name), nearest first; of methods that were laid over each other
-    (`a/x+y`) the first."""
+    """Return (packaged recipe, its relation to the one of that name), nearest first; for combined methods (`a/x+y`) of
+    the first one."""
     from shuhari.config.files import read_chain
     from shuhari.config.library import find_recipe
     from shuhari.config.recipe import RecipeError
@@ -199,13 +208,13 @@ def _list_parents(name: str) -> list[tuple[str, str]]:
 
 
 def _is_there(name: str, find: Any) -> bool:
-    """Whether the library has a recipe of a name; one of a file's path is never looked for."""
+    """Whether the library has a recipe of that name; paths of files are not looked up."""
     parts = name.split("/")
     return len(parts) > 1 and all(p and p not in (".", "..") for p in parts) and find(name) is not None
 
 
 def _find_alarms(columns: Mapping[str, list[Any]], recipe: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """(stage, rule) -> the step at which `shuhari train` told it."""
+    """Return (stage, rule) -> the step at which `shuhari train` raised the alarm."""
     from shuhari.lab.diagnosis import Watch
     from shuhari.lab.diagnosis.watch import ASKED
 
@@ -228,7 +237,7 @@ def _list_shown(finding: Any, run: str) -> list[dict[str, Any]]:
     return [{"text": text, "query": {"run": run, **dict(query)}} for text, query in queries]
 
 
-def _tell(value: Any) -> str:
-    """A setting, or the data of an event, in a line."""
+def _to_line(value: Any) -> str:
+    """Return a setting, or the data of an event, on one line."""
     return "not set" if value is None else (value if isinstance(value, str) else repr(value))[:CUT]
 

@@ -27,13 +27,12 @@ def list_runs(
     wait: bool = False,
     all: bool = False,
 ) -> dict[str, Any]:
-    """{root, total, hidden, pending, left_out, runs}: `limit` runs from `offset` on of those that have all `words` in
-    name, recipe, task, status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with
-    `wait` none); `left_out`: why some are not listed, in words. `curve`: some values of the score; `score_of`: what
-    that is, in words; `changes`: [setting=value] that differ from the recipe of its name in the library, or why they
-    could not be compared; `findings`: the rules of `diagnose` that find something, [rule, stage, whether it is an
-    alarm]; null if they were not read yet. `all`: also runs that claims and studies have made, of which `hidden` are
-    left out."""
+    """Return {root, total, hidden, pending, left_out, runs}: `limit` runs from `offset` on, of those with all `words`
+    in name, recipe, task, status or tags (`tag:x`: the tag x), sorted by `order`. `pending`: number of runs not read
+    yet (with `wait` 0); `left_out`: why some are not listed. `curve`: some values of the score; `score_of`: its name;
+    `changes`: [setting=value] that differ from the packaged recipe of its name, or why they could not be compared;
+    `findings`: [rule, stage, whether it is an alarm] of `diagnose`; null if not read yet. `all`: include runs made by
+    claims and studies; otherwise `hidden` counts them."""
     found = runs.choose(words.split(), status, wait=wait, children=all)
     if (order, down) != ("date", True):
         found.sort(key=lambda r: _get_key(r, order), reverse=down)
@@ -43,7 +42,7 @@ def list_runs(
     made = runs.make("list", shown, lambda r: {"curve": sketch(r), "changes": list_changes(r)}, seconds)
     judged = runs.make("findings", shown, name_findings, seconds)
     rows = [
-        {**_tell(r), **made.get(r.name, {"curve": None, "changes": None}), "findings": judged.get(r.name)}
+        {**_describe_run(r), **made.get(r.name, {"curve": None, "changes": None}), "findings": judged.get(r.name)}
         for r in shown
     ]
     counts = {"total": len(found), "hidden": 0 if all else runs.count_children(), "pending": pending}
@@ -55,7 +54,7 @@ def _get_key(run: Summary, order: str) -> tuple[bool, Any]:
     return value not in (None, ""), value if value not in (None, "") else 0 if order in ("step", "score") else ""
 
 
-def _tell(run: Summary) -> dict[str, Any]:
+def _describe_run(run: Summary) -> dict[str, Any]:
     names = ("name", "status", "step", "total", "score", "score_name", "recipe", "task", "date", "tags")
     bad = run.status == STATUSES[-1]
     note = name_doctor(run.note[:NOTE], run.path) if bad else run.note[:NOTE]

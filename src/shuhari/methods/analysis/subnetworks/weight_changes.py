@@ -1,6 +1,6 @@
-"""The distance of a model's weights from those of another role, such as a copy of its initial weights.
+"""A metric that compares a model's weights with those of another role, such as a copy of its initial weights.
 
-Left out: buffers (statistics of a normaliser), and where in the model the changes lie.
+Left out: buffers (statistics of a normaliser), and where in the model the weights changed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from shuhari.ports import Ctx
 @register("metric", "weights")
 @dataclass
 class Weights:
-    """How far the weights of a model have moved from those of another role, such as its own at the start; matched by
-    name.
+    """Compares the weights of a role with those of another, parameter by parameter, matched by name.
 
-    `changed`: the share of numbers that differ by more than `tolerance`; `distance`: the Euclidean norm of the
-    difference, `relative`: that over the norm of `of`. The same of both rounded to bfloat16 (to the nearest, ties to
-    even), `<number>_bf16`: what a run in bfloat16 would have seen of the change. A role that stays what another was:
-    `[models.start] init = "policy"`.
+    Reports `changed`, the share of weights in [0, 1] that differ by more than `tolerance`; `distance`, the Euclidean
+    norm of the difference; and `relative`, the distance divided by the norm of the weights of `of` (NaN if that is 0).
+    `changed_bf16`, `distance_bf16` and `relative_bf16` are the same after rounding both to bfloat16 (to nearest,
+    ties to even). `[models.start] init = "policy"` adds a role that keeps the initial weights of the policy.
     """
 
     of: str = "start"
-    """Role whose weights are compared with, such as a frozen copy from the start of the stage."""
+    """Role to compare with, such as a frozen copy from the start of the stage."""
     role: str = "policy"
     """Role whose weights are measured."""
     tolerance: AtLeast0 = 0.0
@@ -45,7 +44,7 @@ class Weights:
         return (self.role, self.of)
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]:
-        """Raises ValueError where a parameter of `role` has no match in `of`."""
+        """Returns name -> number. Raises ValueError if a parameter is missing in `of`, or has another shape there."""
         pairs = [(a.detach(), b.detach()) for a, b in self._match(ctx)]
         rounded = [(a.bfloat16(), b.bfloat16()) for a, b in pairs]
         plain, rough = self._numbers(pairs), self._numbers(rounded)
@@ -56,7 +55,8 @@ class Weights:
         for name, x in role_model(ctx.models, self.role).module.named_parameters():
             if name not in others or others[name].shape != x.shape:
                 found = tuple(others[name].shape) if name in others else nearest(name, others)
-                raise ValueError(f"weights: {name} {tuple(x.shape)} has no match in role {self.of!r}: {found}")
+                raise ValueError(f"weights: role {self.of!r} has no parameter {name} of shape {tuple(x.shape)}: "
+                                 f"{found}")  # fmt: skip
             yield x, others[name]
 
     def _numbers(self, pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:

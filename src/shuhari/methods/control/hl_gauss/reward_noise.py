@@ -1,4 +1,4 @@
-"""Noise in the rewards that are learnt from, as a test of what fits values to them.
+"""Adds noise to the trained rewards, to test how values are fitted to them.
 
 Axes: `B` rows, `K` positions.
 """
@@ -21,8 +21,8 @@ from shuhari.ports import Ctx
 class RewardNoise:
     """Adds uniform noise of mean 0, U(-width / 2, width / 2), to the column `reward` [B, K] of every decision.
 
-    As the mean is 0, no policy is paid for longer episodes. A transform of `[collect]`, where each decision comes by
-    once: a replay buffer then keeps what was drawn. `reward/<name>`, reported returns and evaluation are without it.
+    As the mean is 0, longer episodes do not pay. A transform of `[collect]`, where each decision passes once: a replay
+    buffer then keeps the drawn noise. `reward/<name>`, reported returns and evaluation are without it.
     """
 
     width: Coefficient
@@ -36,5 +36,5 @@ class RewardNoise:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         drawn = ctx.noise(batch, "reward_noise").uniform(0, batch.width) - 0.5
-        noisy = batch["reward"] + ctx.at(self.width) * drawn
+        noisy = batch["reward"] + ctx.at(self.width) * drawn.to(batch["reward"].dtype)
         return batch.put({"reward": torch.where(batch["mask"], noisy, batch["reward"])})

@@ -1,9 +1,9 @@
-"""Episodes that begin where a teacher has been: snapshots along its episodes, drawn by classes of its value.
+"""Starts episodes at states of a teacher: snapshots along its episodes, drawn by classes of its value.
 
 Source: "Snapshot Reinforcement Learning: Leveraging Prior Trajectories for Efficiency" (Zhao et al. 2024), S3RL: status
-classification and student trajectory truncation. Other here: the classes are the best ones (one dimension has them
-exactly), where the release has a local optimum; and the last episode from a snapshot is played to its end. Left out:
-choosing among the teacher's episodes, forgetting what was replayed.
+classification and student trajectory truncation. Differences: the classes are optimal (exactly computable in one
+dimension), where the release has a local optimum; and the last episode from a snapshot is played to its end. Left out:
+choosing among the teacher's episodes, forgetting replayed snapshots.
 
 Axes: `S` snapshots, `k` classes.
 """
@@ -31,32 +31,34 @@ from shuhari.tasks.snapshots import thaw
 @register("curriculum", "snapshot_starts")
 @dataclass
 class Starts:
-    """Lets early episodes begin at states that a teacher has visited, and be short; later ones begin as the task does.
+    """Starts early episodes at states that a teacher has visited, and shortens them; later ones begin as in the task.
 
-    For the first `until` environment steps after it was first asked, an episode begins at a snapshot of the simulator,
-    and is truncated after `limit` steps. Snapshots come from `episodes` episodes that the role `teacher` plays without
-    noise. They are parted by f = Q(s, pi(s)) of the teacher's `critic` (of several members the first) into `classes`
-    classes, those of the least squared distance from the class means; a start is a uniform one of a uniform class. For
-    lanes that ask (`rollout.asks`).
+    For the first `until` environment steps after its first call, an episode begins at a snapshot of the simulator, and
+    is truncated after `limit` steps. Snapshots come from `episodes` episodes that the role `teacher` plays without
+    noise. They are partitioned by f = Q(s, pi(s)) of the teacher's `critic` (the first of several members) into
+    `classes` classes with the least squared distance from the class means; a start is uniform in a uniformly drawn
+    class. For lanes that request starts (`rollout.asks`).
 
     The teacher's steps are charged as `starts/env_steps`. Reports `curriculum/snapshots`, the share of episodes since
-    the last report that began at a snapshot. TypeError for a task whose environments have no snapshots.
+    the last report that began at a snapshot. Raises TypeError for a task whose environments have no snapshots.
     """
 
     episodes: Length = 10
-    """Episodes that the teacher plays, once, to take snapshots from."""
+    """Number of teacher episodes, played once, from which snapshots are taken."""
     every: Length = 10
-    """Steps of an episode between two snapshots, the first one at its beginning."""
+    """Number of episode steps between two snapshots, the first one at its beginning."""
     classes: Length = 6
-    """Classes by value that starts are drawn from alike, easy and hard ones; 1 draws from all snapshots uniformly."""
+    """Number of classes by value from which starts are drawn equally often, easy and hard ones; 1 draws from all
+    snapshots uniformly."""
     limit: Count = 100
-    """Steps after which an episode that began at a snapshot is truncated; 0 keeps the task's own limit."""
+    """Number of steps after which an episode that began at a snapshot is truncated; 0 keeps the task's own limit."""
     until: Count = 10_000
-    """Environment steps of the phase with snapshots; 0 leaves it out. The paper takes a tenth of the budget."""
+    """Number of environment steps of the phase with snapshots; 0 leaves it out. The paper takes a tenth of the
+    budget."""
     teacher: str = "teacher"
     """Role of the policy that plays the episodes."""
     critic: str = "teacher_critic"
-    """Role of the teacher's critic Q(s, a), by which the snapshots are parted."""
+    """Role of the teacher's critic Q(s, a), which partitions the snapshots."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"asked": 0, "began": None, "starts": None, "f": []}
     )
@@ -69,7 +71,7 @@ class Starts:
     def __post_init__(self) -> None:
         check(self)
         self._found: tuple[Any, list[Payload], list[Array]] | None = None
-        self._since = [0, 0]  # episodes since the last report, and of these from snapshots
+        self._since = [0, 0]  # episodes since the last report, and how many of them from snapshots
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         mine, spent = self.state, ctx.ledger.get("env_steps", 0.0)
@@ -90,7 +92,7 @@ class Starts:
         return {"curriculum/snapshots": early / n} if n else {}
 
     def _from_snapshot(self, problem: Problem, ctx: Ctx) -> Request:
-        """A snapshot of a class, each uniformly."""
+        """Returns a request that begins at a uniform snapshot of a uniform class."""
         starts, classes = self._snapshots(ctx)
         rng = ctx.rng("start", problem.id)
         members = classes[int(torch.randint(len(classes), (), generator=rng))]
@@ -110,7 +112,7 @@ class Starts:
 
     @torch.no_grad()
     def _play(self, ctx: Ctx) -> tuple[list[Payload], list[float]]:
-        """Snapshots along the teacher's episodes, and f of each."""
+        """Returns snapshots along the teacher's episodes, and f of each."""
         policy: Any = role_model(ctx.models, self.teacher)
         critic: Any = role_model(ctx.models, self.critic)
         found, steps, source, mode = list[Payload](), list[Step](), ctx.task.problems("train"), Sampling(greedy=True)
@@ -138,10 +140,11 @@ class Starts:
 
 
 def classify(f: Array, k: int) -> list[Array]:
-    """The numbers f [S] as at most k classes of neighbours with the least sum of squared distances from their means
-    (k-means of one dimension, by dynamic programming); the indices of each. Equal numbers are in one class."""
+    """Partitions the numbers f [S] into at most k classes of neighbours with the least sum of squared distances from
+    their means (exact one-dimensional k-means, by dynamic programming); returns the indices of each. Equal numbers
+    share a class."""
     values, where, count = np.unique(f, return_inverse=True, return_counts=True)
-    V, sums = len(values), np.zeros((3, len(values) + 1))  # weights, sums and squares of the first so many
+    V, sums = len(values), np.zeros((3, len(values) + 1))  # counts, sums and squares of the first values
     sums[:, 1:] = np.cumsum([count, count * values, count * values**2], axis=1)
     m, s, q = (x[None, :] - x[:, None] for x in sums)  # [i, j]: of the values i to j - 1
     cost = np.where(m > 0, q - s**2 / np.maximum(m, 1), np.inf)

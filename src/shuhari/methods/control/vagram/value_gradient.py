@@ -1,4 +1,4 @@
-"""How much a value depends on each dimension of the state behind a decision.
+"""How much a value depends on each dimension of the next state.
 
 Axes: `B` rows, `J` critics, `D` dimensions of a state.
 """
@@ -20,14 +20,14 @@ from shuhari.ports import Ctx
 @register("transform", "value_gradient")
 @dataclass
 class ValueGradient:
-    """The gradient of the value with respect to the next state, by which the errors of a learned model of the world are
-    weighed (VaGraM).
+    """The gradient of the value with respect to the next state, by which the errors of a dynamics model are weighted
+    (VaGraM).
 
-    Stamps `into` [B, J, D]: the gradient of V_j(s') = Q_j(s', mode of the policy) at the true successor s', without one
-    of its own; 0 if that is worth nothing. Norms above the `clip` quantile of the batch, of each critic, are held to it
-    (Voelcker et al. 2022, "Value Gradient weighted Model-Based Reinforcement Learning"; the released code lets norms
-    below 1e5 pass too, and so hardly clips). A transform of a learner, for values move. Rows that do not carry `stream`
-    are 0, and count for no quantile.
+    Stamps `into` [B, J, D]: the gradient of V_j(s') = Q_j(s', mode of the policy) at the true successor s', detached; 0
+    if the episode ends there. Norms above the `clip` quantile of the batch, of each critic, are shortened to it
+    (Voelcker et al. 2022, "Value Gradient weighted Model-Based Reinforcement Learning"; the released code also passes
+    norms below 1e5, and so hardly clips). A transform of a learner, since values change. Rows that do not carry
+    `stream` are 0, and count in no quantile.
     """
 
     clip: PositiveShare = 0.95
@@ -37,12 +37,12 @@ class ValueGradient:
     critic: str = "critic"
     """Role of the critic whose gradient is taken."""
     stream: str = "world"
-    """Name of the weights `weight/<stream>` that mark the rows to work on, those that the model of the world learns
+    """Name of the weights `weight/<stream>` that mark the rows to work on, those that the dynamics model learns
     from."""
     into: str = "value_gradient"
     """Name of the column that receives the gradients; the loss `model_error` reads it by `weigh`."""
     shuffle: bool = False
-    """Whether each gradient gets its dimensions in a random order: an ablation, with weights of the same sizes."""
+    """Whether each gradient's dimensions are shuffled: an ablation, with weights of the same sizes."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Teach a class of simulated students, then one more by what they left behind (AGAIN); see `teachers` and `cubes`.
+"""Teaches a class of simulated students, then one more by their lessons (AGAIN); see `teachers` and `cubes`.
 
 Left out: students that are trained models: no run of the recipe is made.
 """
@@ -19,21 +19,22 @@ from shuhari.ports import Runs
 @register("study", "classroom")
 @dataclass
 class Classroom:
-    """A simulated student learns from a teacher that knows how earlier, similar students learned (AGAIN); no model is
+    """A simulated student learns from a teacher that knows how earlier, similar students learnt (AGAIN); no model is
     trained.
 
     Earlier students learn a grid of cubes under ALP-GMM (tasks by learning progress); then a new one learns under
-    `teacher`, with the lessons of an earlier student after the share `pretest` of its tasks. A row for each earlier
-    student: `study/trained`, how many so far, and `study/former`, the share of cubes that it mastered; then one every
-    1,000 tasks of the new one: `study/mastered`, that share, and `study/lesson`, the lesson at hand (-1: none).
+    `teacher`, with the lessons of an earlier student after the share `pretest` of its tasks. Yields a row for each
+    earlier student: `study/trained`, their number so far, and `study/former`, the share of cubes that it mastered; then
+    one every 1,000 tasks of the new student: `study/mastered`, that share, and `study/lesson`, the current lesson (-1:
+    none).
     """
 
     former: Count = 32
-    """Earlier students; more make a similar one likelier, and cost `steps` tasks each."""
+    """Number of earlier students; more make a similar one likelier, and cost `steps` tasks each."""
     side: Length = 7
-    """Cubes along each of the two dimensions of the grid."""
+    """Number of cubes along each of the two dimensions of the grid."""
     steps: Length = 10_000
-    """Tasks that each student gets."""
+    """Number of tasks of each student."""
     pretest: ProperShare = 0.1
     """Share of the new student's tasks before it is tested and an earlier student is chosen for it."""
     variant: Variant = "R"

@@ -1,7 +1,7 @@
 """A simulated student on a grid of cubes that unlock each other, and a class of such students under a teacher.
 
 Source: the toy environment of "Meta Automatic Curriculum Learning" (Portelas et al. 2020, arXiv 2011.08463), as
-released. Students differ in the cube that is unlocked at first; nothing tells a teacher which. No model is trained.
+released. Students differ in the initially unlocked cube, which teachers do not know. No model is trained.
 
 Axes: `S` students, `side` cubes along each of two dimensions.
 """
@@ -28,15 +28,15 @@ from shuhari.methods.curriculum.again.teachers import (
 )
 
 Kind = Literal["again", "stranger", "alp_gmm", "uniform"]
-TAUGHT = ("again", "stranger")  # teachers that hand over lessons
+TAUGHT = ("again", "stranger")  # teachers that use lessons
 ROW = 1000  # tasks between two points of a trace
-FULL, ENOUGH = 100, 75  # competence at most; with that much a cube unlocks its neighbours, with more it is mastered
+FULL, ENOUGH = 100, 75  # largest competence; from ENOUGH on a cube unlocks its neighbours, above it is mastered
 
 
 @dataclass(eq=False)
 class Student:
-    """Competence [side, side] in 0..100 by cube, 0 at first. A task in a cube raises that of the cube by 1, where the
-    cube is `start` or one of its four neighbours has 75; its reward is the cube's competence over 100."""
+    """A student with competence [side, side] in 0..100 per cube, initially 0. A task in a cube raises its competence by
+    1 if the cube is `start` or one of its four neighbours has 75; the reward is the cube's competence over 100."""
 
     side: int
     start: tuple[int, int]
@@ -46,7 +46,7 @@ class Student:
         self.competence = [[0] * self.side for _ in range(self.side)]
 
     def try_task(self, task: Array) -> float:
-        """The reward of a task [2] in [0, 1]^2."""
+        """Returns the reward of a task [2] in [0, 1]^2."""
         i, j = (min(int(x * self.side), self.side - 1) for x in task.tolist())
         if (i, j) == self.start or self._unlocked(i, j):
             self.competence[i][j] = min(self.competence[i][j] + 1, FULL)
@@ -58,7 +58,7 @@ class Student:
         return any(a in size and b in size and self.competence[a][b] >= ENOUGH for a, b in near)
 
     def test(self) -> Array:
-        """[side * side] competence."""
+        """Returns [side * side] competence."""
         return np.array(self.competence, np.float64).ravel()
 
     @property
@@ -68,8 +68,8 @@ class Student:
 
 
 class Course(NamedTuple):
-    """What all students of a class have alike: the grid's side, their tasks, those before the test, what lessons are
-    followed by, and the class of earlier students: how many, and of which seed."""
+    """Common to all students of a class: the grid's side, the number of tasks, and of those before the test, the rule
+    for the next lesson, and the class of earlier students: their number and seed."""
 
     side: int = 7
     steps: int = 10_000
@@ -80,7 +80,7 @@ class Course(NamedTuple):
 
 
 class Former(NamedTuple):
-    """An earlier student: its test at the age of the pre-test and its final one [side * side], and its lessons."""
+    """An earlier student: its test at the time of the pre-test and its final one [side * side], and its lessons."""
 
     test: Array
     final: Array
@@ -89,13 +89,13 @@ class Former(NamedTuple):
 
 
 def make_student(course: Course, *key: object) -> tuple[Student, np.random.Generator]:
-    """A student of that name, with a start of its own, and the generator of its teacher."""
+    """Returns a student for this key, with its own start, and the generator of its teacher."""
     start = np.random.default_rng(code("cubes", "start", *key)).integers(course.side, size=2).tolist()
     return Student(course.side, (start[0], start[1])), np.random.default_rng(code("cubes", "teacher", *key))
 
 
 def give_tasks(student: Student, teacher: Teacher, count: int) -> None:
-    """The next tasks of a student."""
+    """Gives the next tasks to a student."""
     for _ in range(count):
         task = teacher.draw()
         teacher.update(task, student.try_task(task))
@@ -103,7 +103,7 @@ def give_tasks(student: Student, teacher: Teacher, count: int) -> None:
 
 @cache
 def teach_former(course: Course, number: int) -> Former:
-    """An earlier student, under ALP-GMM. Computed once a process, as all that follows."""
+    """Trains and returns an earlier student under ALP-GMM. Cached in the process, as are the functions below."""
     student, rng = make_student(course, "former", course.seed, number)
     teacher = AlpGmm(rng)
     give_tasks(student, teacher, course.pretest)
@@ -114,13 +114,14 @@ def teach_former(course: Course, number: int) -> Former:
 
 @cache
 def teach_class(course: Course) -> tuple[Former, ...]:
-    """The earlier students, without those that have no lessons to give."""
+    """Returns the earlier students that have lessons."""
     return tuple(former for i in range(course.former) if (former := teach_former(course, i)).lessons)
 
 
 def trace(course: Course, kind: Kind, seed: int) -> Iterator[tuple[float, int]]:
-    """(share of cubes mastered, lesson at hand or -1) of the student of a seed, every 1,000 tasks and at the end.
-    Whatever its teacher, it is the same student, and before the pre-test all but `uniform` give it the same tasks."""
+    """Yields (share of cubes mastered, current lesson or -1) of a seed's student, every 1,000 tasks and at the end.
+    The student is the same for every teacher, and before the pre-test all teachers except `uniform` give it the same
+    tasks."""
     student, rng = make_student(course, "new", seed)
     teacher: Uniform | Again = Uniform(rng) if kind == "uniform" else Again(AlpGmm(rng), course.variant)
     for done in range(course.steps):
@@ -133,7 +134,7 @@ def trace(course: Course, kind: Kind, seed: int) -> Iterator[tuple[float, int]]:
 
 
 def choose_lessons(former: Sequence[Former], test: Array, kind: Kind, seed: int) -> tuple[Lesson, ...]:
-    """Those of the earlier student that a test speaks for (`again`), or of any (`stranger`)."""
+    """Returns the lessons of the earlier student chosen by the test (`again`), or of a random one (`stranger`)."""
     if kind == "stranger":
         return former[int(np.random.default_rng(code("cubes", "stranger", seed)).integers(len(former)))].lessons
     return former[
@@ -147,6 +148,6 @@ def choose_lessons(former: Sequence[Former], test: Array, kind: Kind, seed: int)
 
 @cache
 def teach(course: Course, kind: Kind, seed: int) -> float:
-    """The share of cubes that the student of a seed masters in the end."""
+    """Returns the share of cubes that a seed's student masters in the end."""
     *_, (mastered, _) = trace(course, kind, seed)
     return mastered

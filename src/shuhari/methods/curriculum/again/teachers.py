@@ -1,9 +1,9 @@
-"""Teachers of a black-box student: which task next, of a space of tasks [0, 1]^d, by how rewards change there.
+"""Teachers of a black-box student: choose the next task in a task space [0, 1]^d by how rewards change there.
 
-ALP-GMM: "Teacher algorithms for curriculum learning of Deep RL in continuously parameterized environments" (Portelas
-et al. 2019, arXiv 1910.07224). AGAIN: "Meta Automatic Curriculum Learning" (Portelas et al. 2020, arXiv 2011.08463)
-and its code as released. Absolute learning progress (ALP) is the distance of a reward from that of the nearest earlier
-task. Left out: students whose rewards are not in [0, 1]; what a student is (`cubes` has one).
+ALP-GMM: "Teacher algorithms for curriculum learning of Deep RL in continuously parameterized environments" (Portelas et
+al. 2019, arXiv 1910.07224). AGAIN: "Meta Automatic Curriculum Learning" (Portelas et al. 2020, arXiv 2011.08463) and
+its code as released. Absolute learning progress (ALP) is the distance of a reward from that of the nearest earlier
+task. Left out: students whose rewards are not in [0, 1]; the student itself (`cubes` has one).
 
 Axes: `d` dimensions of a task, `C` components of a mixture, `N` tasks.
 """
@@ -21,16 +21,16 @@ import numpy as np
 from shuhari.data import Array
 
 Variant = Literal["R", "T", "P"]
-EVERY = 250  # tasks from one fit to the next, and those that it is made of
-COMPONENTS = range(2, 11)  # how many a mixture may have
-LEAST_ALP = 0.2  # components of an earlier student of no more mean ALP are left out
-WINDOW = 50  # rewards that say how far a lesson had come
-RENEWED = 100  # tasks from one look at the last lesson's ALP to the next, and how many rewards each component keeps
-RANDOM, LATER_RANDOM = 0.2, 0.02  # share of random tasks: of ALP-GMM, and once there are lessons
+EVERY = 250  # tasks between fits, and in each fit
+COMPONENTS = range(2, 11)  # possible numbers of components
+LEAST_ALP = 0.2  # components of an earlier student with at most this mean ALP are left out
+WINDOW = 50  # rewards that measure the progress of a lesson
+RENEWED = 100  # tasks between updates of the last lesson's ALP, and ALPs kept of each component
+RANDOM, LATER_RANDOM = 0.2, 0.02  # share of random tasks: for ALP-GMM, and once there are lessons
 
 
 class Mixture(NamedTuple):
-    """means [C, d + 1], covariances [C, d + 1, d + 1] over tasks and, last, their ALP."""
+    """A Gaussian mixture: means [C, d + 1], covariances [C, d + 1, d + 1] over tasks and, last, their ALP."""
 
     means: Array
     covariances: Array
@@ -40,14 +40,14 @@ class Mixture(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """A mixture of an earlier student, and the mean reward that it had in the end on tasks of that."""
+    """A mixture of an earlier student, and its final mean reward on tasks of that mixture."""
 
     mixture: Mixture
     reached: float
 
 
 class Teacher(Protocol):
-    """`draw` a task [d], then tell it with its reward to `update`."""
+    """A teacher: `draw` returns a task [d], whose reward goes to `update`."""
 
     def draw(self) -> Array: ...
     def update(self, task: Array, reward: float) -> None: ...
@@ -55,7 +55,7 @@ class Teacher(Protocol):
 
 @dataclass(eq=False)
 class Uniform:
-    """All tasks alike."""
+    """Draws tasks uniformly."""
 
     rng: np.random.Generator
     d: int = 2
@@ -68,11 +68,12 @@ class Uniform:
 
 @dataclass(eq=False)
 class AlpGmm:
-    """Every 250 tasks the mixture with the lowest AIC is fitted to the last 250, each with its ALP; a task comes from a
-    component drawn in proportion to its mean ALP, or at random with a chance of `random`, as the first 250 do.
+    """ALP-GMM: every 250 tasks, fits the mixture with the lowest AIC to the last 250, each with its ALP. A task comes
+    from a component drawn in proportion to its mean ALP, or with probability `random` uniformly, as do the first 250.
 
-    `fits`: (how many tasks there were, the mixture) of every fit; `rewards` [N] and `origins` [N], the component that a
-    task was drawn from, -1 for a random one."""
+    `fits`: (number of tasks, mixture) of every fit; `rewards` [N] and `origins` [N], the component of each task, -1 for
+    a random one.
+    """
 
     rng: np.random.Generator
     d: int = 2
@@ -112,28 +113,29 @@ class AlpGmm:
 
 @dataclass(eq=False)
 class Again:
-    """ALP-GMM until `begin` hands over the lessons of an earlier student; from then on tasks come from the lesson at
-    hand and the live ALP-GMM together, in proportion to mean ALP, or at random with a chance of `later_random`.
+    """ALP-GMM until `begin` sets the lessons of an earlier student; from then on tasks come from the current lesson and
+    the live ALP-GMM together, in proportion to mean ALP, or with probability `later_random` uniformly.
 
-    variant: the next lesson comes when the mean of the last 50 rewards of the lesson's tasks reaches what the earlier
-    student had (`R`), with every 250th task (`T`), or all lessons are one (`P`). The last lesson of R and T stays;
-    every 100 of its tasks its components' ALPs are what was found in their last 100, 0 where nothing was."""
+    variant: the next lesson comes when the mean of the last 50 rewards of the lesson's tasks reaches the earlier
+    student's (`R`), with every 250th task (`T`), or all lessons are one (`P`). The last lesson of R and T stays; after
+    every 100 of its tasks its components' ALPs become the means over their last 100 tasks, 0 without any.
+    """
 
     live: AlpGmm
     variant: Variant = "R"
     later_random: float = LATER_RANDOM
-    at: int = -1  # the lesson at hand
+    at: int = -1  # the current lesson
 
     def __post_init__(self) -> None:
         self.lessons: tuple[Lesson, ...] = ()
         self._mixture = Mixture(*(np.zeros((0,) + (self.live.d + 1,) * k) for k in (1, 2)))  # of the lesson
         self._rewards: deque[float] = deque(maxlen=WINDOW)
-        self._own = -1  # the lesson's component that the task at hand came from
-        self._found: list[deque[float]] = []  # ALPs in each component of the last lesson, once there
+        self._own = -1  # the lesson's component of the current task
+        self._found: list[deque[float]] = []  # ALPs in each component of the last lesson
         self._fresh = 0
 
     def begin(self, lessons: Sequence[Lesson]) -> None:
-        """Goes on by these lessons; without any, as ALP-GMM alone."""
+        """Continues by these lessons; without any, as plain ALP-GMM."""
         self.lessons = tuple(lessons)
         if self.lessons:
             self._enter(self._timed() if self.variant == "T" else 0)
@@ -183,7 +185,7 @@ class Again:
         self._found, self._fresh = [deque(maxlen=RENEWED) for _ in self._mixture.means], 0
 
     def _renew(self, alp: float) -> None:
-        """Count the ALP of a task of the last lesson."""
+        """Counts the ALP of a task of the last lesson."""
         self._found[self._own].append(alp)
         self._fresh += 1
         if self._fresh == RENEWED:
@@ -192,20 +194,20 @@ class Again:
 
 
 def measure_alp(tasks: Array, rewards: Sequence[float], task: Array, reward: float) -> float:
-    """|reward - that of the nearest of the earlier tasks [N, d]|; 0 while there are five or fewer."""
+    """Returns |reward - that of the nearest earlier task| over tasks [N, d]; 0 for five or fewer."""
     if len(tasks) <= 5:
         return 0.0
     return abs(reward - rewards[int(((tasks - task) ** 2).sum(1).argmin())])
 
 
 def choose_component(alp: Array, rng: np.random.Generator) -> int:
-    """A component in proportion to its mean ALP [C]; any where all are 0."""
+    """Draws a component in proportion to its mean ALP [C]; uniformly if all are 0."""
     total = float(alp.sum())
     return int(rng.integers(len(alp))) if total == 0 else int(rng.choice(len(alp), p=alp / total))
 
 
 def draw_task(mixture: Mixture, rng: np.random.Generator) -> tuple[Array, int]:
-    """(a task [d] in [0, 1]^d, the component that it came from)."""
+    """Returns (a task [d] in [0, 1]^d, its component)."""
     at = choose_component(np.maximum(mixture.means[:, -1], 0.0), rng)
     mean, covariance = mixture.means[at], mixture.covariances[at]
     point = mean + np.linalg.cholesky(covariance) @ rng.standard_normal(len(mean))
@@ -213,26 +215,26 @@ def draw_task(mixture: Mixture, rng: np.random.Generator) -> tuple[Array, int]:
 
 
 def fit_mixture(points: Array, seed: int) -> Mixture:
-    """The Gaussian mixture of 2 to 10 components with the lowest AIC on points [N, d + 1]."""
+    """Returns the Gaussian mixture of 2 to 10 components with the lowest AIC on points [N, d + 1]."""
     try:
         from sklearn.mixture import GaussianMixture
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f'{error}: pip install "shuhari[studies]"') from error
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one that has not converged is compared too
+        warnings.simplefilter("ignore")  # fits that have not converged are compared too
         fits: list[Any] = [GaussianMixture(k, random_state=seed).fit(points) for k in COMPONENTS]
     best = min(fits, key=lambda fit: float(fit.aic(points)))
     return Mixture(best.means_, best.covariances_)
 
 
 def has_reached(rewards: deque[float], reached: float) -> bool:
-    """Whether a full window of rewards has this mean, or more."""
+    """Whether a full window of rewards has at least this mean."""
     return len(rewards) == rewards.maxlen and float(np.mean(rewards)) >= reached
 
 
 def make_lessons(student: AlpGmm) -> tuple[Lesson, ...]:
-    """What another student may follow: of each mixture the components with a mean ALP above 0.2, where there are any
-    and tasks were drawn from them, with the mean of the last 50 rewards of those tasks."""
+    """Returns the lessons for another student: the components of each mixture with a mean ALP above 0.2, if tasks were
+    drawn from them, with the mean of the last 50 rewards of those tasks."""
     return tuple(_list_lessons(student))
 
 
@@ -247,7 +249,7 @@ def _list_lessons(student: AlpGmm) -> Iterator[Lesson]:
 
 
 def find_former(tests: Array, finals: Array, test: Array, k: int = 5) -> int:
-    """Of the k earlier students whose tests [S, T] at this age are nearest to this one's [T], the one with the highest
-    sum of its final test, finals [S, T]."""
+    """Returns, among the k earlier students whose tests [S, T] at this time are nearest to this one's [T], the one with
+    the highest sum of its final test, finals [S, T]."""
     near = np.argsort(((tests - test) ** 2).sum(1), kind="stable")[:k]
     return int(near[finals[near].sum(1).argmax()])

@@ -1,4 +1,4 @@
-"""More samples of what is seldom solved: a second round, as large as the first says.
+"""More samples for problems that are seldom solved: a second round, sized by the results of the first.
 
 Source: "Depth-Breadth Synergy in RLVR: Unlocking LLM Reasoning Gains with Adaptive Exploration" (DARS, Yang et al.
 2025, arXiv 2508.13755), and its released trainer. Left out: its breadth, which is a setting of batches.
@@ -24,25 +24,24 @@ Schedule = Literal["equal", "hard"]
 @register("rollout", "extra_samples")
 @dataclass
 class Deepen:
-    """Draws more samples of a prompt that fewer than half of its samples solve; all are one group (DARS).
+    """Draws more samples of a prompt that fewer than half of its samples solve; all form one group (DARS).
 
-    How many more is such that the sum of |advantage| over the group comes to what it is at a rate of one half (schedule
-    `equal`), or, with p the rate, to 2 (1 - p) times that (`hard`). See `count_more`. p is the mean `measure` of the
-    samples that were graded; without any there is no second round. Charged: `rounds`. With `most` at n it is `of`
-    alone, bit for bit.
+    Their number makes the sum of |advantage| over the group equal to that at a rate of one half (schedule `equal`), or,
+    with p the rate, 2 (1 - p) times that (`hard`). See `count_more`. p is the mean `measure` of the graded samples;
+    without any there is no second round. Charges `rounds`. With `most` at n it equals `of`, bit for bit.
     """
 
     most: Length = 32
-    """Samples of a prompt in all, both rounds, at most; at `rollout.n` there is no second round."""
+    """Largest number of samples of a prompt in both rounds; at `rollout.n` there is no second round."""
     schedule: Schedule = "equal"
-    """Weight of hard prompts: "equal", as much as one that is half solved; "hard", up to twice that (with `most` = 64
-    in the paper)."""
+    """Weight of hard prompts: "equal", as much as a half-solved one; "hard", up to twice that (with `most` = 64 in the
+    paper)."""
     scaled: bool = False
-    """Whether advantages are divided by the group's standard deviation; set it as `advantage.scale = "group"` is."""
+    """Whether advantages are divided by the group's standard deviation; set it to match `advantage.scale = "group"`."""
     measure: str = "score"
-    """Name of the reward, in [0, 1], of which the mean is the share of right samples."""
+    """Name of the reward, in [0, 1], whose mean is the share of right samples."""
     of: Rollout = field(default_factory=Single)
-    """Rollout that draws the samples of either round."""
+    """Rollout that samples both rounds."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:
@@ -77,9 +76,9 @@ class Deepen:
 
 
 def count_more(p: float, n: int, most: int, schedule: Schedule = "equal", scaled: bool = False) -> int:
-    """How many samples to add to n of a rate p, so that N S(p) is what n S(1/2) is, times 2 (1 - p) where `hard`:
-    S(p) = 2 p (1 - p) is the mean |advantage|, or 2 sqrt(p (1 - p)) where scaled. At most `most` in all, none from
-    p = 1/2 on; p = 0 counts as half a right answer of the n."""
+    """Returns how many samples to add to n with rate p, so that N S(p) equals n S(1/2), times 2 (1 - p) for `hard`:
+    S(p) = 2 p (1 - p) is the mean |advantage|, or 2 sqrt(p (1 - p)) if scaled. At most `most` in all, none for p >=
+    1/2; p = 0 counts as half a right answer of the n."""
     p = p if p > 0 else 0.5 / n
     if p >= 0.5:
         return 0

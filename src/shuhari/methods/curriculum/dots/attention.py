@@ -1,9 +1,9 @@
-"""Predict success rates from those of a few probed problems, by attention over embeddings of the prompts.
+"""Predicts success rates from those of a few probed problems, by attention over embeddings of the prompts.
 
 Source: "Improving Data Efficiency for LLM Reinforcement Fine-tuning Through Difficulty-targeted Online Data Selection
 and Rollout Replay" (DOTS, arXiv 2506.05316), section 4.1. The paper fits the adapter once, on rollouts of earlier runs;
-here the run's own earlier rollouts are what it is fitted to, with the same loss, before each prediction. Left out: the
-linear regression on the references that the released code puts behind the paper's calibration.
+here it is fitted to the run's own earlier rollouts, with the same loss, before each prediction. Left out: the linear
+regression on the references that the released code adds after the paper's calibration.
 
 Axes: `Q` problems, `R` references, `D` features of an embedding, `h` those of the adapter.
 """
@@ -30,8 +30,8 @@ from shuhari.ports import Ctx
 
 
 class Adapter(nn.Module):
-    """z = embed(x); base = sum_k softmax_k(z . z_k / sqrt(h)) v_k; p = sigmoid(logit(base) / T + b), where (T, b) =
-    (softplus, tanh) of an MLP on mean and deviation of v. It starts with T = 1 and b = 0."""
+    """The attention network: z = embed(x); base = sum_k softmax_k(z . z_k / sqrt(h)) v_k; p = sigmoid(logit(base) / T +
+    b), where (T, b) = (softplus, tanh) of an MLP on mean and deviation of v. It starts with T = 1 and b = 0."""
 
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class Adapter(nn.Module):
         self.calibrate = nn.Sequential(nn.Linear(2, 10), nn.ReLU(), last)
 
     def forward(self, x: Tensor, references: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
-        """x [Q, D], references [R, D], v [R] their mean rewards -> p [Q]; `seen` [Q, R]: the references that each may
-        look at, at least one of them."""
+        """Maps x [Q, D], references [R, D], v [R] their mean rewards -> p [Q]; `seen` [Q, R]: the references that each
+        may attend to, at least one."""
         seen = torch.ones(len(x), len(v), dtype=torch.bool) if seen is None else seen
         q, k = self.embed(x), self.embed(references)
         base = (q @ k.T / k.shape[1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(1) @ v
@@ -59,32 +59,31 @@ class Adapter(nn.Module):
 @register("predictor", "attention")
 @dataclass
 class Attention:
-    """Predicts how often the policy solves each prompt, from a few that it is sampled on, by attention over embeddings
-    (DOTS).
+    """Predicts how often the policy solves each prompt, from samples of a few, by attention over embeddings (DOTS).
 
-    Each prediction probes `references` of the problems at random (charged as probes) and infers the others by an
-    `Adapter`. Embeddings are mean hidden states of the prompts, taken once a problem. Before it predicts, the adapter
-    is fitted with binary cross-entropy to what was observed since each of the last `memory` probes: of the problems
-    sampled then, and of each reference from the other ones.
+    Each prediction probes `references` random problems (charged as probes) and infers the others by an `Adapter`.
+    Embeddings are mean hidden states of the prompts, computed once per problem. Before each prediction, the adapter is
+    fitted with binary cross-entropy to the observations after each of the last `memory` probes: of the problems sampled
+    then, and of each reference from the other ones.
     """
 
     references: Annotated[int, Bounds(2, most=10**8)] = 256
-    """Problems that are sampled for each prediction; more predict better, at `n` samples each."""
+    """Number of problems sampled for each prediction; more predict better, at `n` samples each."""
     n: Count = 0
-    """Samples of each of them; 0: as many as a group of the run has (`rollout.n`)."""
+    """Number of samples of each of them; 0: as many as a group of the run has (`rollout.n`)."""
     role: str = "policy"
     """Role whose hidden states embed the prompts; choose one whose weights do not change, as each prompt is embedded
     once."""
     size: Size = 32
     """Width of the adapter, a small attention network."""
     fits: Count = 100
-    """Adam steps that the adapter takes before each prediction."""
+    """Number of Adam steps of the adapter before each prediction."""
     lr: Positive = 3e-3
     """Learning rate of the adapter."""
     memory: Length = 16
-    """Earlier probes that the adapter is fitted to, the latest."""
+    """Number of latest probes that the adapter is fitted to."""
     reward: str = "reward"
-    """Reward column, in [0, 1], of which the mean is the success rate; `reward` is the weighted sum that is trained."""
+    """Reward column, in [0, 1], whose mean is the success rate; `reward` is the weighted sum that is trained."""
     seed: Seed = 0
     """Seed of the adapter's initial weights."""
     state: dict[str, Any] = field(
@@ -119,13 +118,13 @@ class Attention:
             self.state["rounds"][-1]["asked"] |= {k: v for k, v in found.items() if k in self.state["place"]}
 
     def _fit(self, adapter: Adapter) -> None:
-        """Binary cross-entropy on one round of observations a step, the latest first."""
+        """Minimises the binary cross-entropy on one round of observations per step, the latest first."""
         rounds = self.state["rounds"][::-1]
         optimiser = torch.optim.Adam(adapter.parameters(), self.lr)
         for i in range(self.fits):
             probed, asked = rounds[i % len(rounds)]["probed"], rounds[i % len(rounds)]["asked"]
             v = torch.tensor(list(probed.values()))
-            others = ~torch.eye(len(v), dtype=torch.bool)  # a reference says nothing of itself
+            others = ~torch.eye(len(v), dtype=torch.bool)  # a reference does not predict itself
             seen = torch.cat([others, torch.ones(len(asked), len(v), dtype=torch.bool)])
             rows = seen.any(1)
             x, observed = self._x([*probed, *asked]), torch.tensor([*probed.values(), *asked.values()])
@@ -138,7 +137,7 @@ class Attention:
         self.state["weights"] = {k: w.detach().clone() for k, w in adapter.state_dict().items()}
 
     def _adapter(self) -> Adapter:
-        """The adapter with the weights of the state, or with initial ones."""
+        """Returns the adapter with the weights of the state, or with initial ones."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(code(self.seed, "adapter"))
             adapter = Adapter(self.state["x"].shape[1], self.size)
@@ -147,12 +146,12 @@ class Attention:
         return adapter
 
     def _x(self, names: Iterable[str]) -> Tensor:
-        """[Q, D] the embeddings of problems that have one."""
+        """Returns [Q, D] the embeddings of problems that have one."""
         x: Tensor = self.state["x"]
         return x[[self.state["place"][name] for name in names]]
 
     async def _embed(self, problems: Sequence[Problem], ctx: Ctx) -> Tensor:
-        """[Q, D] mean hidden states over the tokens of each prompt."""
+        """Returns [Q, D] mean hidden states over the tokens of each prompt."""
         place = self.state["place"]
         new = {name_of(p): p for p in problems if name_of(p) not in place}
         if new:

@@ -1,12 +1,13 @@
-"""Which contexts to train in, replayed on returns that were measured once: of policies of all contexts, in all of them.
+"""Compares rules that choose training contexts, on stored returns of policies of all contexts, measured in all
+contexts.
 
-What a few trainings reach hangs on their luck more than on where they were made. Where a policy of every context has
-been trained and measured in every context (`benchmarks/transfer.py` does it), any rule can be asked which ones it would
-have trained in, at no further training, and all rules have the same luck. The rules are those of the study `mbtl` (Cho
-et al. 2024, arXiv 2408.04498); it says what a policy counts for and what coverage is.
+The result of a few trainings depends more on their luck than on their contexts. If a policy of every context has been
+trained and measured in every context (`benchmarks/transfer.py` does it), any rule's choice can be replayed without
+further training, and all rules have the same luck. The rules are those of the study `mbtl` (Cho et al. 2024, arXiv
+2408.04498), which defines how policies serve contexts and coverage.
 
-File: `seeds` [S], each of a whole set of trainings; `choose`, `held` [S, n, n]: the return in [0, 1] of the policy of
-context a, measured in b, in the episodes that choose and in others. Left out: rules that train a context twice.
+File: `seeds` [S], one per whole set of trainings; `choose`, `held` [S, n, n]: the return in [0, 1] of the policy of
+context a, measured in b, in the episodes used to choose and in others. Left out: rules that train a context twice.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shuhari.kernel.registry import register
 from shuhari.methods.curriculum.mbtl.mbtl import Mbtl
 
 Pick = Literal["mbtl", "equidistant", "random", "best"]
-STORED = {"cartpole": "32c0487828df2f28"}  # name -> digest of its file, so that a claim's code names its numbers
+STORED = {"cartpole": "32c0487828df2f28"}  # name -> digest of its file, so that a claim's code identifies its numbers
 
 
 @register("analysis", "transfer")
@@ -36,9 +37,9 @@ class Transfer:
     """How well a rule chooses contexts to train in, replayed on stored returns of policies of all contexts (MBTL);
     nothing is trained.
 
-    Numbers: `coverage`, the mean over contexts of the return there of the best policy of the `trainings` chosen
-    contexts, and `gain`, by how much that is more than of those that the rule `over` chooses. A seed is one whole set
-    of trainings. KeyError for a seed that the file has not, ValueError for a stored file that has changed.
+    Numbers: `coverage`, the mean over contexts of the return there of the best policy among the `trainings` chosen
+    contexts, and `gain`, the difference to the rule `over`. A seed is one whole set of trainings. Raises KeyError for a
+    seed that the file lacks, ValueError for a stored file that has changed.
     """
 
     pick: Pick = "mbtl"
@@ -47,9 +48,9 @@ class Transfer:
     over: Pick = "random"
     """Rule that it is compared with."""
     trainings: Length = 4
-    """Contexts that each rule chooses."""
+    """Number of contexts that each rule chooses."""
     draws: Length = 1000
-    """Random choices that the rule "random" is averaged over."""
+    """Number of random choices over which the rule "random" is averaged."""
     slope: AtLeast0 | Literal["fitted"] = "fitted"
     """Return, on the scale of [0, 1], that "mbtl" expects to lose for each context further away; "fitted" estimates
     it."""
@@ -59,7 +60,7 @@ class Transfer:
     def __post_init__(self) -> None:
         check(self)
         if self.pick == self.over:
-            raise ValueError(f"pick and over are {self.pick!r}: expected two rules")
+            raise ValueError(f"pick and over are both {self.pick!r}: expected two different rules")
 
     def __call__(self, seed: int) -> dict[str, float]:
         seeds, chooses, held = read(self.file)
@@ -72,11 +73,12 @@ class Transfer:
         return {"coverage": ours, "gain": ours - theirs}
 
     def coverage(self, rule: Pick, J: Array, held: Array, seed: int) -> float:
-        """The mean over contexts of what the best policy by J [n, n], of those that a rule chooses, reaches by held."""
+        """Returns the mean over contexts of the `held` score of the policy that is best by J [n, n] among a rule's
+        choices."""
         return float(np.mean([_served(J, held, list(trained)) for trained in self._chosen(rule, J, seed)]))
 
     def _chosen(self, rule: Pick, J: Array, seed: int) -> list[tuple[int, ...]]:
-        """The contexts of each of the rule's draws: one, but of `random`."""
+        """Returns the contexts of each of the rule's draws: one, or many for `random`."""
         n, k = len(J), self.trainings
         if rule == "random":
             rng = np.random.default_rng((seed, n, k))
@@ -92,14 +94,14 @@ class Transfer:
 
 
 def _served(J: Array, held: Array, trained: list[int]) -> float:
-    """Coverage where only some contexts are trained in."""
+    """Returns the coverage if only some contexts are trained in."""
     best = np.array(trained)[J[trained].argmax(0)]
     return float(held[best, np.arange(len(J))].mean())
 
 
 @cache
 def read(file: str) -> tuple[tuple[int, ...], Array, Array]:
-    """([S] seeds, [S, n, n] returns that choose, [S, n, n] others) of a file."""
+    """Returns ([S] seeds, [S, n, n] returns used to choose, [S, n, n] others) of a file."""
     path = Path(__file__).with_name(f"transfer_{file}.json") if file in STORED else Path(file)
     if file not in STORED and not path.is_file():
         raise ValueError(f"file is {file!r}, which is not there; {nearest(file, STORED)}, or a path")

@@ -1,9 +1,9 @@
-"""Choose the mixture of domains to train on: train a few mixtures, fit what comes of them, train on the maximiser.
+"""Chooses the mixture of domains to train on: trains a few mixtures, fits their scores, and trains on the maximiser.
 
 Source: "MoDoMoDo: Multi-Domain Data Mixtures for Multimodal LLM Reinforcement Learning" (Liang et al. 2025, arXiv
-2505.24871). A mixture is a point w [m] of the simplex, the shares of m domains; the score of a training is predicted by
-a quadratic f(w) = a + b'w + w'Cw, fitted by ridge regression to the trainings of seed mixtures. What is chosen is
-trained anew, with another seed, and scored on problems other than those that chose, so that no luck counts twice.
+2505.24871). A mixture is a point w [m] of the simplex, the shares of m domains; a quadratic f(w) = a + b'w + w'Cw,
+fitted by ridge regression to the trainings of seed mixtures, predicts the score of a training. The chosen mixture is
+trained again with another seed, and scored on other problems than the choice, so that luck does not count twice.
 
 Axes: `m` domains, `M` mixtures, `F` features. Left out: mixtures that change during a run.
 """
@@ -23,40 +23,40 @@ from shuhari.data import EMPTY, Array, Info, code
 from shuhari.kernel.registry import register
 from shuhari.ports import Runs
 
-RIDGES = tuple(10.0**k for k in range(-6, 2))  # those that are tried where none is given
+RIDGES = tuple(10.0**k for k in range(-6, 2))  # candidates if none is given
 
 
 @register("study", "mixtures")
 @dataclass
 class Mixtures:
-    """Finds in which shares to mix m data domains: trains on a few seed mixtures, fits their scores, and trains on the
-    best (MoDoMoDo).
+    """Finds the shares in which to mix m data domains: trains on a few seed mixtures, fits their scores, and trains on
+    the best (MoDoMoDo).
 
-    Seed mixtures: each domain alone, each left out, all alike. A quadratic f(w) = a + b'w + w'Cw is fitted to their
-    scores; the chosen mixture is trained with a seed of its own.
+    Seed mixtures: each domain alone, each left out, all equal. A quadratic f(w) = a + b'w + w'Cw is fitted to their
+    scores; the chosen mixture is trained with another seed.
 
-    A row a training: `study/trained`, how many so far, and `study/seed`, the score that a seed mixture has for the
-    choice; in the last, `study/score` of the chosen mixture, by the run's own evaluation, `study/predicted`, what the
-    quadratic promised of it, `study/spread`, the largest score of a seed mixture less the smallest, and
-    `study/share@<i>`, the share of domain i. ValueError for fewer than two domains; after a training, for a `measure`
-    that its evaluation lacks (which scores there are only a trained run tells), and a score that is not finite.
+    Yields a row per training: `study/trained`, their number so far, and `study/seed`, the score of a seed mixture for
+    the choice; in the last, `study/score` of the chosen mixture, by the run's own evaluation, `study/predicted`, its
+    predicted score, `study/spread`, the range of the seed mixtures' scores, and `study/share@<i>`, the share of domain
+    i. Raises ValueError for fewer than two domains; after a training, for a `measure` that its evaluation lacks (only a
+    trained run shows its scores), and a score that is not finite.
     """
 
     shares: tuple[str, ...]
     """Keys of the settings that hold the share of each domain, at least two."""
     pick: Literal["surrogate", "uniform", "best"] = "surrogate"
-    """Mixture that is trained last: "surrogate", the maximum of the fit; "best", the best seed mixture; "uniform", all
-    alike. Every rule trains the seed mixtures."""
+    """Mixture trained last: "surrogate", the maximum of the fit; "best", the best seed mixture; "uniform", equal
+    shares. Every rule trains the seed mixtures."""
     grid: Length = 20
-    """Steps of the search from 0 to 1: the shares that are tried are multiples of 1 / `grid`."""
+    """Number of steps of the search from 0 to 1: the tried shares are multiples of 1 / `grid`."""
     ridge: AtLeast0 | Literal["loo"] = "loo"
-    """Weight of the squared coefficients in the fit; "loo" takes the one of 1e-6 to 10 that predicts left-out mixtures
+    """Weight of the squared coefficients in the fit; "loo" uses the one of 1e-6 to 10 that predicts left-out mixtures
     best."""
     measure: str = "mean"
     """Name of the score in the evaluation that is fitted and reported."""
     choose: Mapping[str, Any] = EMPTY
-    """Settings laid over a run for the scores that choose, such as other problems; empty chooses by the problems that
-    are reported."""
+    """Settings overriding those of a run for the scores used to choose, such as other problems; empty chooses by the
+    reported problems."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -86,10 +86,11 @@ class Mixtures:
         }
 
     def score(self, runs: Runs, name: str, mixture: Array, settings: Mapping[str, Any] = EMPTY) -> float:
-        """The held-out score of the run `name`, trained on this mixture [m]."""
+        """Returns the held-out score of the run `name`, trained on this mixture [m]."""
         found = runs.evaluate(name, settings)
         if self.measure not in found:
-            raise ValueError(f"mixtures: no score is called measure = {self.measure!r}; {nearest(self.measure, found)}")
+            raise ValueError(f"mixtures: measure is {self.measure!r}, which is no score; "
+                             f"{nearest(self.measure, found)}")  # fmt: skip
         score = found[self.measure]
         if not isfinite(score):
             shares = ", ".join(f"{key} = {x:.3g}" for key, x in self.settings(mixture).items())
@@ -97,11 +98,11 @@ class Mixtures:
         return score
 
     def settings(self, mixture: Array) -> dict[str, Any]:
-        """The settings of a run on this mixture [m]."""
+        """Returns the settings of a run on this mixture [m]."""
         return {key: float(x) for key, x in zip(self.shares, mixture, strict=True)}
 
     def choose_mixture(self, w: Array, y: Array, theta: Array) -> Array:
-        """[m] the mixture to train on, after mixtures [M, m] scored y [M], of which theta [F] was fitted."""
+        """Returns [m] the mixture to train on, after mixtures [M, m] scored y [M], to which theta [F] was fitted."""
         if self.pick == "uniform":
             return np.full(len(self.shares), 1 / len(self.shares))
         if self.pick == "best":
@@ -113,14 +114,14 @@ class Mixtures:
 
 
 def list_seeds(m: int) -> Array:
-    """[M, m] each domain alone, each left out, all alike: 2 m + 1 mixtures, of two domains three."""
+    """Returns [M, m] each domain alone, each left out, all equal: 2 m + 1 mixtures, three for two domains."""
     alone = np.eye(m)
     left_out = (1 - alone) / (m - 1) if m > 2 else alone[:0]
     return np.concatenate([alone, left_out, np.full((1, m), 1 / m)])
 
 
 def list_mixtures(m: int, grid: int) -> Array:
-    """[M, m] every mixture whose shares are multiples of 1 / grid, in the order of their shares."""
+    """Returns [M, m] every mixture whose shares are multiples of 1 / grid, in the order of their shares."""
     if m == 1:
         return np.ones((1, 1))
     counts: list[tuple[int, ...]] = [(i,) for i in range(grid + 1)]
@@ -134,32 +135,33 @@ def list_mixtures(m: int, grid: int) -> Array:
 
 
 def list_features(w: Array) -> Array:
-    """[M, F] of mixtures [M, m]: 1, the shares but the last, which follows from them, and their products by twos."""
+    """Returns [M, F] features of mixtures [M, m]: 1, all shares except the last, which follows from them, and their
+    pairwise products."""
     free = w[:, :-1]
     pairs = combinations_with_replacement(range(free.shape[1]), 2)
     return np.concatenate([np.ones((len(w), 1)), free, *(free[:, [i]] * free[:, [j]] for i, j in pairs)], 1)
 
 
 def fit_quadratic(w: Array, y: Array, ridge: float) -> Array:
-    """[F] the coefficients that minimise the squared error of y [M] at w [M, m] plus `ridge` times their own squares,
-    that of the constant not counted; at 0 those of the smallest norm."""
+    """Returns [F] the coefficients that minimise the squared error of y [M] at w [M, m] plus `ridge` times their
+    squares, except the constant's; at 0 those of the smallest norm."""
     theta: Array = _solve(list_features(w), ridge) @ y
     return theta
 
 
 def find_ridge(w: Array, y: Array) -> float:
-    """The ridge with the smallest mean squared error of each mixture predicted from the others."""
+    """Returns the ridge with the smallest mean squared leave-one-out error."""
     x = list_features(w)
 
     def error(ridge: float) -> float:
-        hat = x @ _solve(x, ridge)  # leaving one out needs no fit of its own: (y - fit) / (1 - leverage)
+        hat = x @ _solve(x, ridge)  # leave-one-out without refitting: (y - fit) / (1 - leverage)
         return float((((y - hat @ y) / np.maximum(1 - np.diag(hat), 1e-12)) ** 2).mean())
 
     return min(RIDGES, key=error)
 
 
 def _solve(x: Array, ridge: float) -> Array:
-    """[F, M] what makes coefficients of scores."""
+    """Returns [F, M] the matrix that maps scores to coefficients."""
     penalty = ridge * np.diag([0.0, *np.ones(x.shape[1] - 1)])
     found: Array = np.linalg.pinv(x.T @ x + penalty) @ x.T
     return found

@@ -1,4 +1,4 @@
-"""How often a prompt was solved, as what a critic should say of it before an answer begins.
+"""The success rate of a prompt, as a critic's target before an answer begins.
 
 Axes: `B` rows, `K` positions.
 """
@@ -23,14 +23,14 @@ class PromptRate:
 
     Stamps `into` [B, K], the mean outcome of the row's group, and the stream of that name, `weight/<into>`: 1 on the
     first decision of every answer, 0 elsewhere. A critic that learns on that stream (`terms.value = {target = "<into>",
-    stream = "<into>"}`) regresses the rate of each prompt: if groups are of one size, each prompt weighs the same.
-    Ungraded and failed answers do not count; a group without any other weighs 0.
+    stream = "<into>"}`) regresses the rate of each prompt: with groups of one size, each prompt has the same weight.
+    Ungraded and failed answers do not count; a group without others has weight 0.
     """
 
     into: str = "rate"
     """Name of the column with the rate, and of the stream that marks the decision at which a critic learns it."""
     reward: str = "reward"
-    """Reward column of which the mean is taken; `reward` is the weighted sum that is trained."""
+    """Reward column whose mean is taken; `reward` is the weighted sum that is trained."""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     @property

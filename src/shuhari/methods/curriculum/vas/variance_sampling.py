@@ -1,4 +1,4 @@
-"""Problems whose answers vary: half of a batch by how much, half at random.
+"""Prefers problems with varying answers: half of a batch is drawn by variance, half comes as usual.
 
 Source: "MMR1: Enhancing Multimodal Reasoning with Variance-Aware Sampling and Open Resources" (VAS, Leng et al. 2025,
 arXiv 2509.21268), and its released sampler. Left out: diversity by self-BLEU or edit distance; answers are compared by
@@ -34,34 +34,34 @@ GRAM = 3  # tokens
 class Variance:
     """Prefers prompts whose samples vary most in outcome and in wording; the rest of a batch comes as usual (VAS).
 
-    Every `every` steps each problem of a set is answered `n` times (charged as probes) and scored. Of a batch of N
-    problems floor(share N) are drawn with replacement in proportion to w, the others come from `candidates` in their
-    order; one of each in turn.
+    Every `every` steps each problem of a set is answered `n` times (charged as probes) and scored. In a batch of N
+    problems, floor(share N) are drawn with replacement in proportion to w, the others come from `candidates` in order;
+    the two kinds alternate.
 
-      s = variance p (1 - p) + diversity D
-      w = momentum w_old + (1 - momentum) (s - min s) / (max s - min s)
-      p   the share of right answers;   D   different trigrams of tokens over all trigrams in the answers
+        s = variance p (1 - p) + diversity D
+        w = momentum w_old + (1 - momentum) (s - min s) / (max s - min s)
+        p   the share of right answers;   D   distinct trigrams of tokens over all trigrams in the answers
 
-    If all weights are 0 they count alike. ValueError for an outcome outside of [0, 1]. The report has
-    `curriculum/variance` and `curriculum/diversity`, the means of p (1 - p) and D over the set when it was scored last.
+    If all weights are 0, draws are uniform. Raises ValueError for an outcome outside [0, 1]. The report has
+    `curriculum/variance` and `curriculum/diversity`, the means of p (1 - p) and D over the set at its last scoring.
     """
 
     candidates: Curriculum
     """Curriculum that the problems come from."""
     size: Size = 512
-    """Problems of the set that is scored, the first ones of `candidates`."""
+    """Number of scored problems, the first ones of `candidates`."""
     every: Length = 28
-    """Steps between two scorings of the whole set; fewer are fresher and cost more samples."""
+    """Number of steps between two scorings of the whole set; fewer are fresher and cost more samples."""
     n: Count = 8
-    """Samples of each problem at a scoring; 0: as many as a group of the run has (`rollout.n`)."""
+    """Number of samples of each problem at a scoring; 0: as many as a group of the run has (`rollout.n`)."""
     share: Share = 0.5
     """Share of a batch that is drawn by score; 0 turns it off."""
     variance: AtLeast0 = 0.8
     """Weight of p (1 - p) in the score, 0.8 in the paper."""
     diversity: AtLeast0 = 0.2
-    """Weight of the share of different trigrams in the score, 0.2 in the paper."""
+    """Weight of the share of distinct trigrams in the score, 0.2 in the paper."""
     momentum: ShareBelow1 = 0.0
-    """Share of the old weights that stays at each scoring; 0 keeps nothing."""
+    """Share of the old weights kept at each scoring; 0 keeps nothing."""
     reward: str = "reward"
     """Reward column, in [0, 1], that is the outcome of a sample; `reward` is the weighted sum that is trained."""
     state: dict[str, Any] = field(
@@ -97,7 +97,7 @@ class Variance:
         ]
 
     async def _score(self, ctx: Ctx) -> None:
-        """Answer all problems of the set, and weigh them anew."""
+        """Answers all problems of the set, and updates their weights."""
         names = [name_of(r.problem) for r in self.state["set"]]
         batch = await ctx.probe([Request(r.problem, self.n) for r in self.state["set"]], tag="probe")
         rates = {name: s.rate for name, s in count_successes(batch, self.reward).items()}
@@ -116,7 +116,7 @@ class Variance:
 
 
 def draw_by_weight(weights: Tensor, n: int, ctx: Ctx) -> list[int]:
-    """n positions with replacement in proportion to weights [Q]; alike often where all are 0."""
+    """Draws n positions with replacement in proportion to weights [Q]; uniformly if all are 0."""
     if not n:
         return []
     weights = weights if bool((weights > 0).any()) else torch.ones_like(weights)
@@ -125,12 +125,12 @@ def draw_by_weight(weights: Tensor, n: int, ctx: Ctx) -> list[int]:
 
 
 def stretch(x: Tensor) -> Tensor:
-    """Numbers [Q] moved to [0, 1] by the least and the largest of them; 0 where all are alike."""
+    """Returns numbers [Q] scaled to [0, 1] by their minimum and maximum; 0 if all are equal."""
     return (x - x.min()) / (x.max() - x.min() + 1e-8)
 
 
 def distinct(answers: Sequence[Sequence[int]]) -> float:
-    """Different trigrams of tokens over all trigrams of a problem's answers; 0 where there is none."""
+    """Returns distinct trigrams of tokens over all trigrams of a problem's answers; 0 if there are none."""
     grams = [
         tuple(a[i : i + GRAM])
         for a in answers
@@ -140,7 +140,7 @@ def distinct(answers: Sequence[Sequence[int]]) -> float:
 
 
 def read_answers(batch: Batch) -> dict[str, list[list[int]]]:
-    """Problem (its `name_of`) -> what was decided in each row of its answers, as numbers."""
+    """Returns problem (its `name_of`) -> the decided tokens of each row of its answers."""
     found: dict[str, list[list[int]]] = {}
     for problem, i in zip(batch["problem"].tolist(), batch["step"].tolist(), strict=True):
         step = batch.arena[int(i)]

@@ -1,8 +1,8 @@
-"""Advantages within a data set: what an answer earns beyond the mean of the answers to its problem.
+"""Advantages within a data set: an answer's outcome less the mean over the answers to its problem.
 
 Source: "Improving Language Models with Advantage-based Offline Policy Gradients" (A-LoL), whose value of the first
-policy is fitted to its graded answers; with several answers a problem their mean is that value. Left out: a value head,
-for problems that have one answer.
+policy is fitted to its graded answers; with several answers per problem their mean is that value. Left out: a value
+head, for problems that have one answer.
 
 Axes: `B` rows, `K` positions.
 """
@@ -31,7 +31,7 @@ class DataAdvantage:
     problem (A-LoL).
 
     Stamps `into` [B, K]: the outcome `reward` of a row less the mean outcome of its problem's answers in the data set
-    that was last told of (`Loaded`, by the buffer `kept_answers`); 0 if nothing is known of the problem.
+    last loaded (`Loaded`, by the buffer `kept_answers`); 0 for an unknown problem.
     """
 
     into: str = "advantage"

@@ -1,8 +1,8 @@
-"""A temperature of sampling that suits the policy: that at which its answers have so many nats a decision.
+"""A sampling temperature that suits the policy: the one at which its answers have a given entropy per decision.
 
 Source: "AceReason-Nemotron 1.1: Advancing Math and Code Reasoning through SFT and RL Synergy" (Liu et al. 2025, arXiv
-2506.13284): RL explores enough and not too much where the entropy at its temperature is about 0.3 as it begins. Which
-problems come, `inner` chooses. Left out: the scaling of supervised data, and stages of length, which a recipe says.
+2506.13284): RL explores enough and not too much if the entropy at its temperature is about 0.3 at the start. `inner`
+chooses the problems. Left out: the scaling of supervised data, and stages of length, which a recipe sets.
 """
 
 from __future__ import annotations
@@ -25,37 +25,38 @@ from shuhari.needs import Need
 from shuhari.ports import Ctx, Curriculum
 from shuhari.ports.declares import together
 
-HALVINGS = 20  # of the interval of temperatures: to a millionth of it
+HALVINGS = 20  # bisections of the interval of temperatures: to a millionth of it
 
 
 @register("curriculum", "entropy_temperature")
 @dataclass
 class Calibrated:
-    """Sets the sampling temperature so that the policy's tokens have a given mean entropy, once, as a stage begins.
+    """Sets the sampling temperature so that the policy's tokens have a given mean entropy, once, at the start of a
+    stage.
 
     The requests of `inner`, sampled at the temperature T in [`low`, `high`] at which the mean entropy of a decision,
-    H(T) = the mean over decisions of the entropy of softmax(logits / T), is `entropy` nats; T is found at a stage's
-    first step, by bisection, as H rises in T. If even `low` has more, or `high` has less, T is that end.
+    H(T) = the mean over decisions of the entropy of softmax(logits / T), is `entropy` nats. T is found at a stage's
+    first step, by bisection, as H rises in T. If H is larger even at `low`, or smaller at `high`, T is that end.
 
-    The decisions are those of answers of the policy as it is then, sampled as the run samples (charged as probes); they
-    are not sampled anew at each T. If none of them can be used (no answer, or errors alone) the step has the run's own
-    temperature, with a warning, and the next step asks again, charged again. What is learnt from is scored at T too, as
-    it was sampled. A request that has a temperature of its own keeps it. Evaluation has the run's own. Reports, once T
-    is found, `curriculum/temperature` and `curriculum/entropy`, H(T) as it was found. ValueError for low above high.
+    The decisions are those of answers of the current policy, sampled as in the run (charged as probes); they are not
+    sampled again for each T. If none can be used (no answer, or only errors), the step uses the run's own temperature,
+    with a warning, and the next step tries and charges again. Training also scores at T. A request with its own
+    temperature keeps it. Evaluation uses the run's own. Reports, once T is found, `curriculum/temperature` and
+    `curriculum/entropy`, H(T) at that time. Raises ValueError for low above high.
     """
 
     inner: Curriculum
     """Curriculum that the problems come from."""
     entropy: Positive = 0.3
-    """Mean entropy of a sampled token that is aimed at, in nats; 0.3 in the paper, for long chains of thought."""
+    """Target mean entropy of a sampled token, in nats; 0.3 in the paper, for long chains of thought."""
     problems: Length = 64
-    """Problems that the entropy is measured on."""
+    """Number of problems on which the entropy is measured."""
     n: Length = 4
-    """Answers to each of these problems."""
+    """Number of answers to each of these problems."""
     low: Positive = 0.1
-    """Lowest temperature that may be chosen."""
+    """Smallest temperature that may be chosen."""
     high: Positive = 2.0
-    """Highest temperature that may be chosen."""
+    """Largest temperature that may be chosen."""
     role: str = "policy"
     """Role of the policy whose entropy is measured."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"temperature": None, "entropy": None})
@@ -95,19 +96,20 @@ class Calibrated:
 
 
 def find_decisions(batch: Batch) -> torch.Tensor:
-    """[B, K] bool: the decisions of episodes that did not end in an error."""
+    """Returns [B, K] bool: the decisions of episodes that did not end in an error."""
     return batch["mask"] & find_usable(batch)[:, None]
 
 
 def measure_entropy(batch: Batch, temperature: float, role: str, ctx: Ctx) -> float:
-    """The mean entropy in nats of the decisions of a batch at this temperature; NaN where there are none."""
+    """Returns the mean entropy in nats of the decisions of a batch at this temperature; NaN if there are none."""
     need = Need((role,), "entropy")
     hot = batch.put({"temperature": torch.full(batch["mask"].shape, temperature)})
     return float(ctx.score(hot, [need])[need][find_decisions(batch)].double().mean())
 
 
 def find_root(rising: Callable[[float], float], target: float, low: float, high: float) -> tuple[float, float]:
-    """(x, rising(x)) where a function that rises has this value, by bisection in [low, high]; else the nearest end."""
+    """Returns (x, rising(x)) at which an increasing function has the target value, by bisection in [low, high]; else
+    the nearest end."""
     if (least := rising(low)) >= target:
         return low, least
     if (most := rising(high)) <= target:
@@ -119,7 +121,7 @@ def find_root(rising: Callable[[float], float], target: float, low: float, high:
 
 
 def _heat(request: Request, temperature: float) -> Request:
-    """The request at this temperature, unless it says its own."""
+    """Returns the request at this temperature, unless it sets its own."""
     own: Sampling | Mapping[str, object] | None = request.sampling
     if isinstance(own, Sampling) or (own and "temperature" in own):
         return request

@@ -1,7 +1,7 @@
-"""Answers pushed above or below a demonstration's log-probability: CalibRL's guided term.
+"""Pushes answers above or below a demonstration's log-probability: CalibRL's guided term.
 
 Source: "Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning" (CalibRL) and its released code. Left
-out: where the demonstration's log-probability comes from (transform `expert_logp`), and the policy gradient beside it.
+out: the source of the demonstration's log-probability (transform `expert_logp`), and the policy gradient added to it.
 
 Axes: `B` rows, `K` positions.
 """
@@ -31,13 +31,13 @@ class Calibrated:
     (CalibRL).
 
     The loss is |A| LeakyReLU(-s (log pi - e)), [B, K]: s is 1 for an answer whose outcome is above `above`, else -1; A
-    is column `advantage`, e column `expert`, what the policy before the update said at this place of the demonstration
-    (0 beyond its end). Info: `passed`, which decisions lie on their side of the demonstration.
+    is column `advantage`, e column `expert`, the log-probability by the policy before the update at this position of
+    the demonstration (0 beyond its end). Info: `passed`, the decisions on their side of the demonstration.
     """
 
     slope: Share = 0.5
-    """Slope of LeakyReLU below 0: how much an answer is still moved once it is on its side of the demonstration; 1
-    makes the loss linear."""
+    """Slope of LeakyReLU below 0: how much an answer still moves once it is on its side of the demonstration; 1 makes
+    the loss linear."""
     above: float = 0.1
     """Outcome above which an answer counts as right."""
     role: str = "policy"
@@ -45,7 +45,7 @@ class Calibrated:
     reward: str = "reward"
     """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     advantage: str = "advantage"
-    """Name of the column with the advantage, of which the size weighs each answer."""
+    """Name of the column with the advantage, whose size weights each answer."""
     expert: str = "expert"
     """Name of the column with the demonstration's log-probabilities, as the transform `expert_logp` writes it."""
     couples: Literal["row", "batch"] = field(default="row", init=False)

@@ -1,7 +1,7 @@
-"""What the policy says of the demonstration of the same prompt, place by place.
+"""The policy's log-probability of the demonstration of the same prompt, position by position.
 
 Source: "Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning" (CalibRL), whose code aligns tokens
-by their place. Left out: any better alignment; groups of several demonstrations.
+by position. Left out: any better alignment; groups of several demonstrations.
 
 Axes: `B` rows, `K` positions.
 """
@@ -24,12 +24,12 @@ from shuhari.ports import Ctx
 @register("transform", "expert_logp")
 @dataclass
 class Beside:
-    """Puts the log-probability of the demonstration's n-th token beside the n-th token of each answer of its group
+    """Puts the log-probability of the demonstration's n-th token at the n-th token of each answer of its group
     (CalibRL).
 
     Stamps column `into` [B, K], by the policy before the update; 0 beyond the demonstration's end, and in a group
-    without one. The demonstration is the row whose column `demos` is not 0, as of the rollout `with_solution`. Rows are
-    taken as single answers to one prompt.
+    without one. The demonstration is the row whose column `demos` is not 0, as from the rollout `with_solution`. Rows
+    are assumed to be single answers to one prompt.
     """
 
     into: str = "expert"

@@ -1,9 +1,9 @@
-"""The reward that a language model's own logits imply, held small: inverse soft Q-learning beside imitation.
+"""A penalty on the reward implied by a language model's own logits: inverse soft Q-learning added to imitation.
 
-The logits of a state are its Q-values, so V = log sum exp Q, pi = softmax Q, and the reward under which this Q is right
-is Q less the value of what follows. Source: "Imitating Language via Scalable Inverse Reinforcement Learning" (Wulfmeier
-et al. 2024, arXiv 2409.01369): maximum likelihood with a penalty on that reward's square. A row is a whole episode.
-Left out: its online form, with samples of the policy, and GAIL.
+The logits of a state are its Q-values, so V = log sum exp Q, pi = softmax Q, and the reward for which this Q is correct
+is Q less the value of the next state. Source: "Imitating Language via Scalable Inverse Reinforcement Learning"
+(Wulfmeier et al. 2024, arXiv 2409.01369): maximum likelihood with a penalty on that reward's square. A row is a whole
+episode. Left out: its online form, with samples of the policy, and GAIL.
 
 Axes: `B` rows, `K` positions, `N` decisions of a chunk.
 """
@@ -33,15 +33,15 @@ class ImpliedReward:
     Q-learning).
 
     r², [B, K], with r = Q(s, a) - discount V' = log pi(a|s) + V - discount V' in nats: V = log sum exp of the logits
-    before the decision, V' of those before the next one, 0 after the last. The gradient runs through all three.
+    before the decision, V' before the next one, 0 after the last. The gradient runs through all three.
 
-    A term beside `nll` on the same stream and with its reduction; its weight is the paper's lambda. A constant on all
-    logits leaves r alone but for the last decision (at discount 1). Info: `implied`, r. ValueError for a row that goes
-    on in another. Over part of a vocabulary (top-p) V is that of the ids that are kept.
+    A term to use with `nll` on the same stream and with its reduction; its weight is the paper's lambda. A constant
+    added to all logits changes r only at the last decision (at discount 1). Info: `implied`, r. Raises ValueError for a
+    row that continues in another. Over part of a vocabulary (top-p) V is that of the kept ids.
     """
 
     discount: Share = 1.0
-    """Discount factor of the value of what follows; 1 in the paper."""
+    """Discount factor of the next value; 1 in the paper."""
     role: str = "policy"
     """Role of the policy that imitates."""
     couples: Literal["row", "batch"] = field(default="row", init=False)
@@ -63,6 +63,6 @@ class ImpliedReward:
 
 
 def soft_value(dists: tuple[Any, ...], action: Tensor, column: Callable[[str], Tensor]) -> Tensor:
-    """[N] log sum exp of the logits, a functional."""
+    """A functional: [N] log sum exp of the logits."""
     value: Tensor = dists[0].parameters().logsumexp(-1)
     return value

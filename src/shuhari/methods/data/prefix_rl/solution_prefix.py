@@ -1,9 +1,9 @@
-"""Groups that begin where an earlier right answer was, for a share of the problems.
+"""Groups that begin inside an earlier right answer, for a share of the problems.
 
 Source: "Reuse your FLOPs: Scaling RL on Hard Problems by Conditioning on Very Off-Policy Prefixes" (PrefixRL, arXiv
-2601.18795). A prefix is the beginning of the problem's solution, as forced tokens after the prompt: nothing of it is
-drawn, charged or learnt from, and what follows is scored behind it. Evaluation is to be without:
-`evaluate.rollout = "single"`. Left out: how the right answer was found.
+2601.18795). A prefix is the beginning of the problem's solution, as forced tokens after the prompt: it is not sampled,
+charged or learnt from, and what follows is scored after it. Evaluate without it: `evaluate.rollout = "single"`. Left
+out: how the right answer was found.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from shuhari.rollouts.single import Single
 @register("rollout", "solution_prefix")
 @dataclass
 class Prefixed:
-    """Lets some groups go on from the first part of a known solution, so that hard prompts are sometimes solved
+    """Lets some groups continue from the first part of a known solution, so that hard prompts are sometimes solved
     (PrefixRL).
 
-    With a chance of `share` a group begins behind a part of the problem's solution, uniform between the shares `low`
-    and `high` of its tokens; else at the prompt. A group has one prefix, so its baseline is that of one length. Info of
-    each sample, so a column: `hint`, the share that it was shown. Raises ValueError for a `low` above `high`,
-    ContractError for a problem without a solution in text.
+    With probability `share` a group begins after a part of the problem's solution, uniform between the shares `low` and
+    `high` of its tokens; else at the prompt. A group has one prefix, so its baseline is for one length. Adds to the
+    info of each sample, and so as a column: `hint`, the share of the solution shown. Raises ValueError for a `low`
+    above `high`, ContractError for a problem without a solution in text.
     """
 
     share: Share = 0.5
-    """Share of the groups that begin behind a part of the solution; 0 turns it off, 1 never begins at the prompt."""
+    """Share of the groups that begin after a part of the solution; 0 turns it off, 1 never begins at the prompt."""
     low: Share = 0.4
     """Shortest part of the solution that is shown, as a share of its tokens."""
     high: Share = 0.8
     """Longest part of the solution that is shown, as a share of its tokens; larger is easier."""
     of: Rollout = field(default_factory=Single)
-    """Rollout that draws the samples."""
+    """Rollout that samples the answers."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

@@ -1,8 +1,7 @@
-"""Problems that no answer of their group solved: set aside, and their solutions learnt once there are enough.
+"""Problems that no answer of their group solved: queued, and their solutions learnt once there are enough.
 
-Source: "Learning What Reinforcement Learning Can't: Interleaved Online Fine-Tuning for Hardest Questions" (ReLIFT,
-Ma et al. 2025, arXiv 2506.07527), and its released trainer. Left out: solutions that are fetched, and checked,
-once they are wanted.
+Source: "Learning What Reinforcement Learning Can't: Interleaved Online Fine-Tuning for Hardest Questions" (ReLIFT, Ma
+et al. 2025, arXiv 2506.07527), and its released trainer. Left out: solutions fetched, and checked, on demand.
 """
 
 from __future__ import annotations
@@ -30,25 +29,24 @@ class Aside:
     """Queues problems that no sample of their group solved, and yields their solutions for imitation once there are
     enough (ReLIFT).
 
-    A problem is queued, newest first, if no graded answer of its group has a `measure` above 0; a group that nothing
-    graded is not queued. Once `size` of them wait, a draw takes the newest of these and yields their solutions on
-    `stream`, as the buffer `demos` does: prompt, then solution and end token, of unknown log-probability; the others
-    wait on. Else it yields one solution, that of the first problem of training, with weight 0, so that the stream is
-    there.
+    A problem is queued, newest first, if no graded answer of its group has a `measure` above 0; an ungraded group is
+    not queued. Once `size` of them wait, a draw takes the newest of these and yields their solutions on `stream`, as
+    the buffer `demos` does: prompt, then solution and end token, with unknown log-probability; the others keep waiting.
+    Otherwise it yields one solution, of the first training problem, with weight 0, so that the stream exists.
 
-    It asks for no groups: it stands in a `mixture` beside the buffer that does. Charged: `decisions`, those of the
-    solutions. ValueError for a problem without one.
+    It requests no groups: use it in a `mixture` with a buffer that does. Charges `decisions`, of the solutions. Raises
+    ValueError for a problem without one.
     """
 
     samples = False
     size: Size = 64
-    """Solutions in a batch, and how many problems must wait for one."""
+    """Number of solutions in a batch, and of problems that must wait for one."""
     most: Size = 1024
-    """Problems that wait, at most; the oldest are forgotten."""
+    """Largest number of waiting problems; the oldest are dropped."""
     measure: str = "score"
-    """Name of the reward by which an answer is right: above 0."""
+    """Name of the reward that is above 0 for a right answer."""
     role: str = "policy"
-    """Role of the model that imitates, by whose tokenizer the solutions are encoded."""
+    """Role of the model that imitates, whose tokenizer encodes the solutions."""
     stream: str = "ce"
     """Name of the weights `weight/<stream>` that the rows carry; the imitating loss has the same stream."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"queue": [], "rows": 0})

@@ -26,20 +26,20 @@ from shuhari.ports import Ctx
 @register("objective", "mixed_policy")
 @dataclass
 class MixedPolicy:
-    """Policy gradient on own samples and demonstrations together, the latter by a bounded importance ratio (RL-PLUS).
+    """Policy gradient on own samples and demonstrations together, the latter with a bounded importance ratio (RL-PLUS).
 
     [B, K], with pi the policy, pi_old the policy before the update and A the column `advantage`:
 
-      on own samples      -r A,                     r = pi / pi_old, not clipped;
-      on demonstrations   -w A (1 - sg[pi])^gamma,  w = 2 pi / (pi_old + omega), omega = (pi_old + 1) / 2.
+        on own samples      -r A,                     r = pi / pi_old, not clipped;
+        on demonstrations   -w A (1 - sg[pi])^gamma,  w = 2 pi / (pi_old + omega), omega = (pi_old + 1) / 2.
 
     w is the ratio to a mixture of pi_old and omega, an estimate of the demonstrator between pi_old and certainty. It
-    lies in [0, 4], so that unlikely tokens keep bounded weights; the last factor favours just those. Info: `ratio` (r,
-    or w).
+    lies in [0, 4], so that improbable tokens keep bounded weights; the last factor favours just those. Info: `ratio`
+    (r, or w).
     """
 
     gamma: Coefficient = 0.5
-    """Exponent of (1 - pi) on demonstrations, which favours tokens that the policy finds unlikely; 0 is off."""
+    """Exponent of (1 - pi) on demonstrations, which favours tokens that are improbable under the policy; 0 is off."""
     role: str = "policy"
     """Role of the policy that is trained."""
     demos: str = "demo"

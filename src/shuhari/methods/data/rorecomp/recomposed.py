@@ -1,8 +1,8 @@
-"""Short right and long wrong answers are learnt from now; what they leave over is learnt from later, less often.
+"""Learns from short right and long wrong answers at once, and from the remaining answers later and less often.
 
 Source: "RoRecomp: Enhancing Reasoning Efficiency via Rollout Response Recomposition in Reinforcement Learning" (Li et
-al. 2025, arXiv 2509.25958). Rewards stay as they are, and advantages are those of the whole groups. Left out: tool
-calls as the length.
+al. 2025, arXiv 2509.25958). Rewards are unchanged, and advantages are those of the whole groups. Left out: tool calls
+as the length.
 
 Axes: `B` rows.
 """
@@ -34,35 +34,35 @@ class Recomposed:
     """Learns from the shortest right and the longest wrong answers of a batch at once, and from the others later and
     less often (RoRecomp).
 
-    Of each draw of the buffer `of` the shortest `share` of the right answers and the longest `share` of the wrong ones
-    are taken, over all its groups, rounded up; of equally long ones those that came first. What is left over is kept,
-    with the log-probabilities and advantages that it has; once a step, with the chance `again`, the oldest `size`
-    answers of it are a draw of their own, if there are as many, and are then forgotten. A draw is an optimiser step,
-    and what is left over says the opposite of what went before: if small draws of it come often, they outweigh it.
+    From each draw of the buffer `of` it takes the shortest `share` of the right answers and the longest `share` of the
+    wrong ones, over all its groups, rounded up; ties go to the first. The remaining answers are kept, with their
+    log-probabilities and advantages; once a step, with probability `again`, the oldest `size` of them form a draw of
+    their own, if there are enough, and are then dropped. A draw is an optimiser step, and remaining answers push in the
+    opposite direction: small, frequent draws of them would outweigh the others.
 
-    A length counts the decisions of an episode. An episode that was not graded is neither right nor wrong; of one of
-    several rows all go together. What models were asked about the rows (needs) is not kept: it is asked again.
-    ValueError for links between rows.
+    A length counts the decisions of an episode. An ungraded episode is neither right nor wrong; all rows of an episode
+    stay together. Model outputs for the rows (needs) are not kept but recomputed. Raises ValueError for links between
+    rows.
     """
 
     of: Buffer
-    """Buffer of new groups, of which the draws are cut."""
+    """Buffer of new groups, whose draws are cut."""
     share: Annotated[Number, Bounds(0, 1)] = 0.8
     """Share of the right and of the wrong answers that is learnt from at once, or a schedule; 1 is `of` alone."""
     again: Annotated[Number, Bounds(0, 1)] = 1.0
-    """Chance in each step that a batch of left-over answers is learnt from, or a schedule."""
+    """Probability in each step of a batch of remaining answers, or a schedule."""
     size: Count = 0
-    """Answers in a batch of left-over ones; 0: as many as the step's last batch had before it was cut."""
+    """Number of remaining answers in a batch; 0: as many as the step's last batch had before it was cut."""
     oldest: AtLeast0 = 20
-    """Steps that a left-over answer waits, at most, before it is forgotten."""
+    """Largest number of steps that a remaining answer waits before it is dropped."""
     reward: str = "reward"
-    """Reward column by which an answer is right; `reward` is the weighted sum that is trained."""
+    """Reward column that decides whether an answer is right."""
     above: float = 0.0
     """Outcome above which an answer is right."""
     pick: Literal["length", "random"] = "length"
     """Order in which answers are taken: by "length", or at "random", a control with as many answers."""
     stream: str = "rl"
-    """Name of the weights `weight/<stream>`; rows that weigh nothing on it do not count as answers."""
+    """Name of the weights `weight/<stream>`; rows of weight 0 on it do not count as answers."""
     name: str = "recomposed"
     """Name that seeds the random draws; give each buffer of a run its own."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"kept": None, "ages": []})
@@ -110,7 +110,7 @@ class Recomposed:
             yield kept.take(drawn)
 
     def _list_answers(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """([E] the graded episodes that weigh something, in order; [E] their lengths, decisions; [E] which are
+        """Returns ([E] the graded episodes with weight, in order; [E] their lengths, decisions; [E] which are
         right)."""
         outcome = batch.outcome(self.reward)
         every, at = torch.unique(batch["episode"], return_inverse=True)
@@ -122,7 +122,7 @@ class Recomposed:
         return every[order], length[order], right[order]
 
     def _age(self) -> None:
-        """A step has passed: forget what is older than `oldest` steps."""
+        """Counts a step: drops answers older than `oldest` steps."""
         self.state["ages"] = [age + 1 for age in self.state["ages"]]
         self._leave(torch.tensor(self.state["ages"]) <= self.oldest)
 
@@ -132,7 +132,7 @@ class Recomposed:
         self.state["ages"] += [0] * len(batch)
 
     def _leave(self, rows: Tensor) -> None:
-        """Keep only these rows [B] of what is kept."""
+        """Keeps only these rows [B] of the kept answers."""
         kept = self.state["kept"]
         if kept is None or bool(rows.all()):
             return
@@ -141,10 +141,10 @@ class Recomposed:
 
 
 def _first(x: Tensor, by: Tensor, share: float) -> Tensor:
-    """The first share of x [E], by a number each, rising."""
+    """Returns the first share of x [E], sorted by a number each, rising."""
     return x[by.argsort(stable=True)[: math.ceil(share * len(x) - 1e-9)]]
 
 
 def _in_order(x: Tensor) -> Tensor:
-    """Each number of x once, as they come."""
+    """Returns each number of x once, in order of appearance."""
     return torch.tensor(list(dict.fromkeys(x.tolist())), dtype=torch.long)

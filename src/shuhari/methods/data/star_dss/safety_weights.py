@@ -1,8 +1,8 @@
-"""How safe an answer is as far as it has come: what is safe is imitated, the rest held at an aligned policy.
+"""The safety of an answer up to each token: safe parts are imitated, elsewhere the policy is held at an aligned one.
 
 Source: "Shape it Up! Restoring LLM Safety during Finetuning" (STAR-DSS, arXiv 2505.17196). Its guard is a large model
-that reads a beginning and says a label; here a guard is two language models, of which one has seen unsafe answers, and
-what it says of a beginning is Bayes' rule.
+that labels a beginning; here the guard is two language models, one of them trained on unsafe answers, and Bayes' rule
+gives the safety of a beginning.
 
 Axes: `B` rows, `K` positions.
 """
@@ -28,30 +28,30 @@ from shuhari.transforms.streams import weights_on
 @register("transform", "safety_weights")
 @dataclass
 class Safety:
-    """Weighs each token of a demonstration by how likely the answer is safe so far: safe parts are imitated, for the
-    rest the policy is held where it was (STAR-DSS).
+    """Weights each token of a demonstration by the probability that the answer is safe so far: safe parts are imitated,
+    elsewhere the policy is held (STAR-DSS).
 
-    Multiplies `weight/<stream>` by S and stamps `weight/<held>` with 1 - S times what it was, [B, K] each. A term on
+    Multiplies `weight/<stream>` by S and stamps `weight/<held>` with 1 - S times the old weight, [B, K] each. A term on
     `stream` imitates (`nll`), one on `held` holds the policy (`divergence`). S of a beginning is
 
-      sigmoid(logit(prior) + log p_safe - log p_unsafe)
+        sigmoid(logit(prior) + log p_safe - log p_unsafe)
 
-    both summed over its decisions, of the roles `safe` and `unsafe`. A decision of weight 0 would not count in a mean,
-    so S is kept within 1e-6 of 0 and 1 if `by` is "chunk" or "answer". Rows are whole answers: ValueError for one that
-    goes on in another.
+    both summed over its decisions, from the roles `safe` and `unsafe`. A decision of weight 0 would not count in a
+    mean, so S is kept within 1e-6 of 0 and 1 if `by` is "chunk" or "answer". Rows are whole answers: raises ValueError
+    for one that continues in another.
     """
 
     by: Literal["chunk", "answer", "reject", "nothing"] = "chunk"
-    """Text whose safety weighs a token: each "chunk" up to its end, or the whole "answer"; "reject" drops answers below
-    1/2, "nothing" imitates all."""
+    """Text whose safety weights a token: each "chunk" up to its end, or the whole "answer"; "reject" drops answers
+    below 1/2, "nothing" imitates all."""
     size: Length = 5
-    """Tokens of a chunk; the last one may be shorter."""
+    """Number of tokens of a chunk; the last one may be shorter."""
     prior: ProperShare = 0.5
-    """Share of answers that are safe, as assumed before one is read."""
+    """Assumed prior share of safe answers."""
     safe: str = "reference"
     """Role of the aligned model, which gives safe answers their probability."""
     unsafe: str = "guard"
-    """Role of the guard, a model that was trained on unsafe answers."""
+    """Role of the guard, a model trained on unsafe answers."""
     stream: str = "ce"
     """Name of the weights of the loss that imitates."""
     held: str = "held"
@@ -78,7 +78,7 @@ class Safety:
         safe, unsafe = (batch[n] for n in self.needs)
         mask, weight = batch["mask"], weights_on(batch, self.stream)
         odds = log(self.prior / (1 - self.prior)) + ((safe - unsafe) * mask).double().cumsum(1)
-        chance = odds.sigmoid().float()  # [B, K] of the beginning that ends here
+        chance = odds.sigmoid().float()  # [B, K] of the beginning up to here
         whole = chance[:, -1:].expand_as(chance)
         if self.by in ("reject", "nothing"):
             kept = weight * (whole >= 0.5) if self.by == "reject" else weight
@@ -89,7 +89,7 @@ class Safety:
 
 
 def at_chunk_ends(x: Tensor, mask: Tensor, size: int) -> Tensor:
-    """[B, K] x at the last decision of each position's chunk of `size` decisions, or of the row."""
+    """Returns [B, K] x at the last decision of each position's chunk of `size` decisions, or of the row."""
     place = torch.arange(x.shape[1]).expand_as(x)
     number = mask.long().cumsum(1) - mask.long()  # of each decision, from 0
     ending = mask & ((number % size == size - 1) | (number == mask.sum(1, keepdim=True) - 1))

@@ -1,8 +1,8 @@
 """A policy gradient by bounds: a loss that is a plain sum over draws of masks.
 
 Source: Boundary-Guided Policy Optimization for Memory-efficient RL of Diffusion Large Language Models (BGPO: Lin et al.
-2025, arXiv 2510.11683). Left out: a backward pass for each draw, which such a sum allows: a piece of a batch has all
-draws of its rows at once.
+2025, arXiv 2510.11683). Left out: a backward pass for each draw, which such a sum allows: a micro-batch has all draws
+of its rows at once.
 
 Axes: `B` rows, `K` positions, `n` draws.
 """
@@ -23,6 +23,8 @@ from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT
 from shuhari.ports import Ctx
 
+LOOSE = 1e-3  # by so much, times |A|, the bound is above the loss that it bounds
+
 
 @register("objective", "boundary")
 @dataclass
@@ -30,12 +32,13 @@ class Boundary:
     """Policy gradient for masked language models whose loss is a plain sum over random masks, so that many masks can be
     used (BGPO).
 
-    With d_j the change of the bound of an answer on draw j of its masks since before the update, over its length: -A (1
-    + mean d_j) if the advantage A is positive, else -A mean exp(d_j), the same at each decision [B, K].
+    With d_j the change, since before the update, of the bound of an answer on mask draw j, over its length: -A (1 +
+    mean d_j) if the advantage A is positive, else -A mean exp(d_j), the same at each decision [B, K].
 
-    By Jensen's inequality it is above -A exp(mean d_j), the loss whose ratio is that of the bounds; if nothing has
-    moved, value and gradient are the same. Each term has one draw, so the gradient is a sum over draws. Means weigh
-    draws by `mask_weight`. Info: `log_ratio`, mean d_j.
+    By Jensen's inequality it is above -A exp(mean d_j), the loss whose ratio is that of the bounds; before any change,
+    value and gradient are the same. Each term has one draw, so the gradient is a sum over draws. Means weight draws by
+    `mask_weight`. Info: `log_ratio`, mean d_j, and `loose`, the share of decisions at which the bound is above that
+    loss by more than 0.001 |A|.
     """
 
     role: str = "policy"
@@ -61,4 +64,6 @@ class Boundary:
         plain = (weight * (1 + d)).sum(1, keepdim=True)
         curved = (weight * d.exp()).sum(1, keepdim=True)
         mean = (weight * d.detach()).sum(1, keepdim=True).expand_as(a)
-        return -a * torch.where(a >= 0, plain, curved), {"log_ratio": mean}
+        bound = torch.where(a >= 0, plain, curved)
+        loose = ((bound.detach() - mean.exp()).abs() > LOOSE) & (a != 0)
+        return -a * bound, {"log_ratio": mean, "loose": loose.float()}

@@ -1,7 +1,8 @@
-"""Regression of differences of rewards on differences of log-ratios, in proximal updates (PRDP: Deng et al. 2024,
-"PRDP: Proximal Reward Difference Prediction for Large-Scale Reward Finetuning of Diffusion Models", arXiv 2402.08714).
+"""Regression of reward differences on differences of log-ratios, in proximal updates (PRDP).
 
-With a wide clip it is `log_ratio` with the square link and centre `leave-one-out` (CoPG), whose scale it has.
+Source: Deng et al. 2024, "PRDP: Proximal Reward Difference Prediction for Large-Scale Reward Finetuning of Diffusion
+Models", arXiv 2402.08714. With a wide clip it is `log_ratio` with the square link and centre `leave-one-out` (CoPG), at
+the same scale.
 
 Axes: `B` rows, `K` positions (steps of denoising, tokens).
 """
@@ -30,18 +31,18 @@ from shuhari.ports import Ctx
 class ProximalPairs:
     """Regresses differences of log-ratios between samples of one prompt on differences of their rewards (PRDP).
 
-    [B] of a sample the mean over its pairs, the other samples of its group; reduce it by `row`. Of a pair: the larger
-    of ((A - A') - beta (s - s'))² with s the log-ratio of a row to the role `over`, and with the log-ratio of each
-    decision clipped to within `hold` of what it was before the update, so that no step pays which goes further. Less (A
-    - A')², which has no gradient, and times n / (4 beta (n - 1)), n the samples of the group; so beta may be 0. A is
-    column `advantage`, by `advantage` with centre and scale `none` the reward. Info: `log_ratio` (s), `held`, the share
-    of decisions whose log-ratio is clipped.
+    [B]: for a sample, the mean over its pairs with the other samples of its group; reduce it by `row`. For a pair: the
+    larger of ((A - A') - beta (s - s'))² with s the log-ratio of a row to the role `over`, and the same with the
+    log-ratio of each decision clipped to within `hold` of its value before the update, so that larger steps gain
+    nothing. The loss is that less (A - A')², which has no gradient, times n / (4 beta (n - 1)), n the samples of the
+    group; so beta may be 0. A is column `advantage`: the reward, if `advantage` has centre and scale `none`. Info:
+    `log_ratio` (s), `held`, the share of decisions whose log-ratio is clipped.
     """
 
     beta: Coefficient = 1.0
-    """Strength of the KL penalty, in units of the advantage for each nat; 0 is none."""
+    """Strength of the KL penalty, in units of the advantage per nat; 0 is none."""
     hold: Annotated[float, Bounds(0, infinite=True)] = 1e-4
-    """How far the log-ratio of each decision may move in an update, in nats; inf clips nothing."""
+    """Largest change of each decision's log-ratio in an update, in nats; inf clips nothing."""
     over: str = "reference"
     """Role of the reference that the log-ratio is over."""
     role: str = "policy"
@@ -49,7 +50,7 @@ class ProximalPairs:
     advantage: str = "advantage"
     """Name of the column with the advantage, or with the reward."""
     score: str = "log_prob"
-    """Number of each decision that log-ratios are made of: `log_prob`, or another method of the model's
+    """Score of each decision that log-ratios are made of: `log_prob`, or another method of the model's
     distributions."""
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
@@ -79,7 +80,7 @@ class ProximalPairs:
         n = others.sum(1) + 1
 
         def pairs(x: Tensor) -> Tensor:
-            """[B, B] the square of each pair less (A - A')², over 2 beta."""
+            """Returns [B, B] the square of each pair less (A - A')², over 2 beta."""
             apart = x[:, None] - x
             return beta / 2 * apart.square() - (a[:, None] - a) * apart
 

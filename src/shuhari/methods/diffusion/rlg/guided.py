@@ -1,9 +1,10 @@
-"""Guidance between two policies that denoise: the answers of a base and of what reinforcement made of it, mixed in each
-step (RLG: Jin et al. 2025, "Inference-Time Alignment Control for Diffusion Models with Reinforcement Learning
-Guidance"). Where reinforcement ends at p e^(r / beta), the mixture stands for beta / weight, without training.
+"""Guidance between two denoising policies: the outputs of a base and of its RL-tuned version, mixed in each step (RLG).
 
-Of logits the model `product` does the same. Left out: classifier-free guidance inside of each model, guides that change
-in time.
+Source: Jin et al. 2025, "Inference-Time Alignment Control for Diffusion Models with Reinforcement Learning Guidance".
+If RL ends at p e^(r / beta), the mixture corresponds to beta / weight, without training.
+
+For logits the model `product` does the same. Left out: classifier-free guidance inside each model, guides that change
+over time.
 
 Axes: `B` rows, `K` steps, `A` action dimensions.
 """
@@ -36,9 +37,9 @@ class Guided:
     """Samples from a diffusion policy guided between a base model and its RL-tuned version, without further training
     (RLG).
 
-    Chains (model `chain`) whose network answers u_base + weight (u_tuned - u_base), of the same point; all else, the
-    noise of the steps too, is as in the role `tuned`. Honours greedy. Gradients run into the roles that a part trains.
-    ValueError for roles that denoise in other steps.
+    Chains (model `chain`) whose network output is u_base + weight (u_tuned - u_base) at the same point; all else,
+    including the noise of the steps, is that of the role `tuned`. Supports greedy. Roles that a part trains get
+    gradients. Raises ValueError for roles with different denoising steps.
     """
 
     base: str = "base"
@@ -48,7 +49,7 @@ class Guided:
     weight: Annotated[float, Bounds(-100, 100)] = 1.5
     """Weight of the tuned model: 0 is the base, 1 the tuned one, above 1 extrapolates (up to 3 in the paper)."""
     after: Count = 0
-    """First denoising steps that are those of the tuned model alone."""
+    """Number of first denoising steps that use the tuned model alone."""
     kind: Literal["exact", "chain", "bound"] = field(default="chain", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
@@ -75,7 +76,7 @@ class Guided:
         return Chain(self, tuple(m.features(m.seen(batch)) for m in self.others.models), batch)
 
     def sample(self, contexts: Seen, sampling: Sampling, *, noise: Noise) -> Traces:
-        """As of the tuned policy."""
+        """Samples as the tuned policy."""
         honour(sampling, ("greedy",), "guided")
         with torch.no_grad():
             features = tuple(m.features(contexts) for m in self.others.models)
@@ -83,14 +84,14 @@ class Guided:
             return traces
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
-        """Batch columns of decisions whose environment actions are `taken`."""
+        """Returns batch columns of decisions whose environment actions are `taken`."""
         found: dict[str, Tensor] = self._tuned.decision(taken)
         return found
 
-    # ---------------------------------------------------------------- what its chains are made of (`Denoises`)
+    # ---------------------------------------------------------------- the parts of its chains (`Denoises`)
 
     def answer(self, features: Any, x: Tensor, k: int | slice) -> Tensor:
-        """x [B, A] before step k, or [B, K, A] before all."""
+        """Returns the mixed output at x [B, A] before step k, or [B, K, A] before all."""
         base, tuned = (m.answer(f, x, k) for m, f in zip(self.others.models, features, strict=True))
         mixed = torch.lerp(base, tuned, self.weight)
         if isinstance(k, int):
@@ -103,7 +104,7 @@ class Guided:
         return spread
 
     def error(self, features: Any, action: Tensor, noise: Noise) -> Tensor:
-        """That of the tuned policy."""
+        """Returns the error of the tuned policy."""
         error: Tensor = self._tuned.error(features[1], action, noise)
         return error
 

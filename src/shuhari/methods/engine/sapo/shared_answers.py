@@ -1,6 +1,6 @@
-"""Answers that were given elsewhere, in a group of their own, as if the policy had just sampled them.
+"""Answers from other runs, in groups of their own, as if the policy had just sampled them.
 
-Source: SAPO (Amico et al. 2025, arXiv 2509.08721), section 4: external answers are encoded anew, graded by the node's
+Source: SAPO (Amico et al. 2025, arXiv 2509.08721), section 4: external answers are encoded again, graded by the node's
 own verifier, and have the log-probabilities of the node's own policy. Left out: turns and environments.
 """
 
@@ -20,26 +20,25 @@ from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
 from shuhari.rollouts.single import Single
 
-SAID = "said"  # the setting of a request that brings its answers: trajectories of one step each
+SAID = "said"  # the request setting with its answers: trajectories of one step each
 
 
 @register("rollout", "shared_answers")
 @dataclass
 class Foreign:
-    """Takes answers that other runs gave as if the policy had just sampled them (SAPO); other requests are sampled as
-    usual.
+    """Treats answers of other runs as if the policy had just sampled them (SAPO); other requests are sampled as usual.
 
-    A request whose settings have `said` is answered by these: texts that `shared_groups` encoded and graded. Their
-    log-probabilities are those of `role` as it is now, so a ratio is over the policy before its update and knows
-    nothing of who said them: no correction is made. `of` is to answer in one turn. ContractError for a problem that has
-    an environment, and for an engine with which groups stay in flight over steps: the role as it is now is then of no
-    version that the engine samples by.
+    A request whose settings have `said` uses these answers: texts that `shared_groups` encoded and graded. Their
+    log-probabilities are those of the current `role`, so a ratio is over the policy before its update and ignores the
+    actual sampler: no correction is made. `of` must answer in one turn. Raises ContractError for a problem with an
+    environment, and for an engine with groups in flight over steps: the current role would then match no version that
+    the engine samples from.
     """
 
     of: Rollout = field(default_factory=Single)
-    """Rollout that draws the run's own samples, in one turn."""
+    """Rollout that samples the run's own answers, in one turn."""
     role: str = "policy"
-    """Role of the policy whose log-probabilities the answers of others get."""
+    """Role of the policy that scores the answers of others."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -64,7 +63,7 @@ class Foreign:
                                 "the log-probabilities of the role as it is now: expected 0")  # fmt: skip
         said = [copy_with(t, request=request) for t in request.settings[SAID]]
         need = Need((self.role,), "log_prob", exact=True)
-        logp = ctx.score(pack(said), [need])[need].numpy()  # [answers, K], padded behind
+        logp = ctx.score(pack(said), [need])[need].numpy()  # [answers, K], padded at the end
         return [self._score(t, x, ctx.version) for t, x in zip(said, logp, strict=True)]
 
     def _score(self, t: Trajectory, logp: Any, version: int) -> Trajectory:

@@ -1,11 +1,11 @@
-"""A swarm's curriculum: a part of each batch is what other runs have answered, told as text through a folder.
+"""A swarm's curriculum: part of each batch are answers of other runs, shared as text through a folder.
 
 Source: "Sharing is Caring: Efficient LM Post-Training with Collective RL Experience Sharing" (SAPO, Amico et al. 2025,
-arXiv 2509.08721), algorithm 1. Each node tells the others, once a step, its problems and its answers to them; of what
-the others told it takes J groups beside its own I, of those alone whose rewards differ. Text from elsewhere is hostile:
-it is read by the store's codec, encoded by this run's tokenizer, and graded by this run's task and rewards; nothing of
-it is run. A problem that is told, and its answer, are believed: whoever may write to the folder is trusted that far.
-Left out: networks (the folder may lie on a shared disk); which of its groups a node tells (all of them).
+arXiv 2509.08721), algorithm 1. Each node publishes, once a step, its problems and its answers to them. Each batch has I
+own groups and J shared ones, chosen among shared groups whose rewards differ. Shared text is untrusted: it is read by
+the store's codec, encoded by this run's tokenizer, and graded by this run's task and rewards; nothing in it is run. A
+shared problem and its answer are believed: whoever may write to the folder is trusted that far. Left out: networks (the
+folder may lie on a shared disk); choosing which groups a node publishes (all of them).
 """
 
 from __future__ import annotations
@@ -29,42 +29,43 @@ from shuhari.ports.declares import together
 from shuhari.store.codec import CodecError, dumps, loads
 from shuhari.store.files import replace_file
 
-SUFFIX = ".told"  # <folder>/<node>/<round>.told: what a node answered in a step
-LIMIT = 2**26  # bytes of such a file, at most
-EPSILON = 1e-9  # 0.3 x 10 is 3
+SUFFIX = ".told"  # <folder>/<node>/<round>.told: a node's answers of one step
+LIMIT = 2**26  # largest size of such a file, in bytes
+EPSILON = 1e-9  # so that 0.3 x 10 is 3
 
 
 @register("curriculum", "shared_groups")
 @dataclass
 class Shared:
-    """Fills a part of each batch with what other runs have answered, which they share as text through a folder (SAPO).
+    """Fills part of each batch with answers of other runs, which share them as text through a folder (SAPO).
 
-    Of n groups, floor(n x `external`) are such as other nodes told in the `window` rounds before this one, drawn at
-    random; `inner` gives the problems of the others, and of those that lack if not so many were told: a batch is always
-    as large. A round is a step of the run. With `external` at 0, or alone, it is `inner`, bit for bit. What cannot be
-    read or encoded, or is longer than an answer may be, is left out. Needs the rollout `shared_answers`.
+    Of n groups, floor(n x `external`) are drawn at random among those that other nodes published in the previous
+    `window` rounds; `inner` gives the other problems, and replaces missing groups: a batch always has full size. A
+    round is a step of the run. With `external` at 0, or without other nodes, it equals `inner`, bit for bit. Groups
+    that cannot be read or encoded, or are longer than an answer may be, are left out. Needs the rollout
+    `shared_answers`.
 
     Reports `curriculum/own_reward` (the mean `measure` of the node's own answers), `curriculum/external` (groups taken)
-    and `curriculum/offered` (groups that were told to it).
+    and `curriculum/offered` (groups available).
     """
 
     spreads = ("folder",)
     inner: Curriculum
-    """Curriculum that the run's own problems come from."""
+    """Curriculum of the run's own problems."""
     folder: str = ""
     """Folder that all runs share, each writing to a folder in it; "" shares nothing."""
     node: str = "node-0"
-    """Name of this run, and of its folder in the shared one; every run needs another."""
+    """Name of this run, and of its folder in the shared one; different for every run."""
     external: Share = 0.5
-    """Share of the groups in a batch that come from other runs; 0 is a run by itself."""
+    """Share of the groups in a batch that come from other runs; 0 uses none."""
     window: Size = 1
-    """Rounds (steps) back from which groups of others are taken."""
+    """Number of past rounds (steps) from which groups of others are taken."""
     useful: bool = True
-    """Whether groups of others are left out if all their rewards are alike by this run's own grading."""
+    """Whether to leave out groups of others with equal rewards by this run's own grading."""
     measure: str = "score"
     """Name of the reward by which groups are compared and reported."""
     role: str = "policy"
-    """Role of the policy, by whose tokenizer the texts of others are encoded."""
+    """Role of the policy, whose tokenizer encodes the texts of others."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"new": [], "taken": [], "offered": 0, "scores": [], "report": {}}
     )
@@ -107,14 +108,14 @@ class Shared:
         return dict(self.state["report"])
 
     def _tell(self, round: int) -> None:
-        """Written whole or not at all; a run that does a step again writes the same again."""
+        """Publishes the round's groups, in an atomic write; a repeated step writes the same again."""
         if self.folder and self.state["new"]:
             path = Path(self.folder, self.node, f"{round:08d}{SUFFIX}")
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, [dumps(self.state["new"])])
 
     async def _take(self, wanted: int, ctx: Ctx) -> list[Request]:
-        """Up to `wanted` groups of other nodes that may be learnt from, none twice in a step."""
+        """Returns up to `wanted` groups of other nodes that can be learnt from, without repetition in a step."""
         told = self._read(ctx.step) if wanted and self.folder else {}
         self.state["offered"] = max(self.state["offered"], len(told))
         names = [name for name in told if name not in self.state["taken"]]
@@ -131,7 +132,8 @@ class Shared:
         return taken
 
     def _read(self, step: int) -> dict[str, Any]:
-        """name -> group, of what the other nodes told in the rounds before `step`, in an order of its own."""
+        """Returns name -> group, for the groups that other nodes published in the rounds before `step`, in a fixed
+        order."""
         rounds, found = range(max(step - self.window, 0), step), dict[str, Any]()
         there = Path(self.folder)
         nodes = sorted(p.name for p in there.iterdir() if p.is_dir()) if there.is_dir() else []
@@ -143,15 +145,15 @@ class Shared:
 
 
 def describe_group(group: Sequence[Trajectory]) -> dict[str, Any]:
-    """What is told of a group: its problem, and of each answer its text and whether it ended by itself. Nothing of one
-    that broke, or that has several turns."""
+    """Returns the published form of a group: its problem, and each answer's text and whether it ended by itself,
+    without answers that failed or have several turns."""
     good = [t for t in group if t.status in (Status.FINISHED, Status.TRUNCATED) and len(t.steps) == 1]
     answers = [[str(t.steps[0].info["text"]), t.status is Status.FINISHED] for t in good if "text" in t.steps[0].info]
     return {"problem": replace(group[0].request.problem, solution=None), "answers": answers} if answers else {}
 
 
 def read_told(path: Path) -> list[Any]:
-    """The groups of a file that another node wrote; none where it is not there, too long, or no such file."""
+    """Returns the groups in another node's file; none if it does not exist, is too large or invalid."""
     try:
         if path.stat().st_size > LIMIT:
             return []
@@ -162,7 +164,7 @@ def read_told(path: Path) -> list[Any]:
 
 
 def show_group(told: Any, ctx: Ctx, role: str) -> list[Trajectory]:
-    """The answers of a group as this run's tokens, ungraded; nothing where one of them cannot be said here."""
+    """Returns the answers of a group as this run's tokens, ungraded; none if one of them cannot be encoded here."""
     problem = told.get("problem") if isinstance(told, dict) else None
     answers = told.get("answers") if isinstance(told, dict) else None
     if not isinstance(problem, Problem) or not isinstance(answers, list) or not answers:
@@ -170,7 +172,7 @@ def show_group(told: Any, ctx: Ctx, role: str) -> list[Trajectory]:
     try:
         context = ctx.encode(problem.prompt, role)
         said = [(ctx.encode_text(text, role), bool(ended)) for text, ended in answers if isinstance(text, str)]
-    except (TypeError, ValueError, KeyError):  # of letters that this run's tokenizer does not know, or of no text
+    except (TypeError, ValueError, KeyError):  # letters that this run's tokenizer does not know, or no text
         return []
     model: Any = ctx.models[role]
     room, out = ability(model, "limit"), list[Trajectory]()
@@ -178,7 +180,7 @@ def show_group(told: Any, ctx: Ctx, role: str) -> list[Trajectory]:
         if not (is_tokens(context) and is_tokens(ids)):
             return []
         whole: Any = np.asarray(ids)
-        if ended and not (len(whole) and whole[-1] == model.end):  # a tokenizer may write the end as a line's end
+        if ended and not (len(whole) and whole[-1] == model.end):  # a tokenizer may encode the end as a newline
             whole = np.append(whole, np.int32(model.end))
         if not 0 < len(whole) <= ctx.sampling.max_new or (room is not None and len(context) + len(whole) > room):  # type: ignore[arg-type]
             return []

@@ -1,8 +1,8 @@
-"""Runs side by side that tell each other what they answered: SAPO's nodes (Amico et al. 2025, arXiv 2509.08721).
+"""Trains runs side by side that share their answers: SAPO's nodes (Amico et al. 2025, arXiv 2509.08721).
 
-Each node is a run of its own, with policy, problems and verifier; they share text, no weights (`shared_groups`).
-They go in turn, a step each, so a node sees what the others said in the round before, and a swarm repeats itself. Nodes
-on several machines need no study: each is a run whose `curriculum.folder` lies on a disk that all of them see.
+Each node is a run with its own policy, problems and verifier; they share text, no weights (`shared_groups`). They take
+turns, a step each, so a node sees the answers of the previous round, and a swarm is reproducible. Nodes on several
+machines need no study: each is a run whose `curriculum.folder` lies on a shared disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shuhari.data import EMPTY, Info, code
 from shuhari.kernel.registry import register
 from shuhari.ports import Runs, ability
 
-REWARD = "curriculum/own_reward"  # what the curriculum `shared_groups` reports
+REWARD = "curriculum/own_reward"  # reported by the curriculum `shared_groups`
 
 
 @register("study", "swarm")
@@ -24,18 +24,18 @@ REWARD = "curriculum/own_reward"  # what the curriculum `shared_groups` reports
 class Swarm:
     """Trains several runs side by side that share their answers as text (SAPO), a step each in turn.
 
-    The first has the study's seed, the others have seeds of their own, so other problems and other samples. A row a
-    round: `study/round`; `study/reward`, the sum over nodes of the mean reward of their own answers, those that were
-    taken from others not counted; `study/total`, the sum of that over rounds; and the means over nodes of each number
-    of `means` that they have reported in that round. Raises ValueError for other than a value a node.
+    The first has the study's seed; the others have other seeds, and so other problems and samples. Yields a row per
+    round: `study/round`; `study/reward`, the sum over nodes of the mean reward of their own answers, without shared
+    ones; `study/total`, its sum over rounds; and the means over nodes of each number of `means` reported in that round.
+    Raises ValueError unless there is one value per node.
     """
 
     nodes: Length = 4
-    """Runs that are trained side by side."""
+    """Number of runs trained side by side."""
     differ: Mapping[str, tuple[Any, ...]] = EMPTY
     """Setting -> its value in each run, one for each; empty if only their seeds differ."""
     means: tuple[str, ...] = ()
-    """Names of reported numbers of which the mean over runs is reported too."""
+    """Names of reported numbers whose mean over runs is reported too."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -80,14 +80,14 @@ class Swarm:
                 ability(run, "close")()
 
     def settings(self, k: int, name: str, runs: Runs) -> dict[str, Any]:
-        """What node k has for itself."""
+        """Returns the settings of node k."""
         own = {"seed": code(runs.seed, name) % 2**31} if k else {}
         differ = {key: values[k] for key, values in self.differ.items()}
         return {**own, **differ, "curriculum.node": name, "curriculum.folder": str(runs.folder)}
 
 
 def _go(run: Generator[Info, None, Any], rows: dict[int, Info], round: int) -> Iterator[Info]:
-    """Go on with a run until it has done a round; a run that is killed may do some again that it had reported."""
+    """Continues a run until it has done a round; a killed run may repeat some that it had reported."""
     while round not in rows:
         report = next(run, None)
         if report is None:

@@ -1,4 +1,4 @@
-"""What was recorded nearest to what the policy does: the action of the closest pair of state and action in a data set.
+"""The recorded action nearest to the policy's: the action of the closest pair of state and action in a data set.
 
 Axes: `B` rows, `N` recorded decisions, `S` numbers of a state, `A` action dimensions.
 
@@ -28,20 +28,20 @@ from shuhari.ports import Ctx
 @register("transform", "nearest_action")
 @dataclass
 class Nearest:
-    """Finds the recorded action nearest to what the policy would do, to hold the policy to the data (PRDC).
+    """Finds the recorded action nearest to the policy's, to constrain the policy to the data (PRDC).
 
     Stamps `into` [B, A]: the action of the recorded decision whose [beta · state, action] is closest to [beta · state,
-    pi(state)] of the row, pi(state) the action of `role` without noise, as it is before the update (PRDC, definition 3
-    and equation 7). A term such as `deterministic_bc` then stays near it, through `toward`.
+    pi(state)] of the row, pi(state) the action of `role` without noise, before the update (PRDC, definition 3 and
+    equation 7). A term such as `deterministic_bc` then stays near it, through `toward`.
 
-    States are centred and scaled to a standard deviation of 1 over the recorded decisions, actions are as the policy
-    decides them, in [-1, 1]. The recorded decisions are those of the data set that was last told of (`Loaded`, by the
-    buffer `offline`). RuntimeError before there is one.
+    States are centred and scaled to a standard deviation of 1 over the recorded decisions; actions are as the policy
+    decides them, in [-1, 1]. The recorded decisions are those of the data set last loaded (`Loaded`, by the buffer
+    `offline`). Raises RuntimeError before there is one.
     """
 
     beta: AtLeast0 = 2.0
-    """Weight of the state in the distance: 0 looks at actions alone; a large one gives the action recorded at the row
-    itself, as TD3+BC."""
+    """Weight of the state in the distance: 0 compares actions only; a large one gives the action recorded at the row
+    itself, as in TD3+BC."""
     into: str = "nearest"
     """Name of the column that receives the action."""
     role: str = "policy"
@@ -75,12 +75,12 @@ class Nearest:
         return batch.put({self.into: self._actions[torch.from_numpy(found)]})
 
     def _keys(self, batch: Batch, action: Tensor) -> Array:
-        """[B, S + A] what is compared."""
+        """Returns [B, S + A] the compared vectors."""
         state = self.beta * (_states(batch) - self._mean) / self._std
         return np.concatenate([state, action.numpy()], 1)
 
 
 def _states(batch: Batch) -> Array:
-    """[B, S] all numbers that are observed."""
+    """Returns [B, S] all numbers of the observations."""
     names = sorted(n for n in batch.names() if n.partition("/")[0] == "context")
     return np.concatenate([batch[n].flatten(1).double().numpy() for n in names], 1)

@@ -1,11 +1,11 @@
-"""ReCOIL: values for imitation without rewards, from an expert's transitions and poor ones, without a discriminator.
+"""ReCOIL: values for imitation without rewards or a discriminator, from an expert's transitions and poor ones.
 
-With a value V that is fitted to Q (`dual_value`), the dual for the chi-square divergence is, of Q,
+With a value V fitted to Q (`dual_value`), the dual for the chi-square divergence is, as a loss of Q,
 
     -share · E_expert[Q(s, a)] + 1/4 E_mixture[(gamma V(s') - Q(s, a))²]
 
-The paper's third term, share · E_poor[V(s)], has no gradient in Q there. The terms' weights are share and 1/4.
-Axes: `B` rows, `n` members of the critic. A row is one transition, as in `td`.
+The paper's third term, share · E_poor[V(s)], has no gradient in Q here. The terms' weights are share and 1/4. Axes: `B`
+rows, `n` members of the critic. A row is one transition, as in `td`.
 
 Source: Sikchi et al. 2024, "Dual RL: Unification and New Methods for Reinforcement and Imitation Learning" (ReCOIL).
 """
@@ -72,7 +72,7 @@ class MixtureTD:
 class ExpertValue:
     """Raises the critic on the expert's transitions: -Q(s, a) summed over the members of the critic, [B] (ReCOIL).
 
-    Its stream has the expert's transitions alone.
+    Its stream has only the expert's transitions.
     """
 
     role: str = "critic"

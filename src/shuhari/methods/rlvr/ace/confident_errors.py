@@ -1,7 +1,7 @@
-"""Advantages scaled by how sure the policy has become: errors that it is surer of than it was count for more.
+"""Advantages scaled by how confident the policy has become: errors with increased confidence count more.
 
 Source: "Overconfident Errors Need Stronger Correction: Asymmetric Confidence Penalties for Reinforcement Learning"
-(ACE, arXiv 2602.21420). Left out: whatever the advantage itself is.
+(ACE, arXiv 2602.21420). Left out: the advantage itself.
 
 Axes: `B` rows, `K` positions.
 """
@@ -28,18 +28,19 @@ from shuhari.transforms.streams import weights_on
 @register("transform", "confident_errors")
 @dataclass
 class Modulate:
-    """Enlarges the negative advantage of wrong answers that the policy has become surer of than the reference is (ACE).
+    """Enlarges the negative advantage of wrong answers that are more probable under the policy than under the reference
+    (ACE).
 
-    Replaces column `advantage` [B, K]: if negative, it is multiplied by min(1 + alpha g(c), most); else it stays. c:
-    the log of the answer's probability as it was sampled over that under the role `to`, nats. A decision whose
-    probability at sampling is not known (NaN) adds nothing to c.
+    Replaces column `advantage` [B, K]: a negative one is multiplied by min(1 + alpha g(c), most). c: the log of the
+    answer's probability at sampling over that under the role `to`, nats. A decision with unknown probability at
+    sampling (NaN) adds nothing to c.
     """
 
     alpha: Annotated[Number, Bounds(0)] = 1.0
     """Strength of the correction, or a schedule; 0 turns it off."""
     shape: Literal["softplus", "relu"] = "softplus"
-    """Function g of the log-ratio c: "softplus", or "relu", which leaves answers alone that have not become
-    likelier."""
+    """Function g of the log-ratio c: "softplus", or "relu", which leaves answers unchanged that have not become more
+    probable."""
     level: Literal["row", "sequence"] = "row"
     """Log-ratio c of an answer: "row" sums over its tokens, "sequence" takes their mean, for long answers."""
     most: Annotated[float, Bounds(1, infinite=True)] = 5.0

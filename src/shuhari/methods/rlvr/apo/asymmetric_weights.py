@@ -1,7 +1,7 @@
-"""What is right and what is wrong, shaped apart: a KL weight by difficulty, and more blame for long wrong answers.
+"""Separate treatment of right and wrong answers: a KL weight by difficulty, and more blame for long wrong answers.
 
 Source: "APO: Enhancing Reasoning Ability of MLLMs via Asymmetric Policy Optimization" (arXiv 2506.21655), DADS and
-STCR, as the released code has them. Left out: whatever the advantage itself is; answers of several rows.
+STCR, as in the released code. Left out: the advantage itself; answers of several rows.
 
 Axes: `B` rows, `K` positions.
 """
@@ -27,28 +27,28 @@ from shuhari.transforms.streams import weights_on
 @register("transform", "asymmetric_weights")
 @dataclass
 class Asymmetric:
-    """Weakens the KL penalty on right answers to hard prompts, and blames wrong answers more that are longer than the
-    right ones (APO).
+    """Weakens the KL penalty on right answers to hard prompts, and blames wrong answers more if they are longer than
+    the right ones (APO).
 
     Stamps `weight/<into>` [B, K], that of `stream` times kappa, for a divergence on that stream; and replaces column
-    `advantage` [B, K]: that of a wrong answer, longer by delta > 0 than the right ones of its group on average, is
+    `advantage` [B, K]: that of a wrong answer that is delta > 0 longer than the mean of its group's right ones is
     multiplied by 2 - base^-delta.
 
-    kappa: 1 - e^(-e p) if the advantage is above 0, p the share of right answers in the group, so that little holds
-    those to a reference that few of a group join; 1 if all of it is right or none, and if the advantage is not above 0.
-    Ungraded answers count for nothing. A length is a number of decisions of the row. A group without a right answer has
-    factors of 1. ValueError for an answer of several rows.
+    kappa: 1 - e^(-e p) if the advantage is above 0, with p the share of right answers in the group, so that rare right
+    answers are hardly held to the reference; 1 if all or none of the group are right, and if the advantage is not above
+    0. Ungraded answers do not count. A length is the row's number of decisions. A group without a right answer has
+    factors of 1. Raises ValueError for an answer of several rows.
     """
 
     base: Annotated[float, Bounds(1, open="low")] = 1.00001
     """Base of the length factor, above 1: 1.00001 for thousands of tokens; 1 + 1 / L for answers of up to L tokens
     makes the largest factor 1.63."""
     shape: Literal["both", "kl", "length"] = "both"
-    """Part of the method that acts: the KL weights ("kl"), the blame for long wrong answers ("length"), or "both"."""
+    """Active part of the method: the KL weights ("kl"), the blame for long wrong answers ("length"), or "both"."""
     solved: float = 1.0
-    """Outcome from which on an answer counts as right."""
+    """Smallest outcome of a right answer."""
     reward: str = "reward/score"
-    """Reward column by which an answer is right; `reward` is the weighted sum that is trained."""
+    """Reward column that decides whether an answer is right; `reward` is the weighted sum that is trained."""
     advantage: str = "advantage"
     """Name of the column with the advantage, which is replaced."""
     stream: str = "rl"

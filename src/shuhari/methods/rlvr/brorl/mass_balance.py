@@ -1,8 +1,8 @@
 """How a policy-gradient step on a softmax moves probability: the mass balance of BroRL (arXiv 2510.01180).
 
 Of V actions with probabilities p some are right (reward R_c >= 0), the others wrong (R_w <= 0). N draws sample a set of
-distinct actions, A of them right and B wrong; U are those left out. The one-step analysis ascends the sum of R_i p_i
-over what was sampled, in the logits: with S = R_c P_A + R_w P_B (P: mass of a set),
+distinct actions, A of them right and B wrong; U are the unsampled ones. The one-step analysis ascends the sum of R_i
+p_i over the sampled actions, in the logits: with S = R_c P_A + R_w P_B (P: mass of a set),
 
     dz_i = rate / N p_i (R_i [i sampled] - S).
 
@@ -10,11 +10,11 @@ To first order the mass Q of the right actions moves by rate / N times
 
     (1 - Q) (R_c - S) A2  +  Q (S - R_w) B2  +  S (Q U_wrong2 - (1 - Q) U_right2),       X2 the sum of p² over X.
 
-The first two terms, of what was sampled, are never negative; the third, of what was not, may be, and goes to 0 as N
-grows. The simulation is of many steps, on either of two surrogates, at one learning rate whatever N: that of training,
-the mean over all N draws of R p / p_old, an action that came twice counting twice; or, `distinct`, that of the
-analysis above, 1 / N of the sum of R p over the actions that came (a rate of V makes its first step from equal logits
-about as long as the other's at 1). Leaves out the clip, KL terms and sequences: an action is a whole answer.
+The first two terms, of sampled actions, are never negative; the third, of unsampled ones, may be, and goes to 0 as N
+grows. The simulation takes many steps, on either of two surrogates, at one learning rate for all N: that of training,
+the mean over all N draws of R p / p_old, where repeated actions count repeatedly; or, `distinct`, that of the analysis
+above, 1 / N of the sum of R p over the sampled actions (a rate of V makes its first step from equal logits about as
+long as the other's at 1). Leaves out the clip, KL terms and sequences: an action is a whole answer.
 
 Axes: `V` actions.
 """
@@ -34,19 +34,20 @@ REWARDS = (1.0, -1.0)  # R_c, R_w
 
 
 def softmax(z: Array) -> Array:
-    """[V] probabilities of logits."""
+    """Returns [V] probabilities of logits."""
     e = np.exp(z - z.max())
     return e / e.sum()
 
 
 def step(p: Array, gain: Array) -> Array:
-    """[V] the gradient in the logits of the surrogate that sums gain_i p_i, at probabilities p [V], gain [V] fixed."""
+    """Returns [V] the gradient in the logits of the surrogate sum of gain_i p_i, at probabilities p [V], with fixed
+    gain [V]."""
     return p * (gain - gain @ p)
 
 
 def balance(p: Array, right: Array, sampled: Array, rewards: tuple[float, float] = REWARDS) -> tuple[float, ...]:
-    """The three terms of the change of Q at rate / N = 1: of sampled right, of sampled wrong, of those left out. Truth
-    values right [V], sampled [V]; rewards (R_c, R_w)."""
+    """Returns the three terms of the change of Q at rate / N = 1: of sampled right, sampled wrong and unsampled
+    actions. Booleans right [V], sampled [V]; rewards (R_c, R_w)."""
     q, s = float(p[right].sum()), float(np.where(right, *rewards) * sampled @ p)
 
     def square(which: Array) -> float:
@@ -59,32 +60,32 @@ def balance(p: Array, right: Array, sampled: Array, rewards: tuple[float, float]
 @register("analysis", "mass_balance")
 @dataclass
 class MassBalance:
-    """Simulates how policy-gradient steps with more samples a prompt keep right actions from losing probability
+    """Simulates how policy-gradient steps with more samples per prompt keep right actions from losing probability
     (BroRL).
 
     A softmax over `actions` learns for `steps` from one start, `runs` times with each number of `samples`. Numbers:
     `lost/<N>`, the share of steps in which some right action loses probability; `fell/<N>`, that in which their mass Q
-    falls; `mass/<N>`, the mean of Q in the end; `falls`, the smallest drop of `lost` from one N to the next (above 0:
-    it falls all the way).
+    falls; `mass/<N>`, the mean final Q; `falls`, the smallest drop of `lost` from one N to the next (above 0: it always
+    falls).
     """
 
     actions: Length = 128
-    """Actions (whole answers) of the softmax."""
+    """Number of actions (whole answers) of the softmax."""
     right: Length = 16
-    """Actions that are right, with reward 1; the others have -1."""
+    """Number of right actions, with reward 1; the others have -1."""
     samples: tuple[Length, ...] = (8, 32, 128, 512)
-    """Numbers of draws a step to compare, two or more, rising."""
+    """Numbers of draws per step to compare, two or more, rising."""
     steps: Length = 100
-    """Gradient steps of each simulation."""
+    """Number of gradient steps of each simulation."""
     runs: Length = 32
-    """Simulations that the numbers are averaged over, for each number of draws."""
+    """Number of simulations to average over, for each number of draws."""
     rate: Positive = 1.0
     """Learning rate, the same for every number of draws."""
     spread: AtLeast0 = 0.0
     """Standard deviation of the initial logits; 0 makes them equal. With unequal ones small right actions lose to
-    larger ones however many draws there are."""
+    larger ones with any number of draws."""
     distinct: bool = False
-    """Whether an action counts once in a step however often it was drawn, as in the paper's analysis."""
+    """Whether an action counts once per step however often it was drawn, as in the paper's analysis."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -103,7 +104,7 @@ class MassBalance:
         return {**out, "falls": min(a - b for a, b in pairwise(shares))}
 
     def _run(self, seed: int, run: int, n: int, right: Array) -> tuple[float, float, float]:
-        """(lost, fell, mass) of one run. Its start is common to all n."""
+        """Returns (lost, fell, mass) of one run, whose start is common to all n."""
         z = np.random.default_rng((seed, run)).normal(0, self.spread, self.actions)
         rng, reward, p = np.random.default_rng((seed, run, n)), np.where(right, *REWARDS), softmax(z)
         lost = fell = 0

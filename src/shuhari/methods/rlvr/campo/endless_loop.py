@@ -1,8 +1,8 @@
-"""A penalty for answers that were cut while they went round in a loop, by how much of them is the loop.
+"""A penalty for answers that were cut while repeating themselves, by the share of the loop.
 
 Source: "MiroMind-M1: An Open-Source Advancement in Mathematical Reasoning via Context-Aware Multi-Stage Policy
-Optimization" (CAMPO, arXiv 2507.14683), its repetition penalty as the released code finds loops. Left out: loops whose
-rounds are only similar.
+Optimization" (CAMPO, arXiv 2507.14683), its repetition penalty as the released code finds loops. Left out: loops with
+only similar rounds.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from shuhari.ports import Ctx
 @register("reward", "loop")
 @dataclass
 class Loop:
-    """Penalises answers that were cut at the length limit while they repeated themselves, by how much of them is the
-    loop (CAMPO).
+    """Penalises answers that were cut at the length limit while they repeated themselves, by the share of the loop
+    (CAMPO).
 
     The reward is {name: -weight x f}, f being `find_loop` of a cut answer's tokens; 0 for an answer that ended by
-    itself. An answer is what was decided along the path to a leaf, and cut where its last call was (`ended` of its step
-    is False); a beginning that was forced is no part of it. Ungraded if nothing was decided. ValueError for decisions
-    that are no tokens.
+    itself. An answer is the decisions along the path to a leaf, without a forced prefix, and is cut if its last call
+    was (`ended` of its step is False). Ungraded if there are no decisions. Raises ValueError for decisions that are not
+    tokens.
     """
 
-    counts: ClassVar[bool] = False  # beside another measure
+    counts: ClassVar[bool] = False  # used in addition to another reward
     name: str = "loop"
     """Name of the reward; list it in `[reward.weights]` if that lists others."""
     weight: Annotated[Number, Bounds(0)] = 1.0
@@ -47,7 +47,7 @@ class Loop:
         return (f"reward/{self.name}",)
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
-        """One grade a leaf."""
+        """Returns one grade per leaf."""
         return [
             self._grade([t.steps[i] for i in path], ctx)
             for t in group
@@ -65,10 +65,10 @@ class Loop:
 
 
 def find_loop(tokens: np.ndarray) -> float:
-    """What share of tokens [n] is the loop that they end in, in [0, 1]; 0: they end in none.
+    """Returns the share of tokens [n] in the loop that they end in, in [0, 1]; 0 if there is none.
 
-    A block of tokens, of any length up to n / 2, is a loop where they end in at least two of it on end; of several the
-    longest block is taken, and the loop begins with the first of its rounds on end.
+    A block of tokens, of any length up to n / 2, is a loop if the tokens end in at least two consecutive copies of it;
+    the longest such block is used, and the loop begins with the first of its consecutive copies.
     """
     n, start = len(tokens), len(tokens)
     for length in range(n // 2, 0, -1):

@@ -1,9 +1,9 @@
-"""Advantages from two halves of a group: those that score high by a metric of the answers, and those that score low.
+"""Advantages from two halves of a group: answers with high and with low values of a metric.
 
 Source: "Conditional Advantage Estimation for Reinforcement Learning in Large Reasoning Models" (CANON, Chen et al.
-2025, arXiv 2509.23962), equations 5 and 8. Left out: halves of more than one metric; answers of several rows.
+2025, arXiv 2509.23962), equations 5 and 8. Left out: halves by more than one metric; answers of several rows.
 
-Axes: `B` rows, `K` positions, `H` halves, two a group.
+Axes: `B` rows, `K` positions, `H` halves, two per group.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Halves:
     """Advantages that compare an answer with the other half of its group as well as with its own, split by entropy or
     length (CANON).
 
-    Stamps column `into` [B, K]: of outcome r, mu (r - mean of the other half) + (1 - mu) (r - mean of its own half), on
-    every decision of the row. The low half of n graded answers is the first floor(n / 2) by the metric, equal ones in
-    the order of sampling. With alpha below 1, the first bracket is r - alpha (mean of the other half) for answers of
-    the preferred half, alpha r - (mean of the other half) for the others.
+    Stamps column `into` [B, K]: for outcome r, mu (r - mean of the other half) + (1 - mu) (r - mean of its own half),
+    on every decision of the row. The low half of n graded answers is the first floor(n / 2) by the metric, ties in the
+    order of sampling. With alpha below 1, the first bracket is r - alpha (mean of the other half) for answers of the
+    preferred half, alpha r - (mean of the other half) for the others.
 
-    A group with one graded answer has nothing to compare with, and its advantage is 0. Rows whose outcome is NaN get
-    advantage 0 and weight 0 on `stream`, and are charged as `ungraded`. ValueError for an answer of several rows.
+    A group with one graded answer has advantage 0. Rows whose outcome is NaN get advantage 0 and weight 0 on `stream`,
+    and are charged as `ungraded`. Raises ValueError for an answer of several rows.
     """
 
     metric: Literal["entropy", "length", "order"] = "entropy"
@@ -94,7 +94,7 @@ class Halves:
         return batch.put({self.into: a[:, None] * batch["mask"]})
 
     def _find_high(self, batch: Batch, counts: Tensor) -> Tensor:
-        """[B] which rows that count are of the high half of their group, as 0 and 1."""
+        """Returns [B] 1 for counted rows in the high half of their group, else 0."""
         rows = counts.nonzero()[:, 0]
         rows = rows[self._measure(batch)[rows].argsort(stable=True)]
         group = units(batch, "group")[rows]
@@ -105,7 +105,7 @@ class Halves:
         return high
 
     def _measure(self, batch: Batch) -> Tensor:
-        """[B] the metric of each row."""
+        """Returns [B] the metric of each row."""
         mask = batch["mask"]
         if self.metric == "order":
             return torch.zeros(len(batch))

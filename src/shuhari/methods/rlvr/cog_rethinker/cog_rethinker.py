@@ -1,8 +1,8 @@
-"""Problems that no answer solves, asked for again in other words: to be taken apart, then to mend an own wrong answer.
+"""Prompts unsolved problems again with other templates: to decompose the problem, then to correct a wrong answer.
 
 Source: "Cog-Rethinker: Hierarchical Metacognitive Reinforcement Learning for LLM Reasoning" (Sun et al. 2025, arXiv
-2510.15979). What is right in the later rounds is also put behind the problem's own prompt, to be imitated there, as
-tests have that prompt. Left out: problems that were solved before, found by their words, as examples in the prompt.
+2510.15979). Right answers of later rounds are also put after the problem's own prompt, to be imitated there, since
+tests use that prompt. Left out: similar solved problems as examples in the prompt.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ PROBLEM, ANSWER = "{problem}", "{answer}"
 @register("rollout", "cog_rethinker")
 @dataclass
 class Cascade:
-    """Prompts a problem that no sample solves in other words: first to take it apart, then to mend a wrong answer
-    (Cog-Rethinker).
+    """Prompts a problem that no sample solves with other templates: first to decompose it, then to correct a wrong
+    answer (Cog-Rethinker).
 
-    A group whose n samples are all wrong is sampled anew by the template `decompose`, and if these are all wrong too by
-    `refine`; the last samples drawn are the group. Samples that nothing graded do not count, and a group without any
-    graded is not prompted again. The wrong answer in a template is drawn at random from the samples before, without the
-    names of special tokens, which would be read as these. Of later rounds each right answer comes once more, behind the
-    problem's own prompt, with unknown log-probability. Info of each sample, so columns: `attached`, 1 for these and
-    else 0; `asked`, the round, from 0. With neither template it is `of` alone, bit for bit. Charged: `rounds`.
+    A group whose n samples are all wrong is sampled again with the template `decompose`, and if these are all wrong too
+    with `refine`; the last samples form the group. Ungraded samples do not count, and a group without graded ones is
+    not prompted again. The wrong answer in a template is drawn at random from the previous samples, without the names
+    of special tokens, which would be read as such. Each right answer of a later round is added once more, after the
+    problem's own prompt, with unknown log-probability. Adds to the info of each sample, and so as columns: `attached`,
+    1 for these and else 0; `asked`, the round, from 0. With neither template it equals `of`, bit for bit. Charges
+    `rounds`.
 
-    ValueError for templates without {problem}; ContractError for a prompt that is not of the template `direct`, for
-    answers that are more than one call, or not of text, and for a problem that begins with hints.
+    Raises ValueError for templates without {problem}; ContractError for a prompt that does not match the template
+    `direct`, for answers that are more than one call, or not of text, and for a problem that begins with hints.
     """
 
     direct: str = PROBLEM
-    """Template with {problem} that the task's own prompts were made with, so that the problem can be found in them."""
+    """Template of the task's own prompts, with {problem}, from which the problem is extracted."""
     decompose: str = ""
     """Template of the second prompt, with {problem} once; "" leaves this round out."""
     refine: str = ""
     """Template of the third prompt, with {problem} once and, if wanted, a wrong {answer}; "" leaves this round out."""
     measure: str = "score"
-    """Name of the reward by which an answer is wrong: 0 or less."""
+    """Name of the reward that is 0 or less for a wrong answer."""
     of: Rollout = field(default_factory=Single)
-    """Rollout that draws the samples of each round."""
+    """Rollout that samples each round."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:
@@ -72,7 +73,8 @@ class Cascade:
             log.warning("cascade: decompose and refine are empty, so nothing is asked for again: give one, such "
                         "as decompose = 'Solve this in parts: {problem}'")  # fmt: skip
         if ANSWER in self.direct + self.decompose:
-            raise ValueError(f"cascade: expected {ANSWER} in refine alone: nothing was answered before")
+            raise ValueError(f"cascade: direct or decompose contains {ANSWER}: expected it only in refine, which "
+                             "corrects an answer")  # fmt: skip
 
     @property
     def accepts(self) -> Mapping[str, Any]:
@@ -97,14 +99,14 @@ class Cascade:
         return [*group, *(self._attach(t, ctx) for t in group if sum_reward(t.steps, self.measure) > 0)]
 
     def _pick_wrong(self, group: list[Trajectory], asked: int, request: Request, ctx: Ctx) -> str:
-        """What one of the wrong samples said, without an end token; each as likely."""
+        """Returns the text of a uniformly drawn wrong sample, without an end token."""
         wrong = [t for t in group if sum_reward(t.steps, self.measure) <= 0]
         at = int(torch.randint(len(wrong), (), generator=ctx.rng("cascade", request.key, asked)))
         said = find_call(wrong[at])
         return strip_names(str(said.info.get("text", "")), list_special(ctx.models[said.role]))
 
     def _attach(self, t: Trajectory, ctx: Ctx) -> Trajectory:
-        """A right answer behind the problem's own prompt, with its grade."""
+        """Returns a right answer after the problem's own prompt, with its grade."""
         said = find_call(t)
         context = ctx.encode(t.request.problem.prompt, said.role)
         step = Step.of(context, said.action, version=-1, role=said.role, info=said.info, reward=said.reward)
@@ -112,8 +114,8 @@ class Cascade:
 
 
 def find_problem(request: Request, direct: str) -> str:
-    """What a prompt has in the place of {problem}. ContractError where it was not made by the template `direct`, and
-    where the request begins with hints."""
+    """Returns the text of {problem}, extracted from the prompt with the template `direct`. Raises ContractError if the
+    prompt does not match it, or the request begins with hints."""
     before, after = direct.split(PROBLEM)
     prompt, whose = request.problem.prompt, f"cascade: problem {request.problem.id!r} of {request.problem.task}"
     if request.prefix:
@@ -125,13 +127,13 @@ def find_problem(request: Request, direct: str) -> str:
 
 
 def fill(template: str, problem: str, answer: str) -> str:
-    """A template with a problem and an answer in their places; braces in these stay what they are."""
+    """Fills a problem and an answer into a template; braces in them are kept."""
     said = {PROBLEM: problem, ANSWER: answer}
     return re.sub(r"\{problem\}|\{answer\}", lambda match: said[match[0]], template)
 
 
 def list_special(model: Any) -> list[str]:
-    """The names of a model's special tokens: a turn's end, say, that a text can name. [] where it has no tokenizer."""
+    """Returns the names of a model's special tokens, such as an end of turn; empty without a tokenizer."""
     try:
         hf = model.text.hf
     except AttributeError:
@@ -141,7 +143,7 @@ def list_special(model: Any) -> list[str]:
 
 
 def strip_names(text: str, names: Sequence[str]) -> str:
-    """A text without these names, nor those that come of others being cut out of them."""
+    """Removes these names from a text, including those that appear by removing others."""
     before = None
     while text != before:
         before = text
@@ -151,8 +153,8 @@ def strip_names(text: str, names: Sequence[str]) -> str:
 
 
 def find_call(t: Trajectory) -> Step:
-    """The one step of an answer. ContractError where there are more, or it is no text: unlike `branch.find_answer` it
-    takes no forced beginning, which would be missing where the answer is put behind another prompt."""
+    """Returns the only step of an answer. Raises ContractError for several, or no text. Unlike `branch.find_answer` it
+    accepts no forced prefix, which would be missing after another prompt."""
     if len(t.steps) != 1 or not is_tokens(t.steps[0].action):
         raise ContractError(f"cascade: an answer of {len(t.steps)} steps, or not of text: expected one, of token ids")
     return t.steps[0]

@@ -1,11 +1,11 @@
 """An off-policy bandit, trained by contrasting pairs of samples and by unweighted policy gradients.
 
-Pairs come from a fixed distribution mu, not from the policy. The optimum of E[R] - beta KL(pi || ref) is known, pi* in
-proportion to ref e^(R / beta), so how far a method ends from it is exact. Contrastive policy gradient (arXiv
-2406.19185) has pi* as its only fixed point whatever mu; the policy gradient on the same samples has another one,
-without a baseline and with the mean reward of mu as one. The losses are those of the objective `log_ratio`.
+Pairs come from a fixed distribution mu, not from the policy. The optimum of E[R] - beta KL(pi || ref) is known, pi*
+proportional to ref e^(R / beta), so the final distance of a method is exact. Contrastive policy gradient (arXiv
+2406.19185) has pi* as its only fixed point for any mu; the policy gradient on the same samples has another one, without
+a baseline and with the mean reward of mu as baseline. The losses are those of the objective `log_ratio`.
 
-Axes: `B` samples, two to a pair, `A` arms.
+Axes: `B` samples, two per pair, `A` arms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shuhari.bounds import Length, Positive, PositiveShare, check
 from shuhari.kernel.registry import register
 from shuhari.objectives.log_ratio import Centre, LogRatio
 
-# -> (how the loss centres, whether the mean reward of mu is taken off first)
+# -> (centring of the loss, whether the mean reward of mu is subtracted first)
 METHODS: dict[str, tuple[Centre, bool]] = {
     "copg": ("leave-one-out", False),
     "pg": ("none", False),
@@ -33,25 +33,25 @@ METHODS: dict[str, tuple[Centre, bool]] = {
 @register("analysis", "off_policy_bandit")
 @dataclass
 class OffPolicyBandit:
-    """Compares contrastive policy gradient with plain policy gradient on an off-policy bandit, where the optimum is
-    known (CoPG).
+    """Compares contrastive policy gradient with plain policy gradient on an off-policy bandit with a known optimum
+    (CoPG).
 
     Every method learns a table of logits by plain gradient descent on pairs of arms drawn from mu; all see the same
-    pairs, and the reference policy is uniform. Numbers, of each method: `distance/<method>`, the total variation
-    between what it has learnt and pi*, in [0, 1], and `gain`, by how much that of `copg` is less than the least of the
-    others. What is judged is the mean of the logits of the second half of the steps, which takes the noise out.
+    pairs, and the reference policy is uniform. Numbers, for each method: `distance/<method>`, the total variation
+    between its result and pi*, in [0, 1], and `gain`, how much smaller that of `copg` is than the smallest of the
+    others. The result is the mean of the logits over the second half of the steps, which averages out noise.
     """
 
     rewards: tuple[float, ...] = (1.0, 0.5, 0.0)
     """Reward of each arm."""
     mu: tuple[PositiveShare, ...] = (0.1, 0.2, 0.7)
-    """Probability of each arm in the fixed distribution that samples are drawn from; they sum to 1."""
+    """Probability of each arm in the fixed sampling distribution; they sum to 1."""
     beta: Positive = 0.5
-    """Strength of the KL penalty to the uniform reference, in units of reward for each nat."""
+    """Strength of the KL penalty to the uniform reference, in units of reward per nat."""
     steps: Length = 1000
-    """Gradient steps of each method."""
+    """Number of gradient steps of each method."""
     pairs: Length = 32
-    """Pairs of arms that are drawn for each step."""
+    """Number of pairs of arms drawn for each step."""
     lr: Positive = 0.3
     """Learning rate of plain gradient descent."""
 
@@ -69,7 +69,7 @@ class OffPolicyBandit:
         return {f"distance/{name}": x for name, x in far.items()} | {"gain": gain}
 
     def learn(self, method: str, seed: int) -> Tensor:
-        """Train with one of METHODS; returns the final probabilities [A]."""
+        """Trains with one of METHODS; returns the final probabilities [A]."""
         centre, baseline = METHODS[method]
         objective = LogRatio(beta=self.beta, centre=centre, over="reference")
         reward, mu = torch.tensor(self.rewards, dtype=torch.float64), torch.tensor(self.mu, dtype=torch.float64)

@@ -1,6 +1,7 @@
-"""A cache of solutions, so that a problem solved once, and seldom, is not searched again.
+"""A cache of solutions, so that a problem that was seldom solved is not searched again.
 
-Left out: which problems come (`inner` chooses), and what is done with a solution (a rollout's, by its setting `known`).
+Left out: the order of the problems (`inner` chooses), and the use of a solution (by a rollout with the setting
+`known`).
 """
 
 from __future__ import annotations
@@ -30,21 +31,20 @@ class Cache:
     """Remembers a right answer to each prompt that is seldom solved, so that the tree search need not find it again
     (DeepSearch).
 
-    The problems of `inner`; one of which a share in (0, `rate`] of a group's answers was right comes with the surest of
-    those, as the setting `known` of its request, from then on (DeepSearch, arXiv 2509.25454, section 3.5). Answers
-    below a shared step count each. A solution is kept as it was sampled: {"action", "mask", "logp", "version"} [K],
-    along all of its path. Raises ValueError for a group sampled with top-p, top-k or min-p, whose kept ids are not kept
-    here.
+    The problems of `inner`. If a share in (0, `rate`] of a group's answers was right, later requests of its problem
+    have the most confident one as the setting `known` (DeepSearch, arXiv 2509.25454, section 3.5). Answers below a
+    shared step count each. A solution is kept as it was sampled: {"action", "mask", "logp", "version"} [K], along its
+    whole path. Raises ValueError for a group sampled with top-p, top-k or min-p, whose kept ids are not stored here.
     """
 
     inner: Curriculum
     """Curriculum that the problems come from."""
     rate: PositiveShare = 0.25
-    """Largest share of right answers in a group at which its surest one is kept."""
+    """Largest share of right answers in a group whose most confident one is kept."""
     reward: str = "score"
-    """Name of the reward by which an answer is right."""
+    """Name of the reward that decides whether an answer is right."""
     solved: float = 1.0
-    """Score from which on an answer counts as right."""
+    """Smallest score of a right answer."""
     state: dict[str, Any] = field(init=False, default_factory=dict)  # code of a problem -> its solution
 
     @property
@@ -86,7 +86,7 @@ class Cache:
 
 
 def solution(batch: Batch, leaf: Tensor) -> dict[str, Tensor]:
-    """The path to a leaf (a position in the batch) as one action: name -> [K]."""
+    """Returns the path to a leaf (a position in the batch) as one action: name -> [K]."""
     path, at = [], int(leaf)
     parent = batch.local(batch["parent"])
     while at >= 0:

@@ -1,7 +1,7 @@
-"""Answers that are sampled hot at first and cold at the end: a temperature for each decision, anew at each step.
+"""Answers sampled hot at first and cold at the end: a temperature for each decision, updated at each step.
 
 Source: "Let it Calm: Exploratory Annealed Decoding for Verifiable Reinforcement Learning" (EAD, arXiv 2510.05251), and
-its released sampler. Which problems come, `inner` chooses. Left out: its ablations (by step alone, by answer lengths).
+its released sampler. `inner` chooses the problems. Left out: its ablations (by step alone, by answer lengths).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Annealed:
     """Samples the first tokens of an answer at a high temperature and later ones at a lower one (exploratory annealed
     decoding, EAD).
 
-    The requests of `inner`, whose decision number n (from 0) is sampled at temperature
+    Decision n (from 0) of an answer to a request of `inner` is sampled at temperature
 
-      max(1 + high - e^(n / d), low),   d = min(decay + growth s, longest) at step s of the stage
+        max(1 + high - e^(n / d), low),   d = min(decay + growth s, longest) at step s of the stage
 
     the first `plain` decisions at 1. That is `high` at first, 1 at n = d ln(high), and `low` from d ln(1 + high - low)
-    on. Answers keep the log-probabilities with which they were sampled, and are scored at these temperatures unless a
-    transform (`untempered_logp`) says otherwise. A request that has a temperature of its own keeps it. ValueError for
-    low above high.
+    on. Answers keep the log-probabilities at which they were sampled, and are scored at these temperatures unless a
+    transform (`untempered_logp`) changes that. A request with its own temperature keeps it. Raises ValueError for low
+    above high.
     """
 
     inner: Curriculum
@@ -41,13 +41,13 @@ class Annealed:
     low: Annotated[float, Bounds(0, open="low")] = 0.1
     """Lowest temperature, that of the last tokens of long answers."""
     decay: Positive = 500.0
-    """Tokens over which the temperature falls at the first step (d); about the length of an answer is a start."""
+    """Tokens over which the temperature falls at the first step (d); about the length of an answer is a good start."""
     growth: AtLeast0 = 100.0
-    """Tokens by which d grows each step, as answers grow; 0 for answers of fixed length."""
+    """Tokens added to d at each step, as answers grow; 0 for answers of fixed length."""
     longest: Positive = 800_000.0
-    """Largest d in tokens, however many steps have passed."""
+    """Largest d in tokens, after any number of steps."""
     plain: Count = 10
-    """First tokens that are sampled at temperature 1: words before the reasoning."""
+    """Number of first tokens sampled at temperature 1: words before the reasoning."""
 
     @property
     def stamps(self) -> tuple[str, ...] | None:
@@ -65,8 +65,8 @@ class Annealed:
 
 
 def find_temperature(n: int, high: float, low: float, decay: float, plain: int) -> float | Ramp:
-    """The temperature of each of n decisions, as a schedule over them; one number where they are all alike."""
-    # beyond log(1 + high) the exponential only falls further below `low`, and would overflow in the end
+    """Returns the temperature of each of n decisions, as a schedule over them; one number if all are equal."""
+    # beyond log(1 + high) the exponential only falls further below `low`, and would finally overflow
     free = [max(1 + high - exp(min(i / decay, 1 + high)), low) for i in range(n)]
     each = [1.0 if i < plain else x for i, x in enumerate(free)]
     moves = tuple((float(i), x) for i, x in enumerate(each) if i and x != each[i - 1])
@@ -74,7 +74,7 @@ def find_temperature(n: int, high: float, low: float, decay: float, plain: int) 
 
 
 def _heat(request: Request, temperature: float | Ramp) -> Request:
-    """The request at this temperature, unless it says its own."""
+    """Returns the request at this temperature, unless it sets its own."""
     own: Sampling | Mapping[str, object] | None = request.sampling
     if isinstance(own, Sampling) or (own and "temperature" in own):
         return request

@@ -1,4 +1,4 @@
-"""Rows that were sampled at any temperature, scored at 1.
+"""Scores rows sampled at any temperature at temperature 1.
 
 Axes: `B` rows, `K` positions.
 """
@@ -17,10 +17,10 @@ from shuhari.ports import Ctx
 @register("transform", "untempered_logp")
 @dataclass
 class Unheated:
-    """Lets the loss score every token at temperature 1, whatever temperature it was sampled at.
+    """Lets the loss score every token at temperature 1, whatever its sampling temperature.
 
-    Stamps `temperature` [B, K] = 1; `logp` stays that of the sampler. Over it the policy's own ratio is no longer 1
-    before an update: weigh it (`clip` with behaviour = "old" and `truncate`).
+    Stamps `temperature` [B, K] = 1; `logp` stays that of the sampler. Relative to it the policy's own ratio is no
+    longer 1 before an update: correct for it (`clip` with behaviour = "old" and `truncate`).
     """
 
     stamps = ("temperature",)

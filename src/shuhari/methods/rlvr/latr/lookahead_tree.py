@@ -1,9 +1,9 @@
-"""Groups that differ: answers branch where the second token is nearly as likely, and branches that come to say the same
-are given up.
+"""Diverse groups: answers branch if the second token is nearly as probable, and branches that become similar are
+pruned.
 
 Source: "Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in Reinforcement Learning with
-Verifiable Rewards" (LATR, arXiv 2510.24302), and its released sampler. Each branch is an answer of its own, learnt from
-as a plain one is: what it shares with another is learnt twice, and that it was no fair draw is not corrected, as there.
+Verifiable Rewards" (LATR, arXiv 2510.24302), and its released sampler. Each branch is a separate answer, learnt from
+like a plain one: shared parts are learnt twice, and its biased sampling is not corrected, as in the release.
 
 Axes: `K` tokens of an answer.
 """
@@ -41,33 +41,32 @@ class Twig:
 @register("rollout", "lookahead_tree")
 @dataclass
 class Lookahead:
-    """Makes a group more diverse: some answers branch where the second token is nearly as likely as the first (LATR).
+    """Makes a group more diverse: some answers branch if the second token is nearly as probable as the first (LATR).
 
-    Of the n samples of a request round(share n) are the branches of one tree, the others plain. The tree has room for
-    as many branches. Each takes its most probable token, and once there is no room a token that is drawn. If there is
-    room and the second token is likely enough (`second`, `gap`), a new branch takes it. A branch that is one of `ages`
-    tokens old is compared with the one that it left, from there on: it is given up, which makes room, if less than
-    `alike` of it differs (edit distance over length), unless either has ended. What the tree lacks in the end is drawn
-    plainly. Info of each sample, so a column: `branch`, 1 of the tree's.
+    Of the n samples of a request, round(share n) are the branches of one tree, the others plain. The tree has room for
+    that many branches. While there is room each branch takes its most probable token, otherwise a sampled one. If there
+    is room and the second token is probable enough (`second`, `gap`), a new branch takes it. A branch with one of
+    `ages` tokens is compared with its parent branch from its start on: it is pruned, which makes room, if less than
+    `alike` of it differs (edit distance over length), unless either has ended. Answers that the tree lacks in the end
+    are sampled plainly. Adds to the info of each sample, and so as a column: `branch`, 1 for those of the tree.
 
-    Tokens are asked for one by one, so stop strings and schedules of temperatures are refused, and top-p and its kin,
-    whose kept ids are not kept here; ContractError for these, for a problem that is played or begins with hints, and
-    for a prompt that is no text. Most probable tokens are asked for at the temperature of the request: an engine that
-    gives those at temperature 1 only (`vllm`) refuses others as it is asked. The ledger counts the whole text before
-    each token as `prompt_tokens`, once for each token of each branch.
+    Tokens are sampled one by one, so stop strings, temperature schedules and truncations such as top-p, whose kept ids
+    are not stored here, are refused; raises ContractError for these, for a problem with an environment or hints, and
+    for a prompt that is no text. Most probable tokens are requested at the request's temperature: an engine that gives
+    those at temperature 1 only (`vllm`) refuses others. The ledger counts the whole text before each token as
+    `prompt_tokens`, once for each token of each branch, and the answers that left another one as `branches`.
     """
 
     share: Fraction = 1.0
     """Share of a group that are branches of the tree, or a schedule; 0 is plain sampling, bit for bit."""
     second: Share = 0.25
-    """Probability that the second most probable token must be above for a branch."""
+    """Probability above which the second most probable token starts a branch."""
     gap: Share = 0.15
-    """Difference between the probabilities of the first and the second token that a branch must be below."""
+    """Difference between the probabilities of the first and the second token below which a branch starts."""
     ages: tuple[Length, ...] = (20, 30, 50)
-    """Ages in tokens at which a branch is compared with the one that it left; choose them below the length of an
-    answer."""
+    """Ages in tokens at which a branch is compared with its parent; choose them below the length of an answer."""
     alike: Share = 0.4
-    """Share of edits below which a branch is given up as too similar; 0 gives none up."""
+    """Share of edits below which a branch is pruned as too similar; 0 prunes none."""
     role: str = "policy"
     """Role of the policy that is sampled."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
@@ -83,6 +82,7 @@ class Lookahead:
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
         room, single = round(ctx.at(self.share) * request.n), Single(self.role)
         twigs = await self._grow(request, room, ctx) if room else []
+        ctx.charge("branches", max(len(twigs) - 1, 0))  # without the first, which left none
         rest = request.n - len(twigs)
         plain = await single.group(replace(request, n=rest), ctx) if rest else []
         context: Any = ctx.encode(request.problem.prompt, self.role)
@@ -90,7 +90,7 @@ class Lookahead:
         return group + [self._finish(t, context, request, ctx) for t in twigs]
 
     async def _grow(self, request: Request, room: int, ctx: Ctx) -> list[Twig]:
-        """The branches that are left, at most `room`."""
+        """Returns the remaining branches, at most `room`."""
         context: Any = ctx.encode(request.problem.prompt, self.role)
         sampling = request.sampling
         odd = bool(request.prefix) or ctx.task.environment(request.problem) is not None or sampling.truncates
@@ -128,7 +128,7 @@ class Lookahead:
         return second > self.second and first - second < self.gap
 
     def _prune(self, twigs: list[Twig], place: int) -> list[Twig]:
-        """Without those that have come to say what their parents say; their own branches are then of these."""
+        """Drops branches whose text is now similar to their parent's; the parent takes over their children."""
         lost = [t for t in twigs if place - t.birth in self.ages and self._repeats(t)]
         for gone in lost:
             for t in twigs:
@@ -156,7 +156,7 @@ class Lookahead:
 
 
 def _leave(parent: Twig, number: int, place: int, token: int, logp: float, version: Any, end: int) -> Twig:
-    """A branch that says another token than its parent, before that has said its own."""
+    """Returns a branch with another token than its parent's next one."""
     made = Twig(number, parent, place, list(parent.ids), list(parent.logp), list(parent.version))
     _say(made, token, logp, version, end)
     return made
@@ -170,7 +170,7 @@ def _say(t: Twig, token: int, logp: float, version: Any, end: int) -> None:
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """The least number of insertions, deletions and changes that make one of the other (Levenshtein 1966)."""
+    """Returns the smallest number of insertions, deletions and changes between two sequences (Levenshtein 1966)."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         before, row[0] = row[0], i

@@ -1,7 +1,7 @@
-"""Advantages that are larger where the policy was less sure.
+"""Larger advantages for tokens at which the policy was less certain.
 
 Source: "Reasoning with Exploration: An Entropy Perspective" (Cheng et al. 2025, arXiv 2506.14758); MSSR (Liu et al.
-2025, arXiv 2512.18215) has it for single answers, which collapse without.
+2025, arXiv 2512.18215) uses it for single answers, which collapse without.
 
 Axes: `B` rows, `K` positions.
 """
@@ -23,15 +23,15 @@ from shuhari.ports import Ctx
 @register("transform", "entropy_shaping")
 @dataclass
 class EntropyShaping:
-    """Adds a bonus to the advantage of tokens that the policy was unsure of, of at most a part of the advantage's size.
+    """Adds a bonus to the advantage of tokens at which the policy was uncertain, limited to a part of the advantage's
+    size.
 
-    Adds min(alpha H, |A| / kappa) to each decision's advantage A (column `column` [B, K]), H being the entropy, in
-    nats, of the distribution that it was drawn from, as scored before the update; no gradient runs through it. No
-    advantage changes its sign, and 0 stays 0.
+    Adds min(alpha H, |A| / kappa) to each decision's advantage A (column `column` [B, K]), with H the entropy, in nats,
+    of its distribution as scored before the update, without gradient. No advantage changes its sign, and 0 stays 0.
     """
 
     alpha: Coefficient = 0.4
-    """Bonus for each nat of entropy, or a schedule; 0 turns it off."""
+    """Bonus per nat of entropy, or a schedule; 0 turns it off."""
     kappa: Annotated[float, Bounds(1, open="low")] = 2.0
     """Limit of the bonus: at most the advantage's size over kappa, above 1, so that no advantage changes its sign."""
     role: str = "policy"

@@ -1,8 +1,8 @@
-"""A running baseline for each problem, so that one answer to it is enough.
+"""A running baseline for each problem, so that one answer per problem is enough.
 
 Source: "Stable and Efficient Single-Rollout RL for Multimodal Reasoning" (MSSR, Liu et al. 2025, arXiv 2512.18215),
-after SPO (Xu and Ding 2025, arXiv 2509.13232). Left out: a `keep` that falls with how far the policy has moved
-(KL) since the problem was last seen; first answers of the base model in place of a prior.
+after SPO (Xu and Ding 2025, arXiv 2509.13232). Left out: a `keep` that falls with the policy's change (KL) since the
+problem was last seen; first answers of the base model instead of a prior.
 
 Axes: `B` rows.
 """
@@ -25,18 +25,17 @@ from shuhari.ports import Ctx
 @register("transform", "tracked_advantage")
 @dataclass
 class Tracker:
-    """Keeps a running success rate of every prompt as its baseline, so that one sample a prompt is enough (MSSR).
+    """Keeps a running success rate of every prompt as its baseline, so that one sample per prompt is enough (MSSR).
 
     Stamps `into` [B]: outcome - v, v = a / (a + b) being the problem's rate before this batch. Then a <- keep a + s and
-    b <- keep b + n - s, of n graded answers in the batch, s of them right; a problem that is not in it keeps its
-    tracker.
+    b <- keep b + n - s, for n graded answers in the batch, s of them right; other problems keep their tracker.
 
-    `advantage` makes an advantage of it: `{column = "surplus", unit = "batch", scale = "batch"}`. Outcomes are in [0,
-    1], ValueError else; NaN if ungraded.
+    Use `advantage` on it: `{column = "surplus", unit = "batch", scale = "batch"}`. Outcomes are in [0, 1], else raises
+    ValueError; NaN if ungraded.
     """
 
     keep: PositiveShare = 0.9
-    """Share of a problem's counts that stays at each visit; lower it if the policy changes fast."""
+    """Share of a problem's counts kept at each visit; lower it if the policy changes fast."""
     prior: tuple[Positive, Positive] = (1.0, 1.0)
     """Counts (right, wrong) of a problem at first sight; larger ones change more slowly."""
     reward: str = "reward"

@@ -1,8 +1,8 @@
-"""Jump ahead along the path that weights have taken: what their main directions will have moved by is predicted.
+"""Extrapolates the path of the weights: predicts how far their main directions will move.
 
 Source: "Low-rank Optimization Trajectories Modeling for LLM RLVR Acceleration" (NExt) and its code. The change of each
-matrix is taken by its first singular vectors and value; one small net for each length of vector is fitted to how these
-have gone on before. Left out: LoRA, whose changes the paper records; the choice of `scale` on validation problems.
+matrix is represented by its first singular vectors and value; one small net per vector length is fitted to their past
+continuation. Left out: LoRA, whose changes the paper records; the choice of `scale` on validation problems.
 
 Axes: `k` records, `I` vectors of one length `d`.
 """
@@ -29,13 +29,14 @@ Weights = Mapping[str, Tensor]
 @register("follow", "jump")
 @dataclass
 class Jump:
-    """Moves the weights ahead, once in a stage, by the change that their path so far predicts (NExt).
+    """Moves the weights ahead, once in a stage, by the change predicted from their path so far (NExt).
 
-    After step `at`: role <- role + scale x the change predicted for the next `ahead` steps. Weights that are trained
-    are recorded as the stage begins and every `every` steps. With `fit` "learnt", of each record the change since the
-    stage began and that since the record before predict the change over the next `ahead` steps, of matrices by their
-    first singular triple, of vectors as they are; each net is fitted by AdamW on the sum of absolute errors. ValueError
-    unless `at` and `ahead` are multiples of `every`, and some record lies `ahead` steps before `at`, behind the first.
+    After step `at`: role <- role + scale x the change predicted for the next `ahead` steps. Trained weights are
+    recorded at the start of the stage and every `every` steps. With `fit` "learnt", each record's change since the
+    start of the stage and since the previous record predict the change over the next `ahead` steps, for matrices by
+    their first singular triple, for vectors as they are; each net is fitted by AdamW on the sum of absolute errors.
+    Raises ValueError unless `at` and `ahead` are multiples of `every`, and some record after the first lies `ahead`
+    steps before `at`.
     """
 
     role: str = "policy"
@@ -43,18 +44,18 @@ class Jump:
     at: Length = 100
     """Step of the stage after which the weights jump; a multiple of `every`, at least `ahead` + `every`."""
     every: Length = 10
-    """Steps between two records of the weights."""
+    """Number of steps between two records of the weights."""
     ahead: Length = 50
-    """Steps of training of which the change is predicted; a multiple of `every`."""
+    """Number of training steps whose change is predicted; a multiple of `every`."""
     scale: float = 1.0
     """Factor of the predicted change; 0 is no jump, and the paper tries 0.5 to 4."""
     fit: Literal["learnt", "linear"] = "learnt"
-    """Prediction of the change: "learnt" by small nets, as in the paper; "linear" adds that of the last `ahead` steps
-    once more."""
+    """Prediction of the change: "learnt" by small nets, as in the paper; "linear" repeats that of the last `ahead`
+    steps."""
     size: Length = 256
     """Width of the small nets."""
     epochs: Length = 1000
-    """AdamW steps that each small net is fitted for."""
+    """Number of AdamW steps that fit each small net."""
     lr: Positive = 2e-5
     """Learning rate of the small nets, which falls to a tenth along a cosine; 2e-5 in the paper, a small model needs
     more."""
@@ -87,10 +88,10 @@ class Jump:
                 with torch.no_grad():
                     for name, w in weights.items():
                         w += (self.scale * change[name]).to(w)
-                self.state["records"] = []  # it is done for this stage
+                self.state["records"] = []  # done for this stage
 
     def predict(self, records: Sequence[Weights]) -> Weights:
-        """The change of each parameter over the `ahead` steps after the last record."""
+        """Returns the predicted change of each parameter over the `ahead` steps after the last record."""
         h = self.ahead // self.every
         if self.fit == "linear":
             return _subtract(records[-1], records[-1 - h])
@@ -116,7 +117,8 @@ class Jump:
         return join(out, records[0])
 
     def _extrapolate(self, whole: Tensor, local: Tensor, future: Tensor) -> Tensor:
-        """[I, d] what comes after the last record, from [k, I, d] each of changes; `future` of the first of them."""
+        """Returns [I, d] the predicted change after the last record, from changes [k, I, d] each; `future` of the first
+        of them."""
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(code(self.seed, "jump", whole.shape[2]))
             net = Predictor(whole.shape[2], self.size)
@@ -134,7 +136,7 @@ class Jump:
 
 
 class Predictor(nn.Module):
-    """(change since the beginning, latest change) [.., d] each -> the change to come [.., d]."""
+    """A net: (change since the beginning, latest change) [.., d] each -> the predicted change [.., d]."""
 
     def __init__(self, d: int, size: int) -> None:
         super().__init__()
@@ -152,8 +154,8 @@ def _stack(d: int, out: int, size: int) -> nn.Module:
 
 
 def split(change: Weights, like: Weights | None = None) -> dict[str, Tensor]:
-    """Vectors as they are; of a matrix its first singular triple, `<name>/u`, `/s`, `/v`, with those signs of u and v
-    that agree with `like`."""
+    """Returns vectors as they are, and for a matrix its first singular triple, `<name>/u`, `/s`, `/v`, with the signs
+    of u and v that agree with `like`."""
     out: dict[str, Tensor] = {}
     for name, x in change.items():
         if x.dim() < 2:
@@ -168,7 +170,7 @@ def split(change: Weights, like: Weights | None = None) -> dict[str, Tensor]:
 
 
 def join(parts: Weights, like: Weights) -> dict[str, Tensor]:
-    """The changes that `parts` say, in the shapes of `like`: of a matrix s u v', u and v at length 1."""
+    """Returns the changes in `parts`, in the shapes of `like`: for a matrix s u v', with u and v normalised."""
     out: dict[str, Tensor] = {}
     for name, w in like.items():
         if w.dim() < 2:
@@ -180,7 +182,7 @@ def join(parts: Weights, like: Weights) -> dict[str, Tensor]:
 
 
 def _copy(weights: Weights) -> dict[str, Tensor]:
-    """In float32 on the CPU, where singular vectors of any type of weights can be had."""
+    """Returns copies in float32 on the CPU, where singular vectors of any weights can be computed."""
     return {name: w.detach().to("cpu", torch.float32, copy=True) for name, w in weights.items()}
 
 

@@ -1,8 +1,8 @@
-"""A few problems again and again, in the place of a whole pool.
+"""Trains on a few problems repeatedly, instead of a whole pool.
 
 Source: "Reinforcement Learning for Reasoning in Large Language Models with One Training Example" (Wang et al. 2025,
-arXiv 2504.20571). Other here: it takes the problems whose rate varied most over the epochs of a former run; here it is
-those whose answers vary most before training begins, which needs no run of its own. Left out: its loss (KL, entropy).
+arXiv 2504.20571). Difference: it takes the problems whose rate varied most over the epochs of an earlier run; here they
+are those whose answers vary most before training, which needs no other run. Left out: its loss (KL, entropy).
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from shuhari.ports.declares import together
 @register("curriculum", "few_problems")
 @dataclass
 class Few:
-    """Trains on one prompt, or a few, again and again (one-shot RLVR); they are chosen once, as those whose outcomes
-    vary most.
+    """Trains on one prompt, or a few, repeatedly (one-shot RLVR); they are chosen once, as those whose outcomes vary
+    most.
 
-    At a stage's first step, of `pool` problems that `candidates` give those with the largest variance p (1 - p) are
-    chosen, p the mean outcome over `n` answers of the policy as it is then (charged as probes); of those alike the
-    first that came. In a batch that is larger than k a problem comes several times, each a group of its own. If
-    `candidates` have fewer than k that differ, those are all. What nobody grades is chosen last. ValueError for k above
-    the pool, and for outcomes outside of [0, 1].
+    At a stage's first step it chooses, among `pool` problems of `candidates`, those with the largest variance p (1 -
+    p), p the mean outcome over `n` answers of the current policy (charged as probes); ties go to the first. In a batch
+    larger than k, problems repeat, each time as a separate group. If `candidates` have fewer than k distinct problems,
+    those are all. Ungraded problems are chosen last. Raises ValueError for k above the pool, and for outcomes outside
+    [0, 1].
     """
 
     candidates: Curriculum
     """Curriculum that the problems are chosen from."""
     k: Length = 1
-    """Problems that are trained on, in turn."""
+    """Number of problems that are trained on, in turn."""
     pool: Size = 64
-    """Problems that are looked at, at least `k`."""
+    """Number of problems to choose from, at least `k`."""
     n: Count = 8
-    """Answers to each of them, by which they are chosen; 0 samples nothing and takes the first `k`."""
+    """Number of answers to each of them, by which they are chosen; 0 samples nothing and takes the first `k`."""
     reward: str = "reward"
     """Reward column, in [0, 1], that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     looks: Length = 4
-    """Requests to `candidates` in all, at most, until there are `pool` problems that differ."""
+    """Largest number of requests to `candidates` until there are `pool` distinct problems."""
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"chosen": None, "at": 0})
 
     @property
@@ -76,7 +76,7 @@ class Few:
         return list(islice(cycle(chosen), at, at + n))
 
     async def _choose(self, ctx: Ctx) -> list[Request]:
-        """The k problems, in the order in which they came."""
+        """Returns the k problems, in order of appearance."""
         found = dict[str, Request]()
         for i in range(self.looks):
             if len(found) == self.pool:
@@ -88,6 +88,6 @@ class Few:
             asked = [Request(r.problem, self.n) for r in found.values()]
             rates = count_successes(await ctx.probe(asked, tag="probe"), self.reward)
             spread = {name: s.rate * (1 - s.rate) for name, s in rates.items()}
-            names.sort(key=lambda name: -spread.get(name, -1.0))  # stable: of those alike the first
+            names.sort(key=lambda name: -spread.get(name, -1.0))  # stable: ties go to the first
         chosen = set(names[: self.k])
         return [request for name, request in found.items() if name in chosen]

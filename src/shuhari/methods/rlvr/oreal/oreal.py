@@ -1,4 +1,4 @@
-"""Credit by a model that was told outcomes alone: one right and one wrong sample a group, their decisions weighted.
+"""Credit by a model trained on outcomes alone: one right and one wrong sample per group, with weighted decisions.
 
 Axes: `B` rows, `K` positions.
 """
@@ -23,26 +23,26 @@ from shuhari.transforms.streams import find_carried
 @register("transform", "oreal")
 @dataclass
 class Credit:
-    """Picks one right and one wrong answer a group to learn from, and weights their tokens by a learnt credit model
+    """Picks one right and one wrong answer per group to learn from, and weights their tokens by a learnt credit model
     (OREAL).
 
-    Source: Lyu et al. 2025, arXiv 2502.06781. Of each group that has both, one right sample is chosen for the stream
-    `pos` and one wrong one for `neg`, at random; `stream` keeps the two alone. The stream `credit` is all samples of
-    such groups, and the two sides of a group weigh the same on it, as the two that are chosen do. Their advantage,
-    which comes from the whole group (so put `advantage` under [collect]), is multiplied by
+    Source: Lyu et al. 2025, arXiv 2502.06781. From each group with both, one right sample is chosen for the stream
+    `pos` and one wrong one for `neg`, at random; `stream` keeps only these two. The stream `credit` has all samples of
+    such groups, with equal weight for the right and the wrong side. The advantage of the two, which comes from the
+    whole group (so put `advantage` under [collect]), is multiplied by
 
-      max(p - least, 0) / (1 - least),   p = sigmoid(w) on the right sample, 1 - sigmoid(w) on the wrong one
+        max(p - least, 0) / (1 - least),   p = sigmoid(w) on the right sample, 1 - sigmoid(w) on the wrong one
 
     w being the value [B, K] that `role` gives each decision (objective `token_rewards`).
     """
 
     role: str = "credit"
-    """Role of the credit model, which gives each token a value; "" leaves the advantages as they are."""
+    """Role of the credit model, which gives each token a value; "" leaves the advantages unchanged."""
     running: bool = False
     """Whether a token's value is the mean of the values so far, as in the released code."""
     mean_one: bool = False
-    """Whether the weights on either side are divided by their mean, so that steps keep their size; else weights near 0
-    make them short."""
+    """Whether the weights on either side are divided by their mean, so that steps keep their size; otherwise weights
+    near 0 shorten them."""
     least: ShareBelow1 = 0.5
     """Probability below which a token gets weight 0; 0.5 is the paper's max(2 sigmoid(w) - 1, 0)."""
     threshold: float = 0.5
@@ -50,7 +50,7 @@ class Credit:
     reward: str = "reward"
     """Reward column that is the outcome of an answer; `reward` is the weighted sum that is trained."""
     stream: str = "rl"
-    """Name of the weights `weight/<stream>` that are cut down to the chosen answers."""
+    """Name of the weights `weight/<stream>` that are reduced to the chosen answers."""
     stamps = ("advantage", "weight/pos", "weight/neg", "weight/credit")
     least_n = 2
 
@@ -91,8 +91,8 @@ class Credit:
 
 
 def draw_pairs(side: Tensor, samples: Tensor, rng: Generator) -> Tensor:
-    """[B] bool: of the `samples` [B] of each group one of either side, at random, where it has both; side [B] is twice
-    the number of the group, plus 1 for what is right."""
+    """Returns [B] bool: one random sample of either side among the `samples` [B] of each group that has both; side [B]
+    is twice the number of the group, plus 1 for right ones."""
     rank, n = torch.randperm(len(side), generator=rng), _count_groups(side)
     first = torch.full((2 * n,), len(side)).scatter_reduce(0, side[samples], rank[samples], "amin")
     both = (first.view(n, 2) < len(side)).all(1)
@@ -100,7 +100,7 @@ def draw_pairs(side: Tensor, samples: Tensor, rng: Generator) -> Tensor:
 
 
 def balance_sides(side: Tensor, samples: Tensor) -> Tensor:
-    """[B] weights with which the two sides of a group weigh the same, 1 on average; 0 where it has one alone."""
+    """Returns [B] weights that give the two sides of a group equal weight, 1 on average; 0 if it has only one side."""
     count = torch.bincount(side[samples], minlength=2 * _count_groups(side)).view(-1, 2)
     return (count.sum(1)[side // 2] / (2 * count.view(-1)[side].clamp(min=1))) * (count > 0).all(1)[side // 2]
 

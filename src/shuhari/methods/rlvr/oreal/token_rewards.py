@@ -1,4 +1,4 @@
-"""Classification of outcomes by the mean of a model's values: credit of decisions, learnt from outcomes alone.
+"""Classifies outcomes by the mean of a model's values: credit of decisions, learnt from outcomes alone.
 
 Axes: `B` rows, `K` positions.
 """
@@ -27,7 +27,7 @@ class Outcome:
 
     The binary cross-entropy of p = sigmoid(mean of w over a row's decisions) and its outcome, nats, [B], w being the
     value of `role` at each decision (Lyu et al. 2025, arXiv 2502.06781). Info: `accuracy` (the share of rows whose
-    outcome is on p's side of a half).
+    outcome is on the same side of 1/2 as p).
     """
 
     role: str = "credit"

@@ -1,9 +1,8 @@
-"""Groups that grow one answer at a time: from the prompt again, or from where an answer could have meant another thing.
+"""Groups grown one answer at a time: from the prompt, or from the token where an answer could differ most in meaning.
 
-Source: "Reinforced Efficient Reasoning via Semantically Diverse Exploration" (ROSE, arXiv 2601.05053), and its
-sampler as released. A finished group is one tree, so what answers share is one row, learnt once; the transform
-`node_advantage` with `less = "parent"` is its credit of segments. Left out: its factor for the length of right
-answers.
+Source: "Reinforced Efficient Reasoning via Semantically Diverse Exploration" (ROSE, arXiv 2601.05053), and its sampler
+as released. A finished group is one tree, so shared parts of answers are one row, learnt once; the transform
+`node_advantage` with `less = "parent"` is its credit of segments. Left out: its factor for the length of right answers.
 
 Axes: `K` tokens of an answer, `S` most probable tokens, `V` tokens, `W` width.
 """
@@ -25,12 +24,13 @@ from shuhari.needs import Trace
 from shuhari.ports import Ctx, ability
 
 Metric: TypeAlias = Literal["semantic", "shifted", "entropy"]
-CHUNK = 64  # tokens of an answer whose likely tokens' embeddings are held at once
+CHUNK = 64  # tokens of an answer whose candidates' embeddings are held at once
 
 
 @dataclass(eq=False)
 class Answer:
-    """One answer: its tokens with log-probabilities, versions and scores [K]; those before `begin` are of `parent`."""
+    """One answer: its tokens with log-probabilities, versions and scores [K]; those before `begin` belong to
+    `parent`."""
 
     ids: Array
     logp: Array
@@ -44,31 +44,32 @@ class Answer:
 @register("rollout", "semantic_branches")
 @dataclass
 class Semantic:
-    """Grows the answers of a group one from another, from the token where likely words differ most in meaning (ROSE).
+    """Grows the answers of a group from each other, at the token where probable words differ most in meaning (ROSE).
 
-    The first of n answers begins at the prompt; each further one there too with a chance of `restart`, else at the
-    token of largest score in any answer so far, which is drawn anew with all that follows. If the first token has the
-    largest score an answer begins anew.
+    The first of n answers begins at the prompt, as does each further one with probability `restart`; otherwise it
+    begins at the token with the largest score in any answer so far, which is sampled again with all that follows. If
+    that is a first token, the answer begins at the prompt.
 
-    The score of a token is H D, in nats, over the `top` most probable tokens there, with probabilities p and input
-    embeddings e (what `role` reads tokens with) at length 1: the entropy H = -sum p log p, and D = -(|sum p e|^2 - sum
-    p^2) in [-1, 1/2], which is high if likely tokens point apart. So it is in the release (`cosine-entropy`); if all
-    likely tokens look alike it is below 0, and a sure token, of score 0, is larger.
+    The score of a token is H D, in nats, over the `top` most probable tokens there, with probabilities p and normalised
+    input embeddings e of `role`: the entropy H = -sum p log p, and D = -(|sum p e|^2 - sum p^2) in [-1, 1/2], which is
+    high if probable tokens point in different directions. This is the release's score (`cosine-entropy`); if all
+    probable tokens are similar it is below 0, and a certain token, with score 0, is larger.
 
-    Info of each sample, so a column: `cut`, where its last segment begins. Refused with ContractError: problems that
-    are played or begin with hints, prompts that are no text, schedules of temperature, stop strings, top-p and its kin,
-    and a model without embeddings of tokens.
+    Adds to the info of each sample, and so as a column: `cut`, where its last segment begins. The ledger counts answers
+    that do not begin at the prompt as `branches`. Raises ContractError for
+    problems with an environment or hints, prompts that are no text, temperature schedules, stop strings, truncations
+    such as top-p, and a model without token embeddings.
     """
 
     restart: Fraction = 0.5
-    """Chance that an answer begins at the prompt again, or a schedule; 1 samples all answers independently."""
+    """Probability that an answer begins at the prompt, or a schedule; 1 samples all answers independently."""
     metric: Metric = "semantic"
-    """Score of a token: "semantic" is H D; "entropy" is H alone; "shifted" is H (1 + D), by which no sure token wins,
-    published nowhere."""
+    """Score of a token: "semantic" is H D; "entropy" is H alone; "shifted" is H (1 + D), with which no certain token
+    wins (not from a paper)."""
     top: Annotated[int, Bounds(2, most=10**8)] = 20
-    """Most probable tokens at each place that the score is made of."""
+    """Number of most probable tokens at each position used for the score."""
     role: str = "policy"
-    """Role of the policy that is sampled, of which the input embeddings are compared."""
+    """Role of the policy that is sampled, whose input embeddings are compared."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
     stamps = ("cut",)
     least_n = 0
@@ -97,11 +98,12 @@ class Semantic:
             seen: Any = np.concatenate([context, said])
             (trace,) = await ctx.engine.sample(self.role, seen, asked, 1, key=(request.key, self.role, "answer", i))
             answers.append(join_answer(trace, parent, begin, embeddings, self.metric))
+        ctx.charge("branches", sum(a.parent is not None for a in answers))
         return [self._plant(answers, context, request, ctx)]
 
     def _plant(self, answers: Sequence[Answer], context: Any, request: Request, ctx: Ctx) -> Trajectory:
-        """The answers as one tree, whose steps are the pieces between places at which answers part."""
-        steps, at = list[Step](), dict[tuple[int, int], int]()  # (answer, where a piece of it ends) -> its step
+        """Returns the answers as one tree, whose steps are the pieces between branching points."""
+        steps, at = list[Step](), dict[tuple[int, int], int]()  # (answer, end of one of its pieces) -> its step
         number = {id(a): i for i, a in enumerate(answers)}
         for i, a in enumerate(answers):
             parts = sorted({b.begin for b in answers if b.parent is a} | {a.begin, len(a.ids)})
@@ -119,19 +121,19 @@ class Semantic:
 
 
 def find_highest(answers: Sequence[Answer]) -> tuple[Answer | None, int]:
-    """(the answer that has the token of largest score, the place of that); of those alike the first. (None, 0) where it
-    is a first token, behind which there is nothing to begin with."""
-    best = max(answers, key=lambda a: float(a.score.max()))  # the first of those alike
+    """Returns (the answer that has the token with the largest score, its position), the first of ties. (None, 0) if it
+    is a first token, which no prefix precedes."""
+    best = max(answers, key=lambda a: float(a.score.max()))  # the first of ties
     place = int(best.score.argmax())
     while best.parent is not None and place <= best.begin:
-        best = best.parent  # whose token it is, or is beside
+        best = best.parent  # its token, or an alternative to one
     return (best, place) if place else (None, 0)
 
 
 def join_answer(
     trace: Trace, parent: Answer | None, begin: int, embeddings: torch.Tensor | None, metric: Metric
 ) -> Answer:
-    """The answer of a trace that goes on from `begin` tokens of another."""
+    """Returns the answer of a trace that continues from `begin` tokens of another."""
     ids: Any = trace.action
     if not is_tokens(ids) or trace.logp is None:
         raise ContractError(f"semantic: an engine said {ids!r:.40}: expected token ids with log-probabilities")
@@ -145,8 +147,8 @@ def join_answer(
 
 
 def score_tokens(ids: Array, logp: Array, embeddings: torch.Tensor | None, metric: Metric = "semantic") -> Array:
-    """[K] the score by a metric of the most probable tokens ids [K, S] (below 0: none) with log-probabilities
-    logp [K, S], under embeddings [V, W] of any length; without embeddings it is H, whatever the metric."""
+    """Returns [K] the score by a metric of the most probable tokens ids [K, S] (below 0: none) with log-probabilities
+    logp [K, S], under embeddings [V, W] of any length; without embeddings it is H for every metric."""
     p = torch.from_numpy(np.where(ids >= 0, np.exp(logp), 0.0)).double()
     h = -torch.xlogy(p, p).sum(1)
     if embeddings is None or metric == "entropy":
@@ -163,8 +165,8 @@ def score_tokens(ids: Array, logp: Array, embeddings: torch.Tensor | None, metri
 
 
 def find_embeddings(model: Any) -> torch.Tensor:
-    """[V, W] what a model of text reads tokens with, as they are. ContractError where it has none."""
-    module: Any = ability(model, "module")  # of a kind of its own each
+    """Returns [V, W] the input embeddings of a text model. Raises ContractError if it has none."""
+    module: Any = ability(model, "module")  # the attribute differs between models
     try:
         weight: torch.Tensor = module.lm.get_input_embeddings().weight.detach()
     except (AttributeError, TypeError):

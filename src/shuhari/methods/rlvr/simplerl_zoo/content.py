@@ -1,9 +1,9 @@
-"""What an answer says, whatever form it has; or, for comparison, a penalty where the form is missing.
+"""Grades the content of an answer, whatever its form; or, for comparison, penalises a missing form.
 
 Source: "SimpleRL-Zoo: Investigating and Taming Zero Reinforcement Learning for Open Base Models in the Wild" (Zeng et
-al. 2025, arXiv 2503.18892), which rewards right answers alone, and its comparison with a reward that asks for a form.
-Text from a model is hostile: everything here is a search for plain strings. Left out: formulas that are equal and
-written otherwise (the reward `maths`).
+al. 2025, arXiv 2503.18892), which rewards only right answers, and its comparison with a reward that requires a form.
+Model output is untrusted: all searches are for plain strings. Left out: formulas that are equal but written differently
+(the reward `maths`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from shuhari.tasks.source import answer_text
 @register("reward", "content")
 @dataclass
 class Content:
-    """Rewards a right answer whether or not it has the required form, such as `\\boxed{...}`: 1.0 if what it says is
+    """Rewards a right answer whether or not it has the required form, such as `\\boxed{...}`: 1.0 if its content is
     `problem.answer`, else 0.0.
 
-    What an answer says is what stands in its last form, or all of it if it has none; so with the truth; white space
-    around either does not count. A problem without an answer, and a sample that nothing decided, is ungraded.
-    ValueError for a form without one of its ends.
+    The content is the inside of its last form, or all of it if there is none; likewise for the truth; surrounding white
+    space does not count. A problem without an answer, and a sample without decisions, is ungraded. Raises ValueError
+    for a form without one of its ends.
     """
 
     opens: str = "\\boxed{"
@@ -48,7 +48,7 @@ class Content:
             raise ValueError(f"content: a form of {self.opens!r} and {self.closes!r}: expected something of both")
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
-        """One grade a leaf."""
+        """Returns one grade per leaf."""
         leaves = [
             (t, [t.steps[i] for i in path])
             for t in group
@@ -72,13 +72,13 @@ class Content:
 
 
 def find_inside(text: str, opens: str, closes: str) -> str | None:
-    """What stands between the last `opens` and the `closes` that belongs to it, so that brackets may stand in
-    brackets; None where there is no such form, or the last one does not close."""
+    """Returns the text between the last `opens` and its matching `closes`, so that brackets may nest; None if there is
+    no such form, or the last one does not close."""
     at = text.rfind(opens)
     if at < 0:
         return None
     begin, depth = at + len(opens), 0
-    if opens[-1] + closes not in ("()", "[]", "{}", "<>"):  # what nests cannot be told from what is said
+    if opens[-1] + closes not in ("()", "[]", "{}", "<>"):  # only brackets can nest
         end = text.find(closes, begin)
         return None if end < 0 else text[begin:end]
     for i, letter in enumerate(text[begin:], begin):

@@ -19,15 +19,15 @@ class Repetition:
     """Penalises answers by the share of their n-grams that repeat earlier ones: {name: -weight x share}, 0 if too
     short.
 
-    An answer of text; ungraded if nothing was decided. (The n-gram penalty of Yeo et al. 2025, "Demystifying Long
+    For text answers; ungraded without decisions. (The n-gram penalty of Yeo et al. 2025, "Demystifying Long
     Chain-of-Thought Reasoning in LLMs", arXiv 2502.03373, at the end of the answer.)
     """
 
-    counts: ClassVar[bool] = False  # beside another measure
+    counts: ClassVar[bool] = False  # used in addition to another reward
     name: str = "repetition"
     """Name of the reward; list it in `[reward.weights]` if that lists others."""
     n: Length = 4
-    """Length of an n-gram, in words or characters; choose it longer than what right answers repeat."""
+    """Length of an n-gram, in words or characters; choose it longer than repetitions in right answers."""
     unit: Literal["word", "character"] = "word"
     """Pieces of an n-gram: each a "word" between white space, or a "character"."""
     weight: Number = 1.0
@@ -41,7 +41,7 @@ class Repetition:
         check(self)
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
-        """One grade a leaf."""
+        """Returns one grade per leaf."""
         leaves = [
             [t.steps[i] for i in path]
             for t in group

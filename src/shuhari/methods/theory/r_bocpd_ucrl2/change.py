@@ -1,6 +1,6 @@
-"""How often the detector of changes errs (`learners.change_points`), on streams whose law is known.
+"""How often the change detector errs (`learners.change_points`), on streams with known distributions.
 
-Left out: what the learner does with an alarm.
+Left out: the learner's reaction to an alarm.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from shuhari.learners.change_points import has_changed
 @register("analysis", "change")
 @dataclass
 class Change:
-    """How often a Bayesian change-point detector errs, measured on random streams whose law is known.
+    """How often a Bayesian change-point detector errs, measured on random streams with known distributions.
 
-    Each stream has a law drawn uniformly. Numbers: `false_alarms`, the share of streams without a change in which it
-    alarms; of streams that go over to another law in the middle, `found`, the share in which it alarms after that and
-    not before, and `delay`, how many outcomes later on average (half the stream if it does not). See
+    Each stream has a uniformly drawn distribution. Numbers: `false_alarms`, the share of streams without a change in
+    which it alarms; for streams that change in the middle, `found`, the share in which it alarms after that and not
+    before, and `delay`, the mean number of outcomes until then (half the stream if it does not alarm). See
     `learners.change_points`.
     """
 
     runs: Length = 20
-    """Streams of each sort, with a change and without."""
+    """Number of streams of each kind, with a change and without."""
     length: Length = 200
-    """Outcomes in a stream, at least 4; the law changes in the middle."""
+    """Number of outcomes in a stream, at least 4; the distribution changes in the middle."""
     kinds: Length = 6
-    """Different outcomes that there are, at least 2."""
+    """Number of different outcomes, at least 2."""
     rate: ProperShare = 0.05
-    """Chance of a false alarm in a stream, at most, in all its length; smaller detects later."""
+    """Largest probability of a false alarm in a whole stream; smaller detects later."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -55,6 +55,6 @@ class Change:
         return {"false_alarms": alarms / self.runs, "found": found / self.runs, "delay": delay}
 
     def _first_alarm(self, stream: Array) -> int:
-        """The place of the outcome at which it first alarms; the length of the stream where it does not."""
+        """Returns the position of the outcome at which it first alarms; the length of the stream if it does not."""
         at = (i for i in range(len(stream)) if has_changed(stream[: i + 1], self.kinds, self.rate))
         return next(at, len(stream))

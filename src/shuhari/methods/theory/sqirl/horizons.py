@@ -1,4 +1,4 @@
-"""How many samples two algorithms take to solve each of several tables, and whether they agree on which are hard.
+"""Compares the samples that two algorithms need to solve several tables, and whether they find the same ones hard.
 
 Source: Laidlaw, Zhu, Russell and Dragan, "The Effective Horizon Explains Deep RL Performance in Stochastic
 Environments" (2024), section 5: the rank correlation of SQIRL's samples with those of deep algorithms.
@@ -14,7 +14,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from shuhari.bounds import check
-from shuhari.data import EMPTY, Info, code
+from shuhari.data import EMPTY, Info, code, nearest
 from shuhari.kernel.registry import register
 from shuhari.ports import Runs, ability
 
@@ -22,29 +22,34 @@ from shuhari.ports import Runs, ability
 @register("study", "horizons")
 @dataclass
 class Horizons:
-    """Compares how many samples two algorithms need on each of several worlds, and whether they find the same ones
-    hard.
+    """Compares how many samples two algorithms need on each of several environments, and whether they find the same
+    ones hard.
 
-    Each table (a world with its transitions) has a seed of its own, which is also its `layout`. Of an arm's runs the
-    quickest counts. A run ends once `measure` is `solved`; it has then spent that many `env_steps`, and if it never
-    does the run's budget.
+    Each table (an environment with its transitions) has its own seed, which is also its `layout`. The fastest of an
+    arm's runs counts. A run ends once `measure` reaches `solved`, at a cost of its `env_steps` so far; if it never
+    does, the cost is the run's budget.
 
-    A row a table: `study/<arm>`, the logarithm to the base 10 of what it took; `study/size`, that of the number `size`
-    of its runs. From the third on, of all tables so far: `study/spearman`, the rank correlation of the first arm with
-    the second, `study/spearman_size`, that of the size with the second, and `study/unsolved`, the share of tables that
-    some arm did not solve. ValueError for contexts of unlike numbers of values, or other than two arms.
+    Yields a row per table: `study/<arm>`, the base-10 logarithm of its cost; `study/size`, that of the number `size` of
+    its runs. From the third on, over all tables so far: `study/spearman`, the rank correlation of the first arm with
+    the second, `study/spearman_size`, that of the size with the second, `study/spearman_<last part of the key>` that of
+    each setting in `known`, and `study/unsolved`, the share of tables that some arm did not solve. Raises ValueError
+    for contexts with different numbers of values, for a `known` setting that is none of them, or unless there are two
+    arms.
     """
 
     contexts: Mapping[str, tuple[Any, ...]]
     """Setting -> its value in each table; several settings change together."""
     arms: Mapping[str, tuple[Mapping[str, Any], ...]] = EMPTY
-    """Name of each of the two algorithms -> the settings of its runs, of which the quickest counts."""
+    """Name of each of the two algorithms -> the settings of its runs, the fastest of which counts."""
     measure: str = "evaluate/table.share"
-    """Name of the reported number by which a table is solved."""
+    """Name of the reported number that decides whether a table is solved."""
     size: str = "evaluate/table.states"
     """Name of the reported number that is the size of a table, such as its number of states."""
     solved: float = 0.9
-    """Value of `measure` from which on a table counts as solved."""
+    """Smallest value of `measure` for a solved table."""
+    known: tuple[str, ...] = ()
+    """Settings in `contexts` whose own rank correlation with the second arm is reported beside, such as the distance of
+    a goal."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -52,6 +57,10 @@ class Horizons:
             sizes = {k: len(x) for k, x in self.contexts.items()}
             raise ValueError(f"horizons: contexts of {sizes} values and arms {list(self.arms)}: expected as many values"
                              " of each, and two arms")  # fmt: skip
+        for key in self.known:
+            if key not in self.contexts:
+                near = nearest(key, self.contexts)
+                raise ValueError(f"horizons: known is {key!r}: expected one of the contexts; {near}")
 
     def __call__(self, runs: Runs) -> Iterator[Info]:
         first, second = self.arms
@@ -79,11 +88,13 @@ class Horizons:
                     for n in (first, second, "size")
                 )
                 row |= {"study/spearman": _rank(x, y), "study/spearman_size": _rank(z, y)}
+                row |= {f"study/spearman_{key.rpartition('.')[2]}": _rank(list(self.contexts[key][: len(y)]), y)
+                        for key in self.known}  # fmt: skip
                 row |= {"study/unsolved": sum(t["unsolved"] for t in tables) / len(tables)}
             yield row
 
     def _go_on(self, runs: Runs, name: str, settings: Mapping[str, Any]) -> Iterator[Info]:
-        """The reports of a run until it has solved its table."""
+        """Yields the reports of a run until it has solved its table."""
         run = runs.train(name, settings)
         try:
             if any((r.get(self.measure) or 0.0) >= self.solved for r in runs.reports(name)):
@@ -97,5 +108,5 @@ class Horizons:
 
 
 def _rank(x: list[float], y: list[float]) -> float:
-    """Spearman's correlation; 0 where one of them is all alike."""
+    """Returns Spearman's correlation; 0 if one of them is constant."""
     return float(spearmanr(x, y).statistic) if len(set(x)) > 1 < len(set(y)) else 0.0

@@ -1,9 +1,8 @@
-"""SQIRL: a policy that is found timestep by timestep, from episodes that are random from there on, in a table.
+"""SQIRL: finds a policy timestep by timestep, from episodes that are random from there on, in a table.
 
 Source: Laidlaw, Zhu, Russell and Dragan, "The Effective Horizon Explains Deep RL Performance in Stochastic
 Environments" (2024), algorithm 1, with means of a table for its regression and for its fitted Q-iteration; checked
-against the authors' code (sb3/algorithms/sqirl.py). Left out: neural regression, discounting, horizons that nobody
-knows.
+against the authors' code (sb3/algorithms/sqirl.py). Left out: neural regression, discounting, unknown horizons.
 
 Axes: `E` episodes, `L` of their steps, `S` states, `A` actions.
 """
@@ -33,16 +32,16 @@ class Stepwise:
     """Finds a tabular policy step by step of the episode, from random play and a few rounds of fitted Q-iteration
     (SQIRL).
 
-    For step i of an episode: `m` episodes, by what was found for the steps before and uniformly random from there on.
-    Of what they did from step i on, Q^1(s, a) is the mean return to go; k - 1 times Q^j(s, a) is the mean of r + max
-    Q^{j-1}(s', .), over the actions that were seen there. The policy does the best for Q^k at step i, of several the
-    first; if nothing was seen it stays random.
+    For step i of an episode: plays `m` episodes, by the policy found for the earlier steps and uniformly random from
+    there on. From their steps i on, Q^1(s, a) is the mean return to go; k - 1 times Q^j(s, a) is the mean of r + max
+    Q^{j-1}(s', .), over the observed actions. The policy takes the best action by Q^k at step i, the first of a tie; in
+    unobserved states it stays random.
 
-    After the last step its policy stands for one more draw, of which nothing is learnt; then it begins anew with `grow`
-    times as many episodes. The policy is a `tabular` one, whose states tell the step; a draw has whole episodes of
+    After the last step the policy is kept for one more draw, which is not learnt from; then it starts again with `grow`
+    times as many episodes. The policy is a `tabular` one, whose states encode the step; a draw has whole episodes of
     `horizon` decisions, as with buffer.size = rollout.lanes * horizon: others are left out. Reports `stepwise/step`,
-    the step at hand, and `stepwise/episodes`, m of this pass. TypeError for a policy without a table, ValueError for
-    longer episodes.
+    the current step, and `stepwise/episodes`, m of this pass. Raises TypeError for a policy without a table, ValueError
+    for longer episodes.
     """
 
     buffer: Buffer
@@ -50,11 +49,11 @@ class Stepwise:
     transforms: Mapping[str, Transform] = EMPTY
     """Name -> transform of the batches before they are learnt from."""
     k: Length = 1
-    """Rounds of Q-iteration: how many steps it looks ahead before it trusts random play."""
+    """Rounds of Q-iteration: the number of steps it looks ahead before it relies on random play."""
     m: Length = 16
-    """Episodes for each step in the first pass."""
+    """Number of episodes for each step in the first pass."""
     horizon: Length = 10
-    """Decisions of an episode; the task must have the same."""
+    """Number of decisions in an episode; the task must have the same."""
     grow: Length = 2
     """Factor on the number of episodes from one pass to the next; 1 keeps it."""
     role: str = "policy"
@@ -76,10 +75,10 @@ class Stepwise:
 
     @torch.no_grad()
     def update(self, batch: Batch, ctx: Ctx) -> Updated:
-        """Gather what was drawn; with m episodes of this step, find what is done at it."""
+        """Collects the drawn episodes; with m episodes of this step, finds its actions."""
         mine, i = self.state, self.state["step"]
         m = self.m * self.grow ** mine["pass"]
-        if i == self.horizon:  # what was drawn is of the finished policy
+        if i == self.horizon:  # drawn by the finished policy
             self._table.zero_()
             mine |= {"step": 0, "pass": mine["pass"] + 1}
         else:
@@ -94,8 +93,8 @@ class Stepwise:
 
 
 def read_episodes(batch: Batch, horizon: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(state, action, reward), [E, L] each and of doubles, of the episodes of a batch, without those that a draw cuts.
-    ValueError where one has more than `horizon` decisions."""
+    """Returns (state, action, reward), [E, L] each and doubles, of the episodes of a batch, without those that a draw
+    cuts. Raises ValueError if one has more than `horizon` decisions."""
     rows = batch.take(batch.decides)
     _, which, length = rows["episode"].unique(return_inverse=True, return_counts=True)
     if bool((length > horizon).any()):
@@ -107,7 +106,7 @@ def read_episodes(batch: Batch, horizon: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fit(state: Tensor, action: Tensor, reward: Tensor, S: int, A: int, k: int) -> Tensor:
-    """[S, A] Q^k of episodes [E, L]; -inf for what nobody did."""
+    """Returns [S, A] Q^k of episodes [E, L]; -inf for unobserved actions."""
     at = (state * A + action).flatten()
     n = torch.bincount(at, minlength=S * A).double()
 

@@ -1,4 +1,4 @@
-"""What a policy is worth in a table, exactly: without episodes."""
+"""The exact value of a policy in a table, without episodes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shuhari.tasks.worlds.finite_horizon import evaluate_policy, iterate_from_ra
 @register("metric", "table")
 @dataclass
 class TableValue:
-    """The exact value of the policy in a world whose transitions are known, as a share of the best one; without
+    """The exact value of the policy in an environment with known transitions, as a share of the optimal one; without
     episodes.
 
-    Of a task that tells its table (`table`): `share`, the value of the first place under what `role` does, as it
-    samples, over the best one; `states`, how many states there are. TypeError for a task that tells none.
+    For a task with a `table`: `share`, the value of the first place under the policy of `role`, as it samples, over the
+    optimal one; `states`, the number of states. Raises TypeError for a task without a table.
     """
 
     role: str = "policy"
@@ -30,7 +30,7 @@ class TableValue:
 
     def __post_init__(self) -> None:
         check(self)
-        self._best: tuple[Any, float] | None = None  # of the table at hand
+        self._best: tuple[Any, float] | None = None  # for the current table
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]:
         table = ability(ctx.task, "table")

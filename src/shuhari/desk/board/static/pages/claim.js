@@ -43,6 +43,9 @@ function verdict(found) {
       entry("bed", linkBed(found.bed)), entry("detectable", `${found.detectable} margins`),
       entry("premise", found.premise ? (found.premise.met ? "met" : `fails: ${found.premise.failing.join("; ")}`) : "–"),
       entry("guard", found.guard ?? "none"), entry("because", found.because ?? "–"),
+      found.rivals?.length > 1 ? entry("rivals", found.rivals.map((r) => `${r.name}: ${r.word}`).join("; ")) : [],
+      found.objection ? entry("known against it", found.objection) : [],
+      found.gaps?.length ? entry("lacks", found.gaps.join("; ")) : [],
       found.exploratory?.length ? entry("exploratory", found.exploratory.join("; ")) : [],
       entry("state", h("span", { id: "freshness" }, found.freshness ?? "being looked at")),
       entry("result of", found.from === "shuhari" ? "the library" : `${found.from}/claims/${found.method}.json`)));

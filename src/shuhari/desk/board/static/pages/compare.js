@@ -100,8 +100,12 @@ const button = (text, onclick, title) => h("button", { type: "button", onclick, 
 const interval = (e) => (e.low === null || e.low === undefined ? "–" : `[${number(e.low)}, ${number(e.high)}]`);
 
 function render(result, found, state, change, guard) {
-  const metrics = found.metrics.includes(found.metric) ? found.metrics : [found.metric, ...found.metrics];
-  const curves = h("div", { class: "chart", role: "img", "aria-label": `${found.metric} of the arms` }), finals = h("div", { class: "chart" }), profile = h("div", { class: "chart" });
+  const metrics = found.metrics.includes(found.curve) ? found.metrics : [found.curve, ...found.metrics];
+  const [kind, given] = splitReading(found.reading), words = Object.entries(found.readings).filter(([name]) => !name.startsWith("at="));
+  const readings = [["", "last value"], ...words.map(([name, text]) => [name.replace(/=.*/, "="), `${name}: ${text}`]), ...(kind.startsWith("at=") ? [[kind, kind]] : [])];
+  const read = (metric, how) => change({ metric: how ? `${metric}:${how}` : metric });
+  const amount = kind.endsWith("=") && h("input", { type: "number", step: "any", value: given, onchange: (e) => e.target.value !== "" && read(found.curve, kind + e.target.value) });
+  const curves = h("div", { class: "chart", role: "img", "aria-label": `${found.curve} of the arms` }), finals = h("div", { class: "chart" }), profile = h("div", { class: "chart" });
   const save = async (kind) => {
     const where = await getBlob("plot", { ...state, kind });
     h("a", { href: where, download: `compare.${kind}` }).click();
@@ -109,23 +113,24 @@ function render(result, found, state, change, guard) {
   };
   const rows = found.arms.map((arm, i) => h("tr", {}, h("td", {}, sign(i), ` ${arm.label}`), h("td", { class: "n" }, arm.n), h("td", { class: "n" }, number(arm.value)),
     h("td", { class: "n" }, number(arm.iqm.value)), h("td", { class: "n" }, interval(arm.iqm)), h("td", { class: "n" }, i ? number(arm.difference) : "–"),
-    h("td", { class: "n" }, i ? interval(arm) : "–"), h("td", { class: "n" }, arm.level ? `${number(100 * arm.level)} %` : "–"), h("td", {}, i ? (arm.paired ? "by seed" : "no") : "–")));
+    h("td", { class: "n" }, i ? interval(arm) : "–"), h("td", {}, (i && arm.word) || "–"), h("td", { class: "n" }, arm.level ? `${number(100 * arm.level)} %` : "–"), h("td", {}, i ? (arm.paired ? "by seed" : "no") : "–")));
   fill(result,
-    h("div", { class: "tools" }, field("Metric", choice(metrics, found.metric, (v) => change({ metric: v }))), field("Over", choice(found.axes, found.x, (v) => change({ x: v }))),
+    h("div", { class: "tools" }, field("Metric", choice(metrics, found.curve, (v) => read(v, found.reading))),
+      field("Read by", choice(readings, kind, (v) => read(found.curve, v.endsWith("=") ? v + (v === "last=" ? 5 : 0.5) : v)), "What is compared of each curve: as shuhari compare --metric METRIC:READING"), amount && field("Value", amount), field("Over", choice(found.axes, found.x, (v) => change({ x: v }))),
       button("CSV", () => download("compare.csv", writeTable(found), "text/csv")), button("SVG", () => guard(() => save("svg"))), button("PNG", () => guard(() => save("png")))),
     curves, h("p", { class: "quiet" }, "Means over the runs of an arm, as far as all of them go, with their range."),
-    h("h2", {}, "Last values"),
-    table(["Arm", "Runs", "Mean", "Interquartile mean", "Its 95 % bootstrap interval", "Difference from the first", "Its interval", "Level", "Paired"], rows),
+    h("h2", {}, found.reading ? `${found.metric} over ${found.x.replace("spent/", "").replaceAll("_", " ")}` : "Last values"),
+    table(["Arm", "Runs", "Mean", "Interquartile mean", "Its 95 % bootstrap interval", "Difference from the first", "Its interval", "Is", "Level", "Paired"], rows),
     found.caveats.map((text) => h("p", { class: "warn" }, `Note: ${text}.`)),
     h("div", { class: "charts" }, finals, found.arms.some((s) => s.profile) ? profile : null),
-    h("details", {}, h("summary", {}, "The last value of each run"), table(["Arm", "Run", "Seed", "Value"],
+    h("details", {}, h("summary", {}, found.reading ? "The value of each run" : "The last value of each run"), table(["Arm", "Run", "Seed", "Value"],
       found.arms.flatMap((arm) => arm.runs.map((r) => [arm.label, h("a", { href: link("run", { run: r.run }) }, r.run), String(r.seed), r.value])))),
     h("h2", {}, "What differs in the recipes"),
     found.differs.length ? table(["Setting", ...found.arms.map((s) => s.label)], found.differs.map((d) => [h("code", {}, d.setting), ...d.values])) : h("p", {}, "Nothing: the recipes are the same, seeds apart."),
     found.left_out ? h("p", { class: "quiet" }, `and ${found.left_out} more settings`) : null);
   const over = found.x.replace("spent/", "").replaceAll("_", " ");
   const named = Object.fromEntries(found.arms.map((s) => [s.label, s.curve]));
-  draw(curves, traceBands(named), layBands(over, found.metric, 380));
+  draw(curves, traceBands(named), layBands(over, found.curve, 380));
   draw(finals, found.arms.map((s, i) => ({ x: s.runs.map(() => i), y: s.runs.map((r) => r.value), text: s.runs.map((r) => plain(`${r.run}, seed ${r.seed}`)), name: plain(s.label), mode: "markers",
     marker: { color: COLOURS[i % COLOURS.length], size: 8, symbol: i }, hovertemplate: "%{text}: %{y:.4g}<extra></extra>" })), {
     title: { text: "Each run" }, hovermode: "closest", showlegend: false, yaxis: { title: { text: plain(found.metric) } },
@@ -133,6 +138,12 @@ function render(result, found, state, change, guard) {
   if (profile.isConnected)
     draw(profile, found.arms.flatMap((s, i) => (s.profile ? [{ x: found.thresholds, y: s.profile, name: plain(s.label), line: { shape: "hv", color: COLOURS[i % COLOURS.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }] : [])),
       { title: { text: "Performance profile" }, yaxis: { range: [-0.02, 1.02], title: { text: "share of runs above" } } });
+}
+
+/** A reading as [kind, number]: `last=5` as ["last=", "5"], `area` as ["area", ""]. */
+function splitReading(reading) {
+  const [, name, value] = /^(last=|over=|to=)(.*)$/.exec(reading) || [null, reading, ""];
+  return [name, value];
 }
 
 /** A mark of an arm's colour and number, as the charts have it. */
@@ -147,7 +158,7 @@ function writeTable(found) {
   const cell = (x) => (/[",\n\r]/.test(String(x)) ? `"${String(x).replaceAll('"', '""')}"` : /^[=+@\t]/.test(String(x)) ? `'${x}` : String(x ?? ""));
   const rows = [["arm", "run", "seed", found.x, found.metric, "low", "high"]];
   for (const arm of found.arms) {
-    for (const run of arm.runs) rows.push([arm.label, run.run, run.seed, "last", run.value, "", ""]);
+    for (const run of arm.runs) rows.push([arm.label, run.run, run.seed, found.reading || "last", run.value, "", ""]);
     arm.curve.x.forEach((x, i) => rows.push([arm.label, "", "", x, arm.curve.mean[i], arm.curve.low[i], arm.curve.high[i]]));
   }
   return rows.map((row) => row.map(cell).join(",")).join("\n") + "\n";

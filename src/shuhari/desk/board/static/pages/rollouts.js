@@ -101,7 +101,7 @@ async function showList(main, query, signal) {
 
 function row(group, run, colour) {
   return h("tr", { "data-row": group.id, tabindex: 0 },
-    h("td", {}, h("a", { href: link("rollouts", { run, group: group.id, colour }) }, group.problem ?? group.group)),
+    h("td", {}, h("a", { href: link("rollouts", { run, group: group.id, colour }), title: group.problem ?? "" }, group.prompt || (group.problem ?? group.group))),
     h("td", { class: "n" }, group.step), h("td", {}, group.why), h("td", { class: "n" }, number(group.samples)), h("td", { class: "n" }, number(group.score)),
     h("td", { class: "n" }, group.samples < 2 ? "–" : group.worst === group.best ? "all alike" : `${number(group.worst)} to ${number(group.best)}`),
     h("td", { class: "n" }, number(group.length)), h("td", {}, group.status));

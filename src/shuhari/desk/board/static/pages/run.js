@@ -188,7 +188,7 @@ function showProfile(at, found) {
 
 function showRecipe(at, found) {
   const changes = (p) => (p.problem ? h("p", { class: "bad" }, p.problem) : p.changes.length
-    ? table(["Setting", "Here", "There"], p.changes.map((c) => [h("code", {}, c.path), h("code", {}, c.here), h("code", {}, c.there)]))
+    ? table(["Setting", "Here", "There"], p.changes.map((c) => [h("code", { title: c.says || null }, c.path), h("code", {}, c.here), h("code", {}, c.there)]))
     : h("p", { class: "quiet" }, "Nothing differs."));
   fill(at, h("h2", {}, "Recipe"),
     found.parents.length ? found.parents.map((p, i) => h("details", { open: i === 0 && p.changes.length > 0 && p.changes.length <= 30 },

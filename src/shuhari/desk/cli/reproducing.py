@@ -1,0 +1,90 @@
+"""`reproduce`: measure published numbers again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shuhari.desk.cli.claiming import end_by_sigterm, show_progress
+from shuhari.desk.cli.options import check_together
+from shuhari.desk.cli.text import note, print_json, print_table, say
+
+READS = {"": "NAME... --seeds --workers --out --runs --json", "--list": "NAME... --out --json"}
+MODULES = {"control": "mujoco", "box2d": "Box2D", "minatar": "minatar", "atari": "ale_py"}  # extra -> what it installs
+
+
+def reproduce(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Published numbers, such as ppo-hopper; or `all`.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the protocols and what is measured; run nothing.")] = False,
+    seeds: Annotated[int, typer.Option(min=0, help="So many, from seed 0 on (0: those of the protocol).")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
+    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Where runs are made; one that is complete is not made again.")] = Path(
+        "runs/reproduce"
+    ),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure published numbers again by the published protocol, and print ours beside them.
+
+    A command that was stopped goes on where it stood. Results go to OUT/reproduce/NAME.json, with the curve of each
+    seed, and OUT/reproduce/curves.png shows all of them. `reached`: our mean over seeds is at least the published mean
+    less two standard errors of the difference. A number of one run, or of another version of the environment, is shown
+    without a mark.
+
+    Example: shuhari reproduce ppo-hopper --seeds 5
+    """
+    from shuhari.lab.reproduce import picture, report
+    from shuhari.lab.reproduce.published import find_target, read_targets
+    from shuhari.lab.reproduce.runs import FOLDER, list_values, measure, read_result
+
+    check_together(ctx, READS)
+    known = read_targets()
+    chosen = list(known) if names == ["all"] or (show and not names) else [find_target(n).name for n in names or []]
+    if not chosen:
+        raise typer.BadParameter("which number? `shuhari reproduce --list` lists them, and `all` means all")
+    if not show:
+        for name in chosen:
+            check_installed(known[name].needs)
+        wanted = {n: (known[n], range(seeds or known[n].seeds)) for n in chosen}
+        minutes = sum(target.minutes * len(s) for target, s in wanted.values())
+        note(f"{sum(len(s) for _, s in wanted.values())} runs, about {minutes:.0f} minutes of one core in all")
+        for folder in (runs, out):
+            folder.mkdir(parents=True, exist_ok=True)
+        with end_by_sigterm(), show_progress("reproduce") as tell:
+            measure(wanted, runs, out, workers=workers, tell=tell)
+        drawn = out / FOLDER / "curves.png"
+        if picture.save_curves(list(known), out, drawn):
+            note(f"curves of all that is measured: {drawn}")
+    if json:
+        print_json([_to_plain(known[name], read_result(name, out)) for name in chosen])
+        return
+    print_table(report.HEAD, report.list_rows(chosen, out))
+    if show:
+        missing = {n: known[n].seeds - len(list_values(read_result(n, out))) for n in chosen}
+        left = [n for n, seeds_left in missing.items() if seeds_left > 0]
+        cost = sum(known[n].minutes * missing[n] for n in left)
+        say(f"left: {', '.join(left) or 'nothing'}; about {cost:.0f} minutes of one core")
+        fetched = [n for n in chosen if known[n].network]
+        if fetched:
+            say(f"needs data or a ROM from the network: {', '.join(fetched)}")
+
+
+def check_installed(extra: str) -> None:
+    """Raises RecipeError with the line for pip if an extra is not installed."""
+    from shuhari.config.overlay import RecipeError
+
+    if extra and find_spec(MODULES[extra]) is None:
+        raise RecipeError("", f'it needs {MODULES[extra]}: pip install "shuhari[{extra}]"')
+
+
+def _to_plain(target: Any, result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A target and its result as JSON."""
+    return {**asdict(target), "env": target.env, "result": result}

@@ -1,0 +1,267 @@
+"""What a run would be refused for, or suffer from, known from its recipe and data before anything is loaded or played:
+for a dry run, and for a run before its first step.
+
+Left out: what the run itself checks as it starts (`loop.fitting`, `loop.tuned`), and mistakes in the recipe alone
+(`loop.checks`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from shuhari.config.overlay import RecipeError, format_path, look_up, walk_leaves
+from shuhari.config.stage import walk_learners
+from shuhari.kernel.rates import find_usual
+from shuhari.kernel.state import walk
+from shuhari.loop.tuned import find_highest
+from shuhari.ports import ability, is_vector
+from shuhari.store.schema import FILE
+
+if TYPE_CHECKING:
+    from shuhari.config.recipe import Recipe
+    from shuhari.config.stage import Components
+    from shuhari.tasks.gym import Gym
+
+TUNED, TRAINED = "reproduce", "pretrained"  # families: settings tuned for one environment; for trained models
+HIGH = 1.5  # times the usual rate of all weights, from where on one that comes from adapters is named
+PROBED, PATIENCE = 10_000, 1.0  # steps, and seconds, in which an episode by chance should end
+ROWS = 100_000  # of a file, whose pairs are looked at
+_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # of a model on the hub, which may be there
+
+
+def list_refusals(
+    recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return why a run would be refused: no file at a model's `path`, a device that is not there, rows without what is
+    learned from, rows that are too long. models: role -> model, to measure rows with; None does not."""
+    found = dict.fromkeys([*_list_missing(stages), *_list_devices(stages), *_list_unpaired(stages)])
+    for stage in stages if models else ():
+        from shuhari.loop.fitting import TooLongError, fit_rows
+
+        try:
+            fit_rows(stage, SimpleNamespace(models=models, told=None), stages)  # type: ignore[arg-type]
+        except TooLongError as error:
+            found[str(error)] = None
+    return list(found)
+
+
+def foresee(recipe: Recipe, path: Path) -> list[str]:
+    """Return `list_advice` of a run that is not there yet. Raises RecipeError for a mistake in the recipe, and for the
+    first of `list_refusals`. A recipe that none of them may concern is not built."""
+    from shuhari.loop.checks import make_stages
+
+    if (path / FILE).exists() or "study" in recipe.tree or not _may_concern(recipe):
+        return []
+    try:
+        stages = make_stages(recipe)
+    except RecipeError as error:
+        raise point_to_trained(error, recipe) from error
+    for problem in list_refusals(recipe, stages):
+        raise RecipeError("", problem)
+    return list_advice(recipe, stages)
+
+
+def warn_foreseen(recipe: Recipe, path: Path) -> None:
+    """Log what `foresee` returns."""
+    for problem in foresee(recipe, path):
+        logging.getLogger("shuhari").warning("%s", problem)
+
+
+def _may_concern(recipe: Recipe) -> bool:
+    """Whether a recipe has an environment of Gymnasium, a trained model, or preferences."""
+    texts = {
+        (path[-1], str(value))
+        for path, value in walk_leaves(recipe.tree)
+    }
+    return any(
+        (key == "name" and text.startswith("gym")) or key == "path" or (key, text) == ("use", "preferences")
+        for key, text in texts
+    )
+
+
+def list_advice(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
+    """Return what a run may suffer from: episodes without an end, a rate of adapters for all weights, settings of
+    another environment."""
+    return [*_list_endless(stages), *_list_adapter_rates(recipe, stages), *_list_tuned(recipe, stages)]
+
+
+def point_to_trained(error: RecipeError, recipe: Recipe) -> RecipeError:
+    """Return an error about a recipe for random weights that is given a trained model, with the recipe for such models;
+    any other error as it is."""
+    from shuhari.config.named import NAMES, SCRATCH
+    from shuhari.config.named import TRAINED as KIND
+
+    if not any(path[0] == "models" and path[-1] == "path" for path, _ in walk_leaves(recipe.tree)):
+        return error
+    meant = next((of[KIND] for of in NAMES.values() if of.get(SCRATCH) == recipe.name and KIND in of), "")
+    if not meant:
+        return error
+    there = f"a trained model (models.policy.path) has {meant.replace(' --with', ', with --with')}"
+    return RecipeError(error.where, f"{error.problem}. {recipe.name} is for random weights: {there}")
+
+
+# ------------------------------------------------------------------------------------------------ files and devices
+
+
+def _walk_models(stages: Sequence[Components]) -> Iterator[tuple[str, Any]]:
+    """Yield (role, model) of all stages."""
+    for stage in stages:
+        for name, role in stage.models.items():
+            if role.model is not None:
+                yield name, role.model
+
+
+def _list_missing(stages: Sequence[Components]) -> Iterator[str]:
+    from shuhari.models.text.hub import fetch
+
+    for role, model in _walk_models(stages):
+        path = ability(model, "path")
+        if not path or _ID.fullmatch(str(path)) or Path(path).expanduser().exists():
+            continue
+        try:
+            fetch(str(path), Path(path).expanduser())
+        except FileNotFoundError as error:
+            yield f"models.{role}.path: {error}"
+
+
+def _list_devices(stages: Sequence[Components]) -> Iterator[str]:
+    from shuhari.models.devices import find_device
+
+    for role, model in _walk_models(stages):
+        try:
+            find_device(str(ability(model, "device") or "cpu"))
+        except ValueError as error:
+            yield f"models.{role}.device: {error}"
+
+
+# ------------------------------------------------------------------------------------------------ rows
+
+
+def _list_unpaired(stages: Sequence[Components]) -> Iterator[str]:
+    """Yield, for each buffer of preferences, the first row of its file that has no pair and no label."""
+    from shuhari.buffers.preferences import Preferences
+    from shuhari.tasks.file import File
+
+    for stage in stages:
+        if not isinstance(stage.task, File):
+            continue
+        buffers = [
+            part
+            for _, learner in walk_learners(stage.learners)
+            for _, part in walk(learner.buffer)
+            if isinstance(part, Preferences)
+        ]
+        split = ability(stage.curriculum, "split") or "train"
+        rows = list(islice(stage.task.problems(split).problems, ROWS)) if buffers else []
+        bad = next((row for row in rows if not _has_preference(row)), None)
+        if bad is not None:
+            yield (
+                f"buffer: file/{stage.task.path}, {stage.task.places[bad.id]}: a row without a preference: expected "
+                "`chosen` and `rejected`, or a `completion` with a boolean `label`, in every row "
+                f"(columns: {', '.join(stage.task.raw_columns)})"
+            )
+
+
+def _has_preference(row: Any) -> bool:
+    pair = row.info.get("chosen") is not None and row.info.get("rejected") is not None
+    return pair or (row.solution is not None and row.info.get("label") is not None)
+
+
+# ------------------------------------------------------------------------------------------------ environments
+
+
+def _list_endless(stages: Sequence[Components]) -> Iterator[str]:
+    """Yield each environment without a limit of steps that random actions do not bring to an end: held-out episodes are
+    played to theirs, so that a run waits for ever."""
+    from shuhari.tasks.gym import Gym
+
+    told = set[str]()
+    for stage in stages:
+        for task in (stage.task, *([stage.evaluate.task] if stage.evaluate is not None else [])):
+            tested = stage.evaluate is not None and stage.evaluate.n
+            if not isinstance(task, Gym) or not tested or not is_vector(stage.rollout) or task.called in told:
+                continue
+            told.add(task.called)
+            if steps := _play_by_chance(task):
+                yield (
+                    f"{task.called}: an episode of random actions has not ended after {steps:,} steps, and held-out "
+                    "episodes are played to their end: --set task.kwargs.max_episode_steps=1000 truncates them"
+                )
+
+
+def _play_by_chance(task: Gym) -> int:
+    """Return the number of random steps after which an episode has not ended; 0 if it has, or has a limit, or cannot be
+    played so."""
+    spec = gymnasium.registry.get(task.path)
+    if task.kwargs.get("max_episode_steps") or (spec is not None and spec.max_episode_steps):
+        return 0
+    try:
+        env = task.make()
+        if env.spec is not None and env.spec.max_episode_steps:
+            return 0
+        env.action_space.seed(0)
+        env.reset(seed=0)
+        end, steps = time.monotonic() + PATIENCE, 0
+        while steps < PROBED and time.monotonic() < end:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps += 1
+            if terminated or truncated:
+                return 0
+        env.close()
+    except Exception:  # actions that are masked, or an error of the environment, which the run reports
+        return 0
+    return steps
+
+
+def _list_tuned(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
+    """Yield the recipes with settings tuned for the environment of a run whose recipe is made for another one."""
+    from shuhari.config.library import list_names
+    from shuhari.config.recipe import load
+
+    task = recipe.stages[-1].get("task", {}).get("name")
+    if not recipe.name.startswith("baselines/") or not str(task).startswith("gym/"):
+        return
+    if load(recipe.name).stages[-1]["task"]["name"] == task:
+        return
+    mine = _name_algorithm(recipe.name)
+    tuned = [name for name in list_names() if name.startswith(f"{TUNED}/") and _name_algorithm(name) == mine]
+    same = [name for name in tuned if load(name).stages[-1]["task"]["name"] == task]
+    if same:
+        yield f"{recipe.name} is tuned for another environment; {' and '.join(same)} has settings for {task}"
+
+
+def _name_algorithm(recipe: str) -> str:
+    """Return what a recipe's name begins with before its environment: `qr_dqn` of `reproduce/qr_dqn_minatar`."""
+    last = recipe.rpartition("/")[2]
+    return next((word for word in ("qr_dqn", "dqn", "ppo", "sac", "td3") if last.startswith(f"{word}_")), last)
+
+
+# ------------------------------------------------------------------------------------------------ rates of adapters
+
+
+def _list_adapter_rates(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
+    """Yield each rate that a recipe with adapters has, where all weights of a trained model are trained."""
+    usual = find_usual(adapted=False)
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        whole = [n for n, model in _walk_models([stage]) if ability(model, "path") and ability(model, "lora") is None]
+        for name, part in table.get("part", {}).items():
+            key = ("part", name, "optimiser", "lr")
+            rate = find_highest(look_up(table, key))
+            by = {source for path, source in recipe.sources.items() if path[: len(key)] == key}
+            if not set(part.get("trains", [name])) & set(whole) or not all(x.startswith(f"{TRAINED}/") for x in by):
+                continue
+            if by and rate > HIGH * usual:
+                text = format_path(key)
+                yield (
+                    f"{text} is up to {rate:g}, which {' and '.join(by)} has for adapters, and all weights are trained "
+                    f"(no models.*.lora): a tenth is usual, --set {text}={rate / 10:g}"
+                )

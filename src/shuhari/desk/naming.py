@@ -1,0 +1,46 @@
+"""The recipe that a name on the command line means, and the nearest one of a name that none has: the recipes that a new
+user may want before those that measure published numbers or claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+
+from shuhari.config.library import find_recipe, list_names
+from shuhari.config.named import NAMES
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import resolve_name
+
+FIRST = ("baselines", "pretrained")  # families that are named first
+NEAR = 0.6  # the least likeness of a name that is meant
+
+
+def find_named(reference: str, sets: Sequence[str] = (), remove: Sequence[str] = ()) -> tuple[str, list[str]]:
+    """Return (recipe, methods to lay over it) of a name: a short name (`config.named`), the last part of a baseline's
+    (`ppo_cartpole`), or a recipe as it is called. RecipeError with the nearest name if there is none."""
+    found, methods = resolve_name(reference, sets, remove)
+    place = Path(found)
+    if methods or "," in found or place.suffix or place.exists() or find_recipe(found) is not None:
+        return found, methods
+    names = list_names()
+    last = found.lower().replace("-", "_")
+    if meant := [f"{family}/{last}" for family in FIRST if f"{family}/{last}" in names]:
+        if len(meant) == 1:
+            return meant[0], []
+        raise RecipeError("", f"{reference!r} names several recipes: {' and '.join(meant)}: expected one of them")
+    raise RecipeError("", f"no recipe {reference!r}; {_suggest(found, names)}")
+
+
+def _suggest(name: str, names: Sequence[str]) -> str:
+    """Return the nearest name: a short one, a recipe, by its last part if the name has no family, or a file beside. Of
+    equally near ones the one of a family that is named first."""
+    known = [*NAMES, *names, *(file.name for file in Path(name).parent.glob("*.toml"))]
+
+    def order(one: str) -> tuple[float, bool]:
+        part = one if "/" in name else one.rpartition("/")[2]
+        return -SequenceMatcher(None, name.lower(), part).ratio(), "/" in one and not one.startswith(FIRST)
+
+    best = min(known, key=order)
+    close = -order(best)[0] >= NEAR
+    return f"did you mean {best!r}?" if close else "`shuhari methods` lists those that there are"

@@ -1,0 +1,99 @@
+"""The published numbers that `shuhari reproduce` measures again, and when a mean of ours has reached one.
+
+They are in `published.toml` beside this file. A source with seeds is reached by a mean of at least its mean less two
+standard errors of the difference. A source of one run, or of another version of the environment, is shown beside ours
+without a mark.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import Recipe, load
+from shuhari.data import nearest
+
+ERRORS = 2.0  # standard errors of the difference by which a mean may lie below a published one
+REACHED, MISSED, BESIDE, OTHER = "reached", "missed", "one run there", "other version"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published number: the `mean` over `seeds` runs and their standard `deviation` (None if there was one run), who
+    it is `by`, its `source` (a URL), and the environment (`env`) that it was measured in."""
+
+    by: str
+    mean: float
+    source: str
+    env: str
+    seeds: int = 1
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A protocol and its published numbers, as described in `published.toml`."""
+
+    name: str
+    recipe: str
+    metric: str
+    protocol: str
+    seeds: int
+    minutes: float
+    published: tuple[Published, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    needs: str = ""
+    network: bool = False
+
+    @property
+    def env(self) -> str:
+        """The id of the environment that is run."""
+        return str(self.load(0).tree["task"]["name"]).removeprefix("gym/")
+
+    def load(self, seed: int) -> Recipe:
+        """Return the recipe of one run."""
+        return load(self.recipe).with_settings({**self.settings, "seed": seed})
+
+
+@cache
+def read_targets() -> Mapping[str, Target]:
+    """Return all of `published.toml` by name."""
+    text = resources.files("shuhari.lab.reproduce").joinpath("published.toml").read_text(encoding="utf-8")
+    return {name: _make_target(name, table) for name, table in tomllib.loads(text).items()}
+
+
+def _make_target(name: str, table: Mapping[str, Any]) -> Target:
+    known = dict(table)
+    known["published"] = tuple(Published(**one) for one in known["published"])
+    return Target(name, **known)
+
+
+def find_target(name: str) -> Target:
+    """Return a target by its name. Raises RecipeError with the nearest name if there is none."""
+    known = read_targets()
+    if (found := known.get(name.lower().replace("_", "-"))) is None:
+        raise RecipeError("", f"expected a published number, got {name!r}; {nearest(name, known)} "
+                              "(`shuhari reproduce --list` lists them)")  # fmt: skip
+    return found
+
+
+def judge(values: Sequence[float], env: str, one: Published) -> str:
+    """Whether the mean of `values`, one a seed, reaches a published number: REACHED or MISSED; OTHER if it is of
+    another environment than `env`, BESIDE if it has no spread over seeds; "" for fewer than two values."""
+    if env != one.env:
+        return OTHER
+    if one.deviation is None or one.seeds < 2:
+        return BESIDE
+    if len(values) < 2:
+        return ""
+    x = np.asarray(values, np.float64)
+    error = math.sqrt(x.var(ddof=1) / len(x) + one.deviation**2 / one.seeds)
+    return REACHED if float(x.mean()) >= one.mean - ERRORS * error else MISSED

@@ -1,0 +1,54 @@
+"""Ours beside the published numbers, as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shuhari.lab.reproduce.published import Target, judge, read_targets
+from shuhari.lab.reproduce.runs import list_values, read_result
+
+HEAD = ("name", "environment", "ours", "seeds", "published", "by", "seeds there", "verdict", "minutes a seed")
+
+
+def format_spread(mean: float, deviation: float | None) -> str:
+    """`mean ± deviation`, with a decimal if they are below 100."""
+    digits = 1 if abs(mean) < 1000 else 0
+    return f"{mean:,.{digits}f}" if deviation is None else f"{mean:,.{digits}f} ± {deviation:,.{digits}f}"
+
+
+def describe(values: Sequence[float]) -> str:
+    """Mean and standard deviation over seeds in words; "not measured" if there are none."""
+    if not values:
+        return "not measured"
+    x = np.asarray(values, np.float64)
+    return format_spread(float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else None)
+
+
+def list_rows(names: Sequence[str], out: Path) -> list[tuple[str, ...]]:
+    """One row as in HEAD for each published number, and for each peer that was run beside ours, of the targets."""
+    rows: list[tuple[str, ...]] = []
+    for name in names:
+        target, result = read_targets()[name], read_result(name, out)
+        values = list_values(result)
+        ours = (describe(values), str(len(values)))
+        minutes = _describe_minutes(result, target)
+        for one in target.published:
+            rows.append((name, target.env, *ours, format_spread(one.mean, one.deviation), one.by, str(one.seeds),
+                         judge(values, target.env, one) if values else "", minutes))  # fmt: skip
+        peer = (result or {}).get("peer")
+        if peer:
+            there = [run["value"] for run in peer["runs"]]
+            rows.append((name, target.env, *ours, describe(there), peer["by"], str(len(there)), "run here", minutes))
+        if not peer and not target.published:
+            rows.append((name, target.env, *ours, "", "", "", "", minutes))
+    return rows
+
+
+def _describe_minutes(result: Mapping[str, Any] | None, target: Target) -> str:
+    """The minutes of processor time that a seed took, measured if it was."""
+    spent = [run["cpu_s"] / 60 for run in (result or {"runs": []})["runs"] if run.get("cpu_s")]
+    return f"{float(np.median(spent)):.1f}" if spent else f"about {target.minutes:g}"

@@ -1,0 +1,157 @@
+"""The runs of published protocols: one process a core, resumed if interrupted, and what they measured.
+
+`OUT/reproduce/<name>.json`: `format` 1, `name`, `recipe`, `settings`, `env`, `metric`, `protocol`; `runs`, by seed:
+`seed`, `value` of the metric (None if the run diverged), `curve` [[environment steps, mean return of the last 100
+training episodes], ...], `wall_s`, `cpu_s`, `core` (digest of the library's core) and `versions`. A seed that is
+measured again replaces the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shuhari.lab.claims.pool import Progress, drive
+from shuhari.lab.claims.runs import (
+    VALUELESS,
+    estimate_share,
+    find_spent,
+    note_time,
+    read_processor_time,
+    read_time,
+)  # fmt: skip
+from shuhari.lab.claims.sources import digest_core
+from shuhari.lab.reproduce.published import Target
+from shuhari.loop.machine import versions
+from shuhari.store.directory import Run
+from shuhari.store.files import StoreError, count_cores, replace_file
+from shuhari.store.schema import FILE
+
+FORMAT = 1
+FOLDER = "reproduce"
+CURVE, POINTS = "rollout/return", 200
+ENDED = "reproduced.json"  # in the folder of a run: what was measured
+
+
+@dataclass(frozen=True, eq=False)
+class Seed:
+    """One run of a target, in a folder of its own."""
+
+    target: Target
+    seed: int
+    path: Path
+    after: None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.target.name} seed {self.seed}"
+
+    @property
+    def done(self) -> bool:
+        return (self.path / ENDED).is_file()
+
+    def estimate_share(self) -> float | None:
+        """How much of it is done, in [0, 1]; None if it has not begun."""
+        return estimate_share(self.target.load(self.seed), self.path)
+
+    def make(self) -> str:
+        """Train it, or finish it. Returns an error message, "" if there is none. A run whose numbers became NaN is
+        measured without a value."""
+        from shuhari.loop.study import train
+
+        began, value, why = read_processor_time(), None, ""
+        try:
+            for _ in train(self.target.load(self.seed), self.path, rehearsal=False):
+                pass
+            value = read_value(Run(self.path), self.target.metric)
+        except VALUELESS as error:
+            why = str(error)
+        except Exception as error:  # the other runs go on, and all errors are reported together
+            return f"{type(error).__name__}: {error}"
+        finally:
+            note_time(self.path, read_processor_time() - began)
+        cpu = read_time(self.path)
+        found = {"seed": self.seed, "value": value, **read_curve(self.path),
+                 "cpu_s": None if math.isnan(cpu) else round(cpu, 1),
+                 "core": digest_core(), "versions": versions(), **({"diverged": why} if why else {})}  # fmt: skip
+        replace_file(self.path / ENDED, [json.dumps(found).encode()])
+        return ""
+
+
+def read_value(run: Run, metric: str) -> float | None:
+    """The last value of a curve, or a score of the final evaluation (`greedy`); None if it has none."""
+    after = (run.summary or {}).get("after") or {}
+    found = [after[metric]] if metric in after else run.metrics().get(metric, [])
+    known = [float(x) for x in found if x is not None and math.isfinite(x)]
+    return known[-1] if known else None
+
+
+def read_curve(path: Path) -> dict[str, Any]:
+    """`curve`, at most POINTS points of it, and `wall_s` of a run."""
+    if not (path / FILE).is_file():
+        return {"curve": [], "wall_s": None}
+    columns = Run(path).metrics()
+    steps = find_spent(columns, "env_steps")
+    points = [
+        [x, float(f"{y:.6g}")]
+        for x, y in zip(steps, columns.get(CURVE, []), strict=False)
+        if y is not None
+    ]
+    thin = max(1, math.ceil(len(points) / POINTS))
+    kept = points[::-1][::thin][::-1]  # the last one is always there
+    return {"curve": kept, "wall_s": round(float(columns["wall"][-1]), 1) if columns["step"] else None}
+
+
+def measure(
+    targets: Mapping[str, tuple[Target, Sequence[int]]],
+    runs: Path,
+    out: Path,
+    *,
+    workers: int = 0,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> None:
+    """Make the missing runs of targets (name -> target, seeds) below `runs`, and write each result to `out` as soon as
+    a seed is done. workers: processes (0: one a core). Raises ClaimError if a run fails, after the others are done."""
+    jobs = [
+        Seed(target, seed, (runs / name / f"seed-{seed}").resolve())
+        for name, (target, seeds) in targets.items()
+        for seed in seeds
+    ]
+    drive(jobs, workers or count_cores(), tell, lambda job: _keep(job, out), patient=True)
+
+
+def _keep(job: Seed, out: Path) -> None:
+    """Write the result of a run that is done beside those of its target's other seeds."""
+    found = json.loads((job.path / ENDED).read_text())
+    kept = read_result(job.target.name, out) or {"runs": []}
+    others = [run for run in kept["runs"] if run["seed"] != job.seed]
+    target = job.target
+    table = {"format": FORMAT, "name": target.name, "recipe": target.recipe, "settings": dict(target.settings),
+             "env": target.env, "metric": target.metric, "protocol": target.protocol,
+             "runs": sorted([*others, found], key=lambda run: run["seed"])}  # fmt: skip
+    if kept.get("peer"):
+        table["peer"] = kept["peer"]
+    file = out / FOLDER / f"{target.name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, [(json.dumps(table, separators=(",", ":")) + "\n").encode()])
+
+
+def read_result(name: str, out: Path) -> dict[str, Any] | None:
+    """The kept result of a target; None if there is none. Raises StoreError if its file cannot be read."""
+    file = out / FOLDER / f"{name}.json"
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{file}: {error}") from error
+    return found
+
+
+def list_values(result: Mapping[str, Any] | None) -> list[float]:
+    """The values of a result, one for each seed that has one."""
+    return [run["value"] for run in (result or {"runs": []})["runs"] if run["value"] is not None]

@@ -1,0 +1,142 @@
+"""What a dry run, and a run before its first step, finds in data, files and environments."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import shuhari as shuhari_package
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
+from shuhari.desk.foreseen import list_advice, list_refusals
+from shuhari.loop.checks import make_stages
+
+ENDLESS = """
+import gymnasium
+import numpy as np
+
+class Endless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    last = 10**9
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.now += 1
+        return np.zeros(2, np.float32), 1.0, self.now >= self.last, False, {}
+
+class Ends(Endless):
+    last = 50
+"""
+PAIRS = [{"prompt": f"{i}+1=", "chosen": str(i + 1), "rejected": str(i)} for i in range(8)]
+PLAIN = [{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(8)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "worlds.py").write_text(ENDLESS)
+    for name, rows in (("pairs", PAIRS), ("plain", PLAIN)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def foresee(recipe: str, *sets: str) -> tuple[list[str], list[str]]:
+    found = load(recipe, sets, {}, [], ["stage.warm-up"] if recipe == "baselines/dpo" else [])
+    stages = make_stages(found)
+    return list_refusals(found, stages), list_advice(found, stages)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "named"),
+    [
+        ("gym/worlds.py:Endless", (), True),
+        ("gym/worlds.py:Ends", (), False),
+        ("gym/worlds.py:Endless", ("task.kwargs.max_episode_steps=30",), False),
+        ("gym/worlds.py:Endless", ("evaluate.n=0",), False),  # nothing is played to its end
+        ("gym/CartPole-v1", (), False),
+    ],
+)
+def test_an_environment_without_an_end_is_named(name: str, more: tuple[str, ...], named: bool) -> None:
+    refused, advice = foresee("baselines/ppo_cartpole", f"task.name={name}", *more)
+    assert not refused and len(advice) == named
+    for text in advice:
+        assert re.search(r"after [1-9][\d,]* steps", text) and "task.kwargs.max_episode_steps=1000" in text
+
+
+def test_the_setting_that_the_advice_names_ends_the_episodes(shuhari) -> None:
+    sets = ["task.name=gym/worlds.py:Endless", "env_steps=1024", "evaluate.n=1", "task.kwargs.max_episode_steps=20"]
+    done = shuhari("train", "ppo", "--run", "runs/a", *(f"--set={text}" for text in sets))
+    assert done.code == 0 and "has not ended" not in done.err
+
+
+def test_a_recipe_tuned_for_the_environment_is_named() -> None:
+    """`reproduce/ppo_acrobot` is what has settings for Acrobot; for CartPole the recipe itself has."""
+    assert foresee("baselines/ppo_cartpole")[1] == []
+    (advice,) = foresee("baselines/ppo_cartpole", "task.name=gym/Acrobot-v1")[1]
+    assert "reproduce/ppo_acrobot has settings for gym/Acrobot-v1" in advice
+    (advice,) = foresee("baselines/dqn_cartpole", "task.name=gym/Acrobot-v1")[1]
+    assert "reproduce/dqn_acrobot" in advice and "ppo" not in advice
+
+
+@pytest.mark.parametrize("recipe", ["pretrained/grpo", "pretrained/sft", "pretrained/dpo"])
+def test_a_rate_of_adapters_for_all_weights_is_named(recipe: str, folder: Path) -> None:
+    data = "pairs" if recipe.endswith("dpo") else "plain"
+    more = ("buffer.imitate=answer",) if recipe.endswith("sft") else ()
+    (folder / "model").mkdir()
+    sets = ("models.policy.path=model", f"task.name=file/{data}.jsonl", *more)
+    assert foresee(recipe, *sets) == ([], [])
+    refused, (advice,) = foresee(recipe, *sets, "models.policy.lora=none")
+    rate = load(recipe, sets).tree["part"]["policy"]["optimiser"]["lr"]["from"]
+    assert not refused and f"up to {rate:g}" in advice and f"part.policy.optimiser.lr={rate / 10:g}" in advice
+    own = f"part.policy.optimiser.lr={rate / 10:g}"
+    assert foresee(recipe, *sets, "models.policy.lora=none", own) == ([], [])
+
+
+def test_pairs_are_asked_for_before_a_model_is_read(shuhari, folder: Path) -> None:
+    assert foresee("baselines/dpo", "buffer.use=preferences", "task.name=file/pairs.jsonl") == ([], [])
+    words = ["baselines/dpo", "--remove=stage.warm-up", "--set=buffer.use=preferences"]
+    for more in ([], ["--dry-run"]):
+        done = shuhari("train", *words, "--set=task.name=file/plain.jsonl", "--run=runs/a", *more)
+        assert done.code == 2 and "file/plain.jsonl, line 1" in done.err and "`chosen` and `rejected`" in done.err
+    assert not (folder / "runs").exists()
+    rows, more = {"train": PLAIN[:4], "test": PLAIN[4:]}, {"buffer.use": "preferences"}
+    with pytest.raises(RecipeError, match="expected `chosen` and `rejected`"):
+        shuhari_package.train("baselines/dpo", dataset=rows, remove=["stage.warm-up"], progress=False, **more)
+
+
+def test_a_dry_run_looks_for_the_model_and_the_device(shuhari, folder: Path) -> None:
+    (folder / "models/small").mkdir(parents=True)
+    sets = ["--set=task.name=file/plain.jsonl", "--set=models.policy.device=cuda:77"]
+    done = shuhari("train", "grpo", "--set=models.policy.path=./models/smal", *sets, "--dry-run")
+    assert done.code == 2 and "did you mean 'small'?" in done.err and "models.policy.device" in done.err
+    assert done.err.strip().splitlines()[-1].startswith("the run would be refused")  # not above a hundred settings
+    assert shuhari("train", "grpo", "--set=models.policy.path=models/small", sets[0], "--dry-run").code == 0
+    there = shuhari("train", "grpo", "--set=models.policy.path=owner/name", sets[0], "--dry-run")
+    assert there.code == 0  # a model of the hub
+
+
+def test_a_dry_run_measures_rows(shuhari, folder: Path) -> None:
+    rows = [{"prompt": "1" * n, "completion": "1"} for n in (3, 300)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps({**row, "split": "train"}) + "\n" for row in rows))
+    words = ["train", "baselines/sft_arithmetic", "--set=task.name=file/rows.jsonl", "--set=evaluate.n=0", "--dry-run"]
+    done = shuhari(*words)
+    assert done.code == 2 and "1 of 2 rows is longer than the 256 tokens" in done.err and "context = 512" in done.err
+    assert shuhari(*words, "--set=models.policy.context=512").code == 0
+
+
+def test_a_recipe_for_random_weights_points_to_that_for_trained_ones(shuhari, folder: Path) -> None:
+    """Also where the first mistake is another: rows without demonstrations for the warm-up."""
+    (folder / "model").mkdir()
+    words = ["--set=models.policy.path=model", "--set=task.name=file/plain.jsonl"]
+    for more in ([], ["--dry-run"]):
+        done = shuhari("train", "baselines/grpo", *words, *more)
+        assert done.code == 2 and "demonstration" in done.err and "pretrained/grpo" in done.err
+    assert "pretrained" not in shuhari("train", "baselines/grpo", words[1], "--dry-run").err

@@ -1,0 +1,111 @@
+"""`shuhari reproduce`: published numbers, when one is reached, and runs that go on where they stood."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from shuhari.config.overlay import RecipeError, read_budgets
+from shuhari.desk.cli import app
+from shuhari.desk.cli.reproducing import MODULES, check_installed
+from shuhari.lab.reproduce import report
+from shuhari.lab.reproduce.published import (
+    BESIDE,
+    MISSED,
+    OTHER,
+    REACHED,
+    Published,
+    Target,
+    find_target,
+    judge,
+    read_targets,
+)  # fmt: skip
+from shuhari.lab.reproduce.runs import ENDED, list_values, measure, read_result
+
+
+def test_a_mean_is_reached_within_two_standard_errors_of_the_difference() -> None:
+    there = Published("A", 100.0, "https://a", "X-v4", seeds=4, deviation=8.0)
+    ours = [88.0, 92.0, 90.0, 90.0]  # mean 90, variance 8/3: the error is sqrt(2/3 + 16) = 4.0825
+    assert judge(ours, "X-v4", there) == MISSED  # 90 < 100 - 8.165
+    assert judge([x + 1.83 for x in ours], "X-v4", there) == MISSED
+    assert judge([x + 1.84 for x in ours], "X-v4", there) == REACHED  # 91.84 > 91.835
+    assert judge([200.0] * 2, "X-v4", there) == REACHED
+    assert judge([200.0], "X-v4", there) == ""  # no spread of ours
+    assert judge(ours, "X-v5", there) == OTHER
+    assert judge(ours, "X-v4", replace(there, seeds=1, deviation=None)) == BESIDE
+
+
+def test_every_target_has_a_recipe_of_its_protocol() -> None:
+    for name, target in read_targets().items():
+        tree = target.load(3).tree
+        assert tree["seed"] == 3 and tree["task"]["name"] == f"gym/{target.env}", name
+        assert read_budgets(target.load(0).stages[-1]), name
+        assert target.needs in ("", *MODULES) and target.seeds >= 3 and target.minutes > 0
+        assert all(p.source.startswith("https://") and p.env.split("-v")[0] in target.env for p in target.published)
+        if target.metric not in ("greedy", "rollout/return"):
+            pytest.fail(f"{name}: metric {target.metric!r}")
+
+
+def test_an_unknown_name_is_told_with_the_nearest() -> None:
+    assert find_target("PPO_Hopper").name == "ppo-hopper"
+    with pytest.raises(RecipeError, match=r"ppo-hoper.*did you mean 'ppo-hopper'"):
+        find_target("ppo-hoper")
+
+
+def test_a_missing_extra_is_told_with_the_line_for_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODULES, "box2d", "no_such_module_anywhere")
+    with pytest.raises(RecipeError, match=r'pip install "shuhari\[box2d\]"'):
+        check_installed("box2d")
+    check_installed("")
+
+
+def small(name: str = "ppo-small") -> Target:
+    return Target(name, "reproduce/ppo_cartpole", "greedy", "2 episodes after 512 steps", 2, 0.1,
+                  (Published("A", 9.0, "https://a", "CartPole-v1", 3, 1.0),),
+                  {"env_steps": 512, "evaluate.n": 2, "part.policy.epochs": 1})  # fmt: skip
+
+
+def test_runs_are_kept_as_they_end_and_none_is_made_again(tmp_path: Path) -> None:
+    target, runs, out = small(), tmp_path / "runs", tmp_path / "results"
+    measure({target.name: (target, [0])}, runs, out, workers=1)
+    first = read_result(target.name, out)
+    assert first is not None and [run["seed"] for run in first["runs"]] == [0]
+    (run,) = first["runs"]
+    assert run["value"] == list_values(first)[0] > 0 and math.isfinite(run["cpu_s"])
+    assert 512 <= run["curve"][-1][0] < 520 and len(run["curve"]) == 2  # a step ends when all lanes have decided
+    at = (runs / target.name / "seed-0" / ENDED).stat().st_mtime_ns
+    measure({target.name: (target, [0, 1])}, runs, out, workers=1)
+    second = read_result(target.name, out)
+    assert second is not None and [run["seed"] for run in second["runs"]] == [0, 1]
+    assert second["runs"][0] == run and (runs / target.name / "seed-0" / ENDED).stat().st_mtime_ns == at
+
+
+def test_a_peer_beside_ours_stays_when_ours_is_measured_again(tmp_path: Path) -> None:
+    target, out = small(), tmp_path / "results"
+    file = out / "reproduce" / f"{target.name}.json"
+    file.parent.mkdir(parents=True)
+    peer = {"by": "B", "version": "1", "runs": [{"seed": 0, "value": 9.5, "curve": [[1, 2.0], [2, 3.0]]}]}
+    file.write_text(json.dumps({"format": 1, "name": target.name, "runs": [], "peer": peer}))
+    measure({target.name: (target, [0])}, tmp_path / "runs", out, workers=1)
+    kept = read_result(target.name, out)
+    assert kept is not None and kept["peer"] == peer and kept["protocol"] == target.protocol
+
+
+def test_the_list_names_what_is_left_and_its_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    done = CliRunner().invoke(app, ["reproduce", "--list", "ppo-cartpole", "--out", str(tmp_path)])
+    assert done.exit_code == 0 and "not measured" in done.output and "500.0" in done.output
+    assert "left: ppo-cartpole; about 5 minutes" in " ".join(done.output.split())
+    assert CliRunner().invoke(app, ["reproduce"]).exit_code == 2
+
+
+def test_spreads_are_written_with_their_digits() -> None:
+    assert report.format_spread(2382.86, 271.74) == "2,383 ± 272"
+    assert report.format_spread(-86.36, 1.32) == "-86.4 ± 1.3"
+    assert report.describe([1.0, 3.0]) == "2.0 ± 1.4"
+    assert report.describe([]) == "not measured"
