@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from shuhari.config.overlay import RecipeError, format_path, look_up, walk_leaves
-from shuhari.config.stage import walk_learners
 from shuhari.kernel.rates import find_usual
-from shuhari.kernel.state import walk
 from shuhari.loop.tuned import find_highest
 from shuhari.ports import ability, is_vector
 from shuhari.store.schema import FILE
@@ -29,21 +27,21 @@ from shuhari.store.schema import FILE
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
     from shuhari.config.stage import Components
-    from shuhari.tasks.gym import Gym
 
 TUNED, TRAINED = "reproduce", "pretrained"  # families: settings tuned for one environment; for trained models
 HIGH = 1.5  # times the usual rate of all weights, from where on one that comes from adapters is named
 PROBED, PATIENCE = 10_000, 1.0  # steps, and seconds, in which an episode by chance should end
 ROWS = 100_000  # of a file, whose pairs are looked at
+PREFERENCES = "preferences"  # the buffer of them
 _ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # of a model on the hub, which may be there
 
 
 def list_refusals(
     recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return why a run would be refused: no file at a model's `path`, a device that is not there, rows without what is
-    learned from, rows that are too long. models: role -> model, to measure rows with; None does not."""
-    found = dict.fromkeys([*_list_missing(stages), *_list_devices(stages), *_list_unpaired(stages)])
+    """Return why a run would be refused anywhere: no file at a model's `path`, rows without what is learned from, rows
+    that are too long. models: role -> model, to measure rows with; None does not."""
+    found = dict.fromkeys([*_list_missing(stages), *_list_unpaired(recipe, stages)])
     for stage in stages if models else ():
         from shuhari.loop.fitting import TooLongError, fit_rows
 
@@ -56,7 +54,7 @@ def list_refusals(
 
 def foresee(recipe: Recipe, path: Path) -> list[str]:
     """Return `list_advice` of a run that is not there yet. Raises RecipeError for a mistake in the recipe, and for the
-    first of `list_refusals`. A recipe that none of them may concern is not built."""
+    first of `list_refusals` and `list_devices`. A recipe that none of them may concern is not built."""
     from shuhari.loop.checks import make_stages
 
     if (path / FILE).exists() or "study" in recipe.tree or not _may_concern(recipe):
@@ -65,7 +63,7 @@ def foresee(recipe: Recipe, path: Path) -> list[str]:
         stages = make_stages(recipe)
     except RecipeError as error:
         raise point_to_trained(error, recipe) from error
-    for problem in list_refusals(recipe, stages):
+    for problem in (*list_refusals(recipe, stages), *list_devices(stages)):
         raise RecipeError("", problem)
     return list_advice(recipe, stages)
 
@@ -83,7 +81,7 @@ def _may_concern(recipe: Recipe) -> bool:
         for path, value in walk_leaves(recipe.tree)
     }
     return any(
-        (key == "name" and text.startswith("gym")) or key == "path" or (key, text) == ("use", "preferences")
+        (key == "name" and text.startswith("gym")) or key == "path" or (key, text) == ("use", PREFERENCES)
         for key, text in texts
     )
 
@@ -91,7 +89,7 @@ def _may_concern(recipe: Recipe) -> bool:
 def list_advice(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
     """Return what a run may suffer from: episodes without an end, a rate of adapters for all weights, settings of
     another environment."""
-    return [*_list_endless(stages), *_list_adapter_rates(recipe, stages), *_list_tuned(recipe, stages)]
+    return [*_list_endless(recipe, stages), *_list_adapter_rates(recipe, stages), *_list_tuned(recipe, stages)]
 
 
 def point_to_trained(error: RecipeError, recipe: Recipe) -> RecipeError:
@@ -133,7 +131,8 @@ def _list_missing(stages: Sequence[Components]) -> Iterator[str]:
             yield f"models.{role}.path: {error}"
 
 
-def _list_devices(stages: Sequence[Components]) -> Iterator[str]:
+def list_devices(stages: Sequence[Components]) -> Iterator[str]:
+    """Yield why a run would be refused on this machine: a model's device that is not there."""
     from shuhari.models.devices import find_device
 
     for role, model in _walk_models(stages):
@@ -146,29 +145,31 @@ def _list_devices(stages: Sequence[Components]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ rows
 
 
-def _list_unpaired(stages: Sequence[Components]) -> Iterator[str]:
-    """Yield, for each buffer of preferences, the first row of its file that has no pair and no label."""
-    from shuhari.buffers.preferences import Preferences
-    from shuhari.tasks.file import File
-
-    for stage in stages:
-        if not isinstance(stage.task, File):
+def _list_unpaired(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
+    """Yield, for each stage that learns from preferences in a file, the first row of it that has no pair and no
+    label."""
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        if not _named(table).startswith("file/") or PREFERENCES not in _list_uses(table):
             continue
-        buffers = [
-            part
-            for _, learner in walk_learners(stage.learners)
-            for _, part in walk(learner.buffer)
-            if isinstance(part, Preferences)
-        ]
-        split = ability(stage.curriculum, "split") or "train"
-        rows = list(islice(stage.task.problems(split).problems, ROWS)) if buffers else []
+        task: Any = stage.task
+        rows = islice(task.problems(ability(stage.curriculum, "split") or "train").problems, ROWS)
         bad = next((row for row in rows if not _has_preference(row)), None)
         if bad is not None:
             yield (
-                f"buffer: file/{stage.task.path}, {stage.task.places[bad.id]}: a row without a preference: expected "
+                f"buffer: file/{task.path}, {task.places[bad.id]}: a row without a preference: expected "
                 "`chosen` and `rejected`, or a `completion` with a boolean `label`, in every row "
-                f"(columns: {', '.join(stage.task.raw_columns)})"
+                f"(columns: {', '.join(task.raw_columns)})"
             )
+
+
+def _named(table: Mapping[str, Any]) -> str:
+    """Return the name of the task of a table, "" if it has none."""
+    return str(table.get("task", {}).get("name", ""))
+
+
+def _list_uses(table: Mapping[str, Any]) -> set[str]:
+    """Return the names of all components of a stage's table."""
+    return {str(value) for path, value in walk_leaves(table) if path[-1] == "use"}
 
 
 def _has_preference(row: Any) -> bool:
@@ -179,28 +180,28 @@ def _has_preference(row: Any) -> bool:
 # ------------------------------------------------------------------------------------------------ environments
 
 
-def _list_endless(stages: Sequence[Components]) -> Iterator[str]:
+def _list_endless(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
     """Yield each environment without a limit of steps that random actions do not bring to an end: held-out episodes are
     played to theirs, so that a run waits for ever."""
-    from shuhari.tasks.gym import Gym
-
     told = set[str]()
-    for stage in stages:
-        for task in (stage.task, *([stage.evaluate.task] if stage.evaluate is not None else [])):
-            tested = stage.evaluate is not None and stage.evaluate.n
-            if not isinstance(task, Gym) or not tested or not is_vector(stage.rollout) or task.called in told:
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        if stage.evaluate is None or not stage.evaluate.n or not is_vector(stage.rollout):
+            continue
+        for owner, task in ((table, stage.task), (table.get("evaluate", {}), stage.evaluate.task)):
+            name = _named(owner)
+            if not name.startswith("gym/") or name in told:
                 continue
-            told.add(task.called)
+            told.add(name)
             if steps := _play_by_chance(task):
                 yield (
-                    f"{task.called}: an episode of random actions has not ended after {steps:,} steps, and held-out "
+                    f"{name}: an episode of random actions has not ended after {steps:,} steps, and held-out "
                     "episodes are played to their end: --set task.kwargs.max_episode_steps=1000 truncates them"
                 )
 
 
-def _play_by_chance(task: Gym) -> int:
-    """Return the number of random steps after which an episode has not ended; 0 if it has, or has a limit, or cannot be
-    played so."""
+def _play_by_chance(task: Any) -> int:
+    """Return the number of random steps after which an episode of an environment has not ended; 0 if it has, or has a
+    limit, or cannot be played so."""
     spec = gymnasium.registry.get(task.path)
     if task.kwargs.get("max_episode_steps") or (spec is not None and spec.max_episode_steps):
         return 0
@@ -228,15 +229,16 @@ def _list_tuned(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
     from shuhari.config.recipe import load
 
     task = recipe.stages[-1].get("task", {}).get("name")
-    if not recipe.name.startswith("baselines/") or not str(task).startswith("gym/"):
+    base = recipe.name.partition("+")[0]  # methods over it are named behind it
+    if base not in list_names() or not base.startswith("baselines/") or not str(task).startswith("gym/"):
         return
-    if load(recipe.name).stages[-1]["task"]["name"] == task:
+    if load(base).stages[-1]["task"]["name"] == task:
         return
-    mine = _name_algorithm(recipe.name)
+    mine = _name_algorithm(base)
     tuned = [name for name in list_names() if name.startswith(f"{TUNED}/") and _name_algorithm(name) == mine]
     same = [name for name in tuned if load(name).stages[-1]["task"]["name"] == task]
     if same:
-        yield f"{recipe.name} is tuned for another environment; {' and '.join(same)} has settings for {task}"
+        yield f"{base} is tuned for another environment; {' and '.join(same)} has settings for {task}"
 
 
 def _name_algorithm(recipe: str) -> str:

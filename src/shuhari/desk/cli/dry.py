@@ -82,7 +82,7 @@ def _warn(recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any
     """Print, below everything else, what the run would print before its first step: values that do not fit, and why it
     would be refused, which is returned."""
     from shuhari.config.overlay import RecipeError
-    from shuhari.desk.foreseen import list_advice, list_refusals
+    from shuhari.desk.foreseen import list_advice, list_devices, list_refusals
     from shuhari.loop.tuned import list_slow, list_unfit, refuse_inherited_rates
 
     refused = list_refusals(recipe, stages, models)
@@ -92,6 +92,8 @@ def _warn(recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any
         refused.append(str(error))
     for problem in (*list_unfit(recipe, stages), *list_slow(recipe), *list_advice(recipe, stages)):
         note(problem)
+    for problem in list_devices(stages):  # the run may be meant for another machine
+        note(f"a run on this machine would be refused: {problem}")
     return refused
 
 
