@@ -250,6 +250,22 @@ def test_compare_draws_for_print(shuhari, home: Path) -> None:
     assert done.code == 2 and "expected .png or .svg or .pdf" in " ".join(done.err.replace("│", " ").split())
 
 
+def test_compare_labels_for_a_paper(shuhari, home: Path) -> None:
+    asked = ("compare", "A=s0", "B=s1", "--metric", "reward/mean:final")
+    labels = ("--label", r"reward/mean=accuracy (\%)", "--label", "x=training steps")
+    assert shuhari(*asked, *labels, "--svg", "c.svg", "--table", "c.tex", "--table", "c.md").code == 0
+    drawn = Path("c.svg").read_text()
+    assert r"accuracy (\%)</text>" in drawn and "training steps</text>" in drawn and "reward/mean" not in drawn
+    assert r"arm & seeds & accuracy (\%) & difference to A" in Path("c.tex").read_text()
+    assert "| accuracy" in Path("c.md").read_text()
+    formula = ("--label", r"reward=$\mathrm{KL}$", "--label", "x=cost in $", "--svg", "d.svg")
+    assert shuhari(*asked, *formula).code == 0
+    assert ">K</tspan>" in (drawn := Path("d.svg").read_text()) and "cost in $</text>" in drawn
+    for label, told in (("rewards=a", "did you mean 'reward'"), ("x", "expected NAME=TEXT")):
+        done = shuhari(*asked, "--label", label)
+        assert done.code == 2 and told in " ".join(done.err.replace("│", " ").split()), done.err
+
+
 def test_compare_asks_for_different_seeds(shuhari, home: Path) -> None:
     done = shuhari("compare", "s0,s1", "s1,s0,s1", "--metric", "reward/mean")
     assert done.code == 2 and "two runs have seed 1" in " ".join(done.err.split())

@@ -1,7 +1,8 @@
 """A table of arms for a paper: LaTeX (booktabs), CSV or Markdown, by the file's suffix.
 
 Each arm has its mean with a 95 % interval over seeds, its difference to the first arm with an interval, the number of
-seeds, and the level of that interval, which is corrected for several comparisons.
+seeds, and the level of that interval, which is corrected for several comparisons. Labels that somebody gives to metrics
+are written as they are, so that they may hold LaTeX.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +43,7 @@ def _tabulate(sides: Sides, dash: str, show: Callable[[str], str]) -> tuple[list
     """Return (header, rows) as text, with further columns for each guard."""
     heads, rows = ["arm", "seeds"], [[show(name), str(entry["n"])] for name, entry in sides.arms.items()]
     for metric, arms in _list_metrics(sides).items():
-        heads += [show(metric), show(f"difference to {sides.first}"), "level"]
+        heads += [sides.labels.get(metric) or show(metric), show(f"difference to {sides.first}"), "level"]
         for row, name in zip(rows, sides.arms, strict=True):
             entry = arms.get(name, {})
             row.append(_write(entry, "value", "own_low", "own_high", dash))
@@ -76,7 +78,7 @@ def _write_latex(sides: Sides) -> str:
     heads, rows = _tabulate(sides, "--", _escape)
     lines = [f"% {line}" for line in [*_describe(sides), r"needs \usepackage{booktabs}"]]
     lines += [f"\\begin{{tabular}}{{lr{'llr' * (1 + len(sides.guards))}}}", "\\toprule"]
-    body = [" & ".join(row).replace("%", r"\%") + r" \\" for row in (heads, *rows)]
+    body = [re.sub(r"(?<!\\)%", r"\\%", " & ".join(row)) + r" \\" for row in (heads, *rows)]
     lines += [body[0], "\\midrule", *body[1:]]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 

@@ -29,6 +29,7 @@ from shuhari.lab.claims.on_bed import (
 from shuhari.lab.claims.verdict import LEAST
 from shuhari.lab.plot import average_curves, name_axis, name_metric, put_before, read_curve
 
+AXIS = "x"  # the name of the axis, among labels
 Entry = Mapping[str, Any]
 Curves = Mapping[str, Sequence[tuple[Array, Array]]]
 
@@ -36,7 +37,7 @@ Curves = Mapping[str, Sequence[tuple[Array, Array]]]
 @dataclass
 class Sides:
     """arms: name -> the statistics of `contrasts` for the values of `metric`; guards: metric -> the same. panels:
-    metric -> arm -> curves (x, y); axis: the label of x."""
+    metric -> arm -> curves (x, y); axis: the label of x; labels: metric -> what plots and tables write for it."""
 
     metric: str
     arms: dict[str, dict[str, Any]]
@@ -44,11 +45,29 @@ class Sides:
     panels: dict[str, Curves] = field(default_factory=dict)
     axis: str = "step"
     caveats: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> str:
         """The name of the arm that the others are compared with."""
         return next(iter(self.arms))
+
+    def label(self, labels: Mapping[str, str]) -> None:
+        """Set labels of metrics, and of `x`, in plots and tables. Raises ComparisonError for another name."""
+        known = {AXIS: AXIS}
+        for m in (self.metric, *self.guards):
+            base = m.partition(":")[0]
+            known |= dict.fromkeys((base, name_metric(base), m), m)
+        for name, text in labels.items():
+            if name not in known:
+                raise ComparisonError(f"nothing is called {name!r} here; {nearest(name, known)}")
+            self.labels[known[name]] = text
+        self.axis = self.labels.get(AXIS, self.axis)
+        for m in (self.metric, *self.guards):
+            base = m.partition(":")[0]
+            old = base if base in self.panels else f"{name_metric(base)} ({base})"
+            if m in self.labels and old in self.panels:
+                self.panels = {self.labels[m] if key == old else key: curves for key, curves in self.panels.items()}
 
 
 def compare_runs(arms: Mapping[str, Sequence[Path]], metric: str, guards: Sequence[str] = ()) -> Sides:

@@ -166,7 +166,7 @@ def plot_arms(
     """Plot panels of a paper's column width side by side: name -> arm -> curves (x, y), one a run. The mean is a line
     with a colour and dashes of its own; the band is its pointwise 95 % interval (Student's) from FEW runs on, and the
     range with fewer. One legend stands below all panels. axis: label of x. kind: `png`, `svg` or `pdf` (default: by the
-    file's suffix)."""
+    file's suffix). Names of panels and the axis may have formulas between dollar signs (`has_formula`)."""
     from matplotlib import rc_context
 
     kind, width = kind or find_kind(to), COLUMN * len(panels)
@@ -187,8 +187,8 @@ def plot_arms(
                 ax.plot(x, y.mean(0), color=colour, linestyle=dashes, label=words[label])
                 if len(y) > 1:
                     ax.fill_between(x, *_find_band(y), color=colour, alpha=0.12, linewidth=0)
-            ax.set_xlabel(axis)
-            ax.set_ylabel(name, parse_math=False)
+            ax.set_xlabel(axis, parse_math=has_formula(axis))
+            ax.set_ylabel(name, parse_math=has_formula(name))
         lines = chain.from_iterable(ax.get_lines() for ax in axes)
         handles = {line.get_label(): line for line in lines}
         legend = figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=across, frameon=False,
@@ -196,6 +196,19 @@ def plot_arms(
         for text in legend.get_texts():
             text.set_parse_math(False)
         save_figure(figure, to, "", kind, DOTS)
+
+
+def has_formula(text: str) -> bool:
+    """Whether a label has a formula between dollar signs that matplotlib can draw."""
+    from matplotlib.mathtext import MathTextParser
+
+    if text.count("$") < 2 or text.count("$") % 2:
+        return False
+    try:
+        MathTextParser("path").parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _find_band(y: Array) -> tuple[Array, Array]:

@@ -47,6 +47,10 @@ def compare(
     ] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="The plot as SVG, for print.")] = None,
     pdf: Annotated[Path | None, typer.Option("--pdf", help="The plot as PDF, for a paper.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="What plots and tables call a metric, or x; may hold $formulas$."),
+    ] = None,
     n: Annotated[
         int | None, typer.Option("-n", "--n", min=1, help="Held-out problems, where single runs are compared.")
     ] = None,
@@ -62,6 +66,8 @@ def compare(
     about these runs, not about their methods.
 
     Example: shuhari compare GRPO=a-s0,a-s1,a-s2,a-s3,a-s4 DAPO=b-s0,b-s1,b-s2,b-s3,b-s4 --pdf a-b.pdf --table a-b.tex
+
+    Example: shuhari compare GRPO=a-s0,a-s1 DAPO=b-s0,b-s1 --label evaluate/greedy=accuracy --label x="training steps"
 
     Example: shuhari compare --bed rev.toml --metric evaluate/mean:area --svg rev.svg
     """
@@ -87,6 +93,8 @@ def compare(
                 raise typer.BadParameter("of --bed, which is not given", param_hint=option)
         arms = read_arms(given or [])
         sides, over, measure = _compare_arms(arms, metric, guard or [], n)
+    with _explain():
+        sides.label(_read_labels(label or []))
     drawn = _draw(sides, plots)
     for path in table or ():
         _write_table(sides, path)
@@ -155,6 +163,16 @@ def _is_run(name: str) -> bool:
     from shuhari.store.schema import FILE
 
     return any((place / name / FILE).exists() for place in (Path(), Path("runs")))
+
+
+def _read_labels(given: Sequence[str]) -> dict[str, str]:
+    found = dict[str, str]()
+    for text in given:
+        name, _, label = text.partition("=")
+        if not name or not label.strip():
+            raise typer.BadParameter(f"{text!r}: expected NAME=TEXT, such as x=\"training steps\"", param_hint="--label")
+        found[name] = label
+    return found
 
 
 def _list_plots(png: Path | None, svg: Path | None, pdf: Path | None) -> list[Path]:
