@@ -148,7 +148,7 @@ def main() -> None:
         if name in kept or (given.only and name != given.only):
             continue
         trained, settings = prepare()
-        kept[name] = run(name, trained, settings, work) | {"machine": machine()}
+        kept[name] = run(name, trained, settings, work) | {"machine": machine(2)}
         OUT.write_text(json.dumps(kept, indent=1) + "\n")
 
 

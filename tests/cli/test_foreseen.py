@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import shuhari as shuhari_package
+from chat_models import save_chat
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.desk.foreseen import list_advice, list_refusals
@@ -141,3 +142,15 @@ def test_a_recipe_for_random_weights_points_to_that_for_trained_ones(shuhari, fo
         done = shuhari("train", "baselines/grpo", *words, *more)
         assert done.code == 2 and "demonstration" in done.err and "pretrained/grpo" in done.err
     assert "pretrained" not in shuhari("train", "baselines/grpo", words[1], "--dry-run").err
+
+
+def test_a_dry_run_measures_the_rows_by_a_model_that_is_quickly_read(shuhari, folder: Path) -> None:
+    """One row of 70 sentences; 64 tokens are read."""
+    save_chat(folder / "small")
+    rows = [{"prompt": "What is 3?", "completion": "It is 3. " * (70 if i == 2 else 1)} for i in range(6)]
+    (folder / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sets = ("--set=models.policy.path=small", "--set=models.policy.context=64", "--set=task.name=file/long.jsonl",
+            "--set=rollout.sampling.max_new=8")  # fmt: skip
+    done = shuhari("train", "pretrained/sft", *sets, "--dry-run")
+    assert done.code == 2 and "1 of 6 rows is longer" in done.err and "line 3" in done.err
+    assert shuhari("train", "pretrained/sft", *sets, "--set=task.too_long=leave_out", "--dry-run").code == 0

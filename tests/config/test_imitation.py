@@ -44,6 +44,12 @@ def test_one_row_of_many_without_a_demonstration_is_found(tmp_path: Path) -> Non
         grpo(tmp_path, [*(row for row in SHOWN if row is not train[-1]), last])
 
 
+def test_pairs_are_not_imitated_and_the_recipe_for_them_is_named(tmp_path: Path) -> None:
+    rows = [{"prompt": row["prompt"], "chosen": "1", "rejected": "2", "split": row["split"]} for row in SHOWN]
+    with pytest.raises(RecipeError, match="a pair of answers, which `shuhari train dpo`"):
+        grpo(tmp_path, rows)
+
+
 @pytest.mark.parametrize("task", ["arithmetic", "chain"])
 def test_tasks_that_demonstrate_are_as_before(task: str) -> None:
     table, _ = load("baselines/grpo", ['remove=["task"]', f'task.name="{task}"']).stages

@@ -53,6 +53,14 @@ def test_the_error_names_what_was_meant(recipe: str, name: str, meant: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("policy", "meant"), [("MlpPolicy", "models.policy.hidden"), ("CnnPolicy", "images"), ("a/model", "policy.path")]
+)
+def test_a_policy_of_stable_baselines3_is_no_model(policy: str, meant: str) -> None:
+    with pytest.raises(RecipeError, match=meant):
+        load("baselines/ppo_cartpole", settings={"policy": policy})
+
+
+@pytest.mark.parametrize(
     ("name", "meant"),
     [
         ("rollout.n_samples_per_prompt", "what others call so is rollout.n here"),

@@ -44,9 +44,9 @@ def test_a_limit_by_its_definition(op: str, below: bool, at: bool, above: bool) 
 
 def test_patience_counts_readings_and_nothing_else() -> None:
     """By hand: 3 is the best; 2, 3 and 1 are no better; steps without a reading do not count."""
-    stop, seen = read("reward not better for 3"), dict[str, Any]()
+    stop, seen = read("reward/mean not better for 3"), dict[str, Any]()
     readings = [1.0, None, 3.0, 2.0, None, 3.0, 1.0, 5.0]
-    found = [bool(stop.ask({} if x is None else {"reward": x}, seen)) for x in readings]
+    found = [bool(stop.ask({} if x is None else {"reward/mean": x}, seen)) for x in readings]
     assert found == [False] * 6 + [True, False] and seen == {"best": 5.0, "since": 0}
     lower, seen = read("loss not lower for 1"), {}
     assert [bool(lower.ask({"loss": x}, seen)) for x in (3.0, 2.0, 2.0)] == [False, False, True]
@@ -64,6 +64,12 @@ def test_other_forms_are_refused_with_those_that_there_are(text: Any) -> None:
     with pytest.raises(RecipeError, match="stop_when") as error:
         read_stop(text, EVERY)
     assert FORMS in str(error.value) or "1 reading or more" in str(error.value)
+
+
+def test_a_word_for_a_metric_is_refused_with_the_metric() -> None:
+    for word, meant in (("greedy", "evaluate/greedy"), ("reward", "reward/mean")):
+        with pytest.raises(RecipeError, match=f"no metric is called '{word}': did you mean '{meant}'"):
+            read_stop(f"{word} > 1", EVERY)
 
 
 def test_a_held_out_number_that_is_not_measured_in_time_or_not_at_all(tmp_path: Path) -> None:

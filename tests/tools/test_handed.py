@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
 from shuhari.desk.handed import hold, hold_environment, take
 from shuhari.kernel import registry
 
@@ -71,7 +72,6 @@ def test_a_data_set_of_the_library_datasets() -> None:
     [
         ([], "it has no rows: expected a list of them, each a mapping with `prompt`"),
         (["1+1="], r"row 1 is '1\+1=' \(str\): expected a mapping"),
-        ("problems.jsonl", "expected rows; a file is a task: .*'file/problems.jsonl'"),
         (3, r"3 \(int\): expected a list of rows"),
         ({"prompt": "1+1="}, "'prompt' is '1\\+1=' \\(str\\): expected a list of rows"),
         ([ROWS[0], {"prompt": "a", "x": math.inf}], "row 2: `x` is inf: expected a finite number"),
@@ -137,12 +137,18 @@ def test_rewards_by_name() -> None:
     assert found == {**table, "graded": {"use": f"{__name__}.graded"}}
 
 
+def test_an_id_of_gymnasium_and_a_file_are_taken_by_name() -> None:
+    assert take(env="CartPole-v1").settings == take(env="gym/CartPole-v1").settings == {"task.name": "gym/CartPole-v1"}
+    assert take("rows.jsonl").settings == take(Path("rows.jsonl")).settings == {"task.name": "file/rows.jsonl"}
+    assert load("ppo", settings=take(env="Acrobot-v1").settings).name == "baselines/ppo_cartpole"
+
+
 @pytest.mark.parametrize(
     ("handed", "told"),
     [
         ({"reward": 3}, r"reward: 3 \(int\): expected a function f\(completions, \*\*columns\)"),
         ({"reward": [graded, graded]}, "reward: two are called 'graded': name them"),
-        ({"env": "CartPole-v1"}, "env: 'CartPole-v1': .* an id is a task: .*'gym/CartPole-v1'"),
+        ({"env": "CartPole-v1", "beside": ["task.name"]}, "task.name: given together with env"),
         ({"env": dict}, r"env: the class dict is not a gymnasium.Env"),
         ({"env": 3}, r"env: 3 \(int\): expected a gymnasium.Env, its class"),
         ({"env": Stage()}, "env: Stage cannot be copied .it holds a socket.: hand over its class"),

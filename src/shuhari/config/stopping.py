@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from shuhari.config.overlay import RecipeError
@@ -22,6 +23,10 @@ FORMS = "'evaluate/greedy >= 200' (or <=, >, <), or 'evaluate/greedy not better 
 _LIMIT = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([^\s<>=]+)\s*")
 _PATIENCE = re.compile(r"\s*([^\s<>=]+)\s+not\s+(better|lower)\s+for\s+(\d{1,9})\s*", re.ASCII)
 PLAYED = "evaluate/"
+SHORT = MappingProxyType({  # words for a metric, which is none itself -> the metric that they mean
+    **dict.fromkeys(("greedy", "held-out", "score", "accuracy"), "evaluate/greedy"),
+    "mean": "evaluate/mean", "reward": "reward/mean", "return": "rollout/return",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,8 @@ def read_stop(text: object, evaluate: Mapping[str, Any] = EMPTY) -> StopWhen | N
             raise RecipeError("stop_when", f"{text!r}: expected 1 reading or more")
     else:
         raise RecipeError("stop_when", f"{text!r}: expected {FORMS}")
+    if metric in SHORT:
+        raise RecipeError("stop_when", f"no metric is called {metric!r}: did you mean {SHORT[metric]!r}?")
     if metric.startswith(PLAYED) and not evaluate.get("every"):
         message = "is measured at the ends alone: set evaluate.every to a number of steps, or, of one stage alone, "
         message += "stage.<name>.stop_when"

@@ -123,6 +123,12 @@ ARGUMENTS: Mapping[tuple[str, ...], str] = MappingProxyType({  # what no setting
     ("remove_unused_columns", "dataloader_num_workers", "ddp_find_unused_parameters"): "no need: leave it out",
     ("optimizer", "optimizers", "optim"): "part.policy.optimiser, with `use` and its settings",
 })  # fmt: skip
+POLICIES = MappingProxyType({  # a policy of Stable-Baselines3 -> what to do
+    "MlpPolicy": "a recipe has its network: models.policy.hidden and .layers are its sizes; leave `policy` out",
+    "CnnPolicy": "recipes for images have theirs (baselines/ppo_minigrid, reproduce/ppo_atari); leave `policy` out",
+    "MultiInputPolicy": "dictionaries of observations are read as they are; leave `policy` out",
+    "MlpLstmPolicy": "policies with memory are those of baselines/recurrent_ppo_cartpole; leave `policy` out",
+})
 _HINTS = MappingProxyType({
     name: hint
     for names, hint in ARGUMENTS.items()
@@ -156,6 +162,8 @@ def find_meanings(path: Iterable[str]) -> tuple[str, ...]:
 def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> str:
     """Return what an unknown key may mean: the settings of this recipe that others call so, by its part names, or the
     nearest known key. For a table, what its entries may mean."""
+    if key == "policy" and str(tree.get(key)) in POLICIES:
+        return f"here: {POLICIES[str(tree[key])]}"
     if key in _HINTS and not isinstance(tree.get(key), Mapping):
         return f"here: {_HINTS[key]}"
     inner, near = tree.get(key), nearest(key, known)

@@ -148,11 +148,12 @@ def train(
     recipe needs a `path`.
 
     dataset: rows to train on, as for the task `file`: a list of mappings, a `datasets.Dataset`, or a mapping of such by
-    split (`DatasetDict`); they are written into the run's folder. reward: a function `f(prompts, completions,
-    **columns)` that returns a number or None for each sample, a list of such functions, or name -> function. env: a
-    `gymnasium.Env` class, a function that makes one, or an environment, which each lane copies. tools: functions with
-    annotations and a docstring that the policy may call in its answers. A function or class that other processes cannot
-    import (a lambda, a notebook cell) works, but must be passed again to resume the run.
+    split (`DatasetDict`), which are written into the run's folder; or the path of a file. reward: a function
+    `f(prompts, completions, **columns)` that returns a number or None for each sample, a list of such functions, or
+    name -> function. env: an id of Gymnasium, a `gymnasium.Env` class, a function that makes one, or an environment,
+    which each lane copies. tools: functions with annotations and a docstring that the policy may call in its answers. A
+    function or class that other processes cannot import (a lambda, a notebook cell) works, but must be passed again to
+    resume the run.
 
     settings: dotted keys of the recipe, such as `steps=100` or `**{"part.policy.terms.loss.high": 0.3}`. methods: names
     or files of methods, such as `rlvr/kl_cov`, applied to the recipe in order, before the settings. init: a run (`RUN`

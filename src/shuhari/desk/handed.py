@@ -135,18 +135,23 @@ def take(
         raise RecipeError("reward", message)
     if env is not None and tools:
         raise RecipeError("tools", "given beside env: expected one of them; an environment brings its own tools")
-    if dataset is not None:
+    if isinstance(dataset, str | Path):
+        tables["task.name"] = f"file/{dataset}"
+    elif dataset is not None:
         text = "".join(f"{json.dumps(row)}\n" for row in _list_rows(dataset))
         name = f"dataset-{_digest(text)}.jsonl"
         files[name], tables["task"] = text, {"name": f"file/{name}"}
-    if env is not None:
+    if isinstance(env, str):
+        tables["task.name"] = env if env.startswith("gym/") else f"gym/{env}"
+    elif env is not None:
         tables["task"] = {"name": "gym", "path": f"world/{hold_environment(env)}"}
     if reward is not None:
         tables["reward"] = _list_rewards(reward)
     if tools:
         tables["rollout.use"] = "episode"  # dotted, so that other settings of `rollout` are laid over it
         tables["rollout.environments"] = {"use": "tools", "tools": _list_tools(tools)}
-    if "task" in tables and (given := next((key for key in ("task", "task.name") if key in beside), "")):
+    keys = ("task", "task.name")
+    if {*keys} & tables.keys() and (given := next((key for key in keys if key in beside), "")):
         taken = "dataset" if env is None else "env"
         raise RecipeError(given, f"given together with {taken}, which would replace it: expected one of them")
     return Handed(tables, files)
@@ -157,9 +162,6 @@ def take(
 
 def _list_rows(dataset: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows as JSON; those of a mapping of data sets (split -> rows) with their `split`."""
-    if isinstance(dataset, str | Path):
-        raise RecipeError("dataset", f"{str(dataset)!r}: expected rows; a file is a task: **{{'task.name': "
-                          f"'file/{dataset}'}}")  # fmt: skip
     if isinstance(dataset, Mapping):
         for split, rows in dataset.items():
             if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
@@ -242,8 +244,7 @@ def hold_environment(env: Any) -> str:
         registry.hold(name, partial(_copy, deepcopy(env)))
         return name
     if isinstance(env, str):
-        raise RecipeError("env", f"{env!r}: expected a class, a factory or an environment; an id is a task: "
-                          f"**{{'task.name': 'gym/{env}'}}")  # fmt: skip
+        raise RecipeError("env", f"{env!r}: a recipe names it; expected a class, a factory or an environment")
     if not callable(env):
         raise RecipeError("env", f"{_shorten(env)}: expected a gymnasium.Env, its class, or a function that makes one")
     if isinstance(env, type) and not issubclass(env, gymnasium.Env):

@@ -123,13 +123,14 @@ def compare_bed(
 
     name = find_name(bed)
     try:
-        results = list_results(name, out) if results is None else results
+        results = list_results(name, out, known=Path(bed).is_file()) if results is None else results
+        if not results:
+            unmeasured = f"nothing was measured on {name!r}: `shuhari claim METHOD --bed {bed}` measures a method"
+            raise ComparisonError(unmeasured)
         metric = metric or choose_reading(name, dict.fromkeys(list_metrics(results), 1))
         found = {m: _read_bed(name, results, m, runs) for m in (metric, *guards)}
     except (ValueError, RecipeError) as error:
         raise ComparisonError(str(error)) from None
-    if not results:
-        raise ComparisonError(f"nothing was measured on {name!r}: `shuhari claim METHOD --bed {bed}` measures a method")
     for m, arms in found.items():
         if len(arms) < 2:
             known = list_metrics(results)

@@ -168,6 +168,8 @@ def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
             has = "no demonstration and no answer" if problem.answer is None else "an answer and no demonstration"
             column = f" (column `{columns['solution']}`)" if columns else ""
             message = f"problem {problem.id!r} of {problem.task} has {has}{column} to imitate"
+            if {"chosen", "rejected"} <= problem.info.keys():
+                message += ": it is a pair of answers, which `shuhari train dpo` learns from"
             raise UnshownError(message, answer=problem.answer is not None)
         fields["answer" if problem.solution is None else "solution"] = None
     words = {"solution": "demonstrations", "answer": "answers"}

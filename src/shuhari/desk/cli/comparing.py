@@ -170,7 +170,7 @@ def _read_labels(given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, _, label = text.partition("=")
         if not name or not label.strip():
-            raise typer.BadParameter(f"{text!r}: expected NAME=TEXT, such as x=\"training steps\"", param_hint="--label")
+            raise typer.BadParameter(f"{text!r}: expected NAME=TEXT, such as x=tokens", param_hint="--label")
         found[name] = label
     return found
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from shuhari.data import EMPTY
 from shuhari.desk.cli.text import note, say
 from shuhari.desk.plain import format_value
+from shuhari.ports.hooks import ability
 
 if TYPE_CHECKING:
     from pathlib import Path as Run
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = tuple[str, str]  # `key = value`, and its source
 DEFAULT = "default"
 GIVEN = ("--set", "set")  # sources that a command adds to a recipe
+LIGHT = 2e9  # bytes of weights that a dry run loads to measure rows
 MANY = 1_000_000  # rows of a step that hardly any machine can hold
 
 
@@ -30,7 +32,6 @@ def dry_run(recipe: Recipe, path: Run, *, explain: bool = False) -> list[str]:
     `path`: where the run would be, for the disk space of its checkpoints. explain: with the sentence of each setting.
     """
     from shuhari.desk.amounts import describe_work
-    from shuhari.ports.hooks import ability
 
     study = None
     if "study" in recipe.tree:
@@ -85,7 +86,7 @@ def _warn(recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any
     from shuhari.desk.foreseen import list_advice, list_devices, list_refusals
     from shuhari.loop.tuned import list_slow, list_unfit, refuse_inherited_rates
 
-    refused = list_refusals(recipe, stages, models)
+    refused = list_refusals(recipe, stages, models or _read_light(recipe, stages))
     try:
         refuse_inherited_rates(recipe, stages)
     except RecipeError as error:
@@ -202,6 +203,28 @@ def _try_models(recipe: Recipe, stages: Sequence[Components]) -> dict[str, Any]:
         except (KeyError, ValueError, TypeError) as error:
             message = error.args[0] if isinstance(error, KeyError) and error.args else error
             raise RecipeError("models", f"stage {stage.name!r}: {message}") from error
+    return models
+
+
+def _read_light(recipe: Recipe, stages: Sequence[Components]) -> dict[str, Any]:
+    """Load the models that read the rows of a file, so that these can be measured; none if their weights are large, or
+    cannot be read, which is reported elsewhere."""
+    from shuhari.loop.roles import cast_roles
+    from shuhari.loop.space import read_size
+
+    models: dict[str, Any] = {}
+    shared: set[str] = set()
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        read = [role.model for role in stage.models.values() if role.model is not None and not role.source]
+        sizes = [read_size(model) for model in read if ability(model, "path")]
+        if not str(table.get("task", {}).get("name", "")).startswith("file/") or not all(sizes):
+            return {}
+        if sum(size.lent for size in sizes if size is not None) > LIGHT:
+            return {}
+        try:
+            cast_roles(stage.models, models, stage.task, recipe.seed, {}, shared, sources=False)
+        except (KeyError, ValueError, TypeError, RuntimeError, OSError):
+            return {}
     return models
 
 

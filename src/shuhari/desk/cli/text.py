@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,6 +18,7 @@ import typer
 from shuhari.desk.plain import to_finite
 from shuhari.kernel.printable import make_printable as make_printable
 
+ROOT = str(Path(__file__).parents[2])  # of this library's code
 NOTHING = 1  # exit code if nothing with the given name was found, as of grep
 
 
@@ -67,12 +69,19 @@ def make_text(text: str, style: str = "") -> Any:
 
 @contextmanager
 def printable_log() -> Iterator[None]:
-    """Make warnings, and log records without a handler, printable while inside."""
+    """Make warnings, and log records without a handler, printable while inside; warnings of this library are a line."""
     last, write = logging.lastResort, warnings.formatwarning
     assert last is not None
     form = last.format
     last.format = lambda record: make_printable(form(record))  # type: ignore[method-assign]
-    warnings.formatwarning = lambda *given: make_printable(write(*given))
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        own = category is UserWarning and filename.startswith(ROOT)
+        return make_printable(f"warning: {message}\n" if own else write(message, category, filename, lineno, line))
+
+    warnings.formatwarning = show
     try:
         yield
     finally:

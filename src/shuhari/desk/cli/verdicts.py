@@ -160,9 +160,9 @@ def show_board(bed: str, metric: str, out: Path, json: bool, runs: Path = Path("
     from shuhari.lab.claims.on_bed import find_name, list_results
     from shuhari.lab.claims.wording import describe_verdict
 
-    bed = find_name(bed)
+    given, bed = bed, find_name(bed)
     try:
-        results = list_results(bed, out)
+        results = list_results(bed, out, known=Path(given).is_file())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--board") from None
     try:
@@ -174,7 +174,8 @@ def show_board(bed: str, metric: str, out: Path, json: bool, runs: Path = Path("
     if not ranked:
         if json:
             print_json({"bed": bed, "by": metric, "metrics": there, "methods": []})
-        why = f"results there have {', '.join(there)}" if there else f"`shuhari claim METHOD --bed {bed}` measures one"
+        command = f"`shuhari claim METHOD --bed {given}` measures one"
+        why = f"results there have {', '.join(there)}" if there else command
         note(f"nothing was measured on {bed!r}; {why}")
         raise typer.Exit(1)
     try:

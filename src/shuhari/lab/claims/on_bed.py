@@ -40,9 +40,9 @@ def find_name(bed: str) -> str:
         return Path(bed).stem
 
 
-def list_results(bed: str, out: Path) -> dict[str, dict[str, Any]]:
+def list_results(bed: str, out: Path, *, known: bool = False) -> dict[str, dict[str, Any]]:
     """Return method -> its result on a bed, from `out` and the packaged results; a claim takes precedence over an
-    exploration. Raises ValueError, naming the nearest bed, if the bed is unknown."""
+    exploration. Raises ValueError, naming the nearest bed, if the bed is not `known` and nothing was measured on it."""
     names, explored = list_names(), read_every(out)
     results = {found["method"]: found for found in explored if found["bed"] == bed}
     claimed = {
@@ -51,10 +51,10 @@ def list_results(bed: str, out: Path) -> dict[str, dict[str, Any]]:
         if (found := read_kept(name, out / "claims") or read_kept(name)) is not None
     }
     results |= {name: found for name, found in claimed.items() if found.get("bed") == bed}
-    if not results and bed not in names:
-        known = {str(found["bed"]) for found in (*claimed.values(), *explored) if found.get("bed")}
-        near = nearest(bed, known | {n for n in names if n.startswith("beds/")})
-        measured = near if near.startswith("did you mean") else f"methods were measured on {', '.join(sorted(known))}"
+    if not results and not known and bed not in names:
+        there = {str(found["bed"]) for found in (*claimed.values(), *explored) if found.get("bed")}
+        near = nearest(bed, there | {n for n in names if n.startswith("beds/")})
+        measured = near if near.startswith("did you mean") else f"methods were measured on {', '.join(sorted(there))}"
         raise ValueError(f"no bed {bed!r}; {measured}")
     return results
 
