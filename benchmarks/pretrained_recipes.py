@@ -16,7 +16,6 @@ import argparse
 import json
 import random
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,9 +112,9 @@ def run(name: str, trained: str, settings: dict[str, Any], work: Path) -> dict[s
     import shuhari
 
     recipe, path = f"pretrained/{name}", work / f"run-{name}"
-    began = time.monotonic()
     done = shuhari.train(recipe, path, progress=lambda r: print(f"{name} step {r['step']}", flush=True), **settings)
-    spent, columns = time.monotonic() - began, done.metrics
+    columns = done.metrics
+    spent = columns["wall"][-1]  # of all sittings
     n = len(columns["step"])
     curve = [{k: v[i] for k, v in columns.items() if v[i] is not None and (k == "step" or "/loss/" in k or
               k.startswith("evaluate/") or k.endswith(("/accuracy", "/margin")))} for i in range(n)]  # fmt: skip
