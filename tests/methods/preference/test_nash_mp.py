@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.events import Committed, Updated
-from shuhari.methods.preference.nash_mp.halves import Halves
+from shuhari.methods.preference.nash_mp.look_ahead import LookAhead
 
 GAME = torch.tensor([[0.5, 0.9, 0.2], [0.1, 0.5, 0.8], [0.8, 0.2, 0.5]], dtype=torch.float64)  # round in a circle
 ROLES = ("policy", "anchor", "opponent")
@@ -61,10 +62,10 @@ def test_each_iteration_shrinks_the_distance_to_the_equilibrium_by_its_rate(seed
     assert all(after <= before / (1 + 2 * beta) + 1e-12 for before, after in pairwise(kl))
 
 
-def make_roles(**values: float) -> dict[str, Any]:
+def make_roles() -> dict[str, Any]:
     roles = {name: SimpleNamespace(module=nn.Linear(1, 1)) for name in ROLES}
-    for name, value in values.items():
-        set_weight(roles, name, value)
+    for name in ROLES:
+        set_weight(roles, name, 0.0)
     return roles
 
 
@@ -78,29 +79,31 @@ def read_weights(roles: dict[str, Any]) -> tuple[float, ...]:
     return tuple(roles[name].module.weight.item() for name in ROLES)
 
 
+def make_rules(half: int) -> list[Any]:
+    """The rules of the recipe, in its order, with another length of a half-step."""
+    sets = {"follow.opponent.every": half, "follow.anchor.every": 2 * half, "follow.policy.half": half}
+    stage = build_stage(load("beds/letters/cycle", methods=["preference/nash_mp"], settings=sets).stages[-1], {})
+    return list(stage.follows.values())
+
+
 def test_the_second_half_begins_at_the_anchor_against_the_half_step() -> None:
     """By hand: training moves the policy to 1, 2, 3 and 4, two updates a half."""
-    roles, rule = make_roles(policy=0.0, anchor=0.0, opponent=0.0), Halves("opponent", half=2)
+    roles, rules = make_roles(), make_rules(2)
     seen = []
     for value in (1.0, 2.0, 3.0, 4.0):
         set_weight(roles, "policy", value)
-        rule(roles, Updated("main", {}))
-        rule(roles, Committed(1))  # not counted
+        for event in (Updated("main", {}), Committed(1)):  # the second is not counted
+            for rule in rules:
+                rule(roles, event)
         seen.append(read_weights(roles))
     assert seen == [(1.0, 0.0, 0.0), (0.0, 0.0, 2.0), (3.0, 0.0, 2.0), (4.0, 4.0, 4.0)]
 
 
 def test_the_count_goes_on_where_it_was() -> None:
-    roles, rule = make_roles(policy=1.0, anchor=0.0, opponent=0.0), Halves("opponent", half=2)
+    roles, rule = make_roles(), LookAhead(half=2)
+    set_weight(roles, "policy", 1.0)
     rule(roles, Updated("main", {}))
-    again = Halves("opponent", half=2)
+    again = LookAhead(half=2)
     again.state = dict(rule.state)
     again(roles, Updated("main", {}))
-    assert read_weights(roles) == (0.0, 0.0, 1.0)
-
-
-def test_roles_of_different_shapes_are_refused() -> None:
-    roles = make_roles()
-    roles["opponent"] = SimpleNamespace(module=nn.Linear(2, 1))
-    with pytest.raises(ValueError, match="'opponent' and 'policy' have different weights"):
-        Halves("opponent", half=1)(roles, Updated("main", {}))
+    assert read_weights(roles) == (0.0, 0.0, 0.0)
