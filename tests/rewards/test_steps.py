@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chat_models import make_words
 from shuhari.models.text.made_tokenizers import character_tokenizer
 from shuhari.models.text.tokenizers import Tokenizer
-from shuhari.rewards.steps import find_steps, find_tokens, split_steps
+from shuhari.rewards.steps import REDUCTIONS, Form, credit_steps, find_steps, find_tokens, split_steps
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,37 @@ def test_the_end_token_belongs_to_no_step() -> None:
     ids = text.encode_answer("", "a\nb")
     assert ids[-1] == text.end and find_steps(ids, text.decode) == [1, 2]
     assert find_steps(text.encode_answer("", ""), text.decode) == [0]
+
+
+R = [0.9, 0.8, 0.7, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("r", "form", "threshold", "wanted"),
+    [
+        (R, "raw", 0.5, R),
+        (R, "clip", 0.75, [0, 0, -0.05, -0.15]),
+        (R, "delta", 0.5, [0.1, 0.1, 0.7, 0]),
+        ([0.7, 0.2, 0.4, 0.8], "delta", 0.5, [0.5, -0.2, 0.4, 0]),  # as the paper's figure: up, down, up, none
+        (R, "clip_delta", 0.75, [0, 0.05, -0.05, 0]),
+        ([0.9], "delta", 0.5, [0]),
+        ([0.9, 0.6], "delta", 0.5, [0.9, 0]),
+        ([0.6, 0.5, 0.4, 0.9], "first_wrong", 0.5, [1, 1, 0, 0]),
+        ([0.9, 0.9], "first_wrong", 0.5, [1, 1]),
+        ([0.1, 0.9], "first_wrong", 0.5, [0, 0]),
+    ],
+)
+def test_rewards_of_steps_by_hand(r: list[float], form: Form, threshold: float, wanted: list[float]) -> None:
+    assert credit_steps(r, form, threshold) == pytest.approx(wanted)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
+def test_from_any_step_on_delta_adds_up_to_that_step(r: list[float]) -> None:
+    """So that a repeated step gains nothing; what clips gains nothing at all."""
+    found = credit_steps(r, "delta")
+    assert all(sum(found[k:]) == pytest.approx(r[k], abs=1e-9) for k in range(len(r) - 1))
+    assert all(x <= 0 for x in credit_steps(r, "clip", 0.3))
+
+
+def test_reductions_by_hand() -> None:
+    assert {name: f(R) for name, f in REDUCTIONS.items()} == pytest.approx({"min": 0.6, "last": 0.6, "product": 0.3024})

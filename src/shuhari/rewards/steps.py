@@ -1,4 +1,4 @@
-"""The steps of a text, and the tokens at which they end.
+"""The steps of a text, the tokens at which they end, and rewards of them.
 
 A step is a piece between separators that is not white space alone. It ends with the separator behind it; the last one
 ends with the text. Tokens need not end where steps do: a step belongs to the token that holds its last character, even
@@ -10,7 +10,10 @@ Axes: `S` steps, `K` tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Literal
 
 from shuhari.data import Array
 
@@ -58,3 +61,32 @@ def find_tokens(ids: Array, decode: Decode, text: str, ends: Sequence[int]) -> l
             low, high = (low, middle) if holds(middle, end) else (middle + 1, high)
         found.append(min(low, len(ids)) - 1)
     return found
+
+
+# ---------------------------------------------------------------- rewards of steps
+
+
+Form = Literal["raw", "clip", "delta", "clip_delta", "first_wrong", "min", "last", "product"]
+REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {  # form -> one number of all steps
+    "min": min, "last": lambda r: r[-1], "product": math.prod,
+}  # fmt: skip
+
+
+def credit_steps(r: Sequence[float], form: Form, threshold: float = 0.5) -> list[float]:
+    """Returns [S] the rewards of steps whose model gives r [S], by a form that is no reduction.
+
+    `raw`: r. `clip`: min(r - threshold, 0), so that no step gains. `delta`: r_k - r_(k+1) up to the second last step,
+    which keeps r, and 0 for the last, which is left to the outcome; from any step on the sum is its own r, so that a
+    step more gains nothing. `clip_delta`: `delta` of `clip` (Gao et al. 2024, "On Designing Effective RL Reward at
+    Training Time for LLM Reasoning", section 5). `first_wrong`: 1 before the first step with r below the threshold, 0
+    from it on."""
+    r = list(r)
+    if form in ("clip", "clip_delta"):
+        r = [min(x - threshold, 0.0) for x in r]
+    if form in ("delta", "clip_delta"):
+        before, last = r[:-1], [0.0]
+        return [*(x - y for x, y in pairwise(before)), *before[-1:], *last]
+    if form == "first_wrong":
+        right = next((k for k, x in enumerate(r) if x < threshold), len(r))
+        return [1.0] * right + [0.0] * (len(r) - right)
+    return r
