@@ -68,5 +68,5 @@ def test_a_bad_row_is_named_by_its_line(row: Any, message: str, tmp_path: Path) 
 def test_letters_and_ids_of_steps(tmp_path: Path) -> None:
     rows = [{"prompt": "p", "steps": ["a", x], "labels": [1, 0]} for x in "bc"]
     task = read(tmp_path, *rows)
-    assert set("pabc") <= set(task.alphabet)
+    assert set("pabc\n") == set(task.alphabet)
     assert len({p.id.partition("+")[0] for p in task.problems("train").problems}) == 2

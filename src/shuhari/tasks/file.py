@@ -215,7 +215,8 @@ class File:
         ):
             more = problem.answer, problem.solution, problem.info.get("chosen"), problem.info.get("rejected")
             yield from (*list_texts(problem.prompt), *(str(t) for t in more if t is not None))
-            yield from list_steps(problem.info)[0]
+            steps, _ = list_steps(problem.info)
+            yield from (*steps, *("\n" * bool(steps)))  # between them, as `labelled` joins them
 
     @cached_property
     def _read(self) -> Read:
