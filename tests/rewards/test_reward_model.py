@@ -158,7 +158,7 @@ def test_a_role_of_other_values_ends_the_run() -> None:
     [
         ({}, "a path is missing: expected a directory.* or a role"),
         ({"path": "x", "role": "reward"}, "path is 'x' and role is 'reward': expected one of them"),
-        ({"role": "reward", "form": "min"}, "form is 'min', which is of steps"),
+        ({"role": "reward", "form": "min"}, "form is 'min', which is of steps: expected level"),
         ({"role": "reward", "level": "step", "form": "product", "scale": "score"}, "expected scale = 'probability'"),
         ({"role": "reward", "separator": ""}, "separator is ''"),
         ({"role": "reward", "level": "steps"}, "did you mean 'step'"),
@@ -223,7 +223,7 @@ def test_a_directory_of_the_other_kind_is_named(saved: tuple[Causal, Path], tmp_
 
 
 def test_three_labels_are_refused_and_one_is_read(saved: tuple[Causal, Path]) -> None:
-    model, path = saved
+    path = saved[1]
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "id2label": {"0": "a", "1": "b", "2": "c"}}))
     with pytest.raises(ValueError, match="tells 3 labels apart: expected one output, or two"):

@@ -77,7 +77,7 @@ def test_any_tokens_of_a_byte_tokenizer_have_places(ids: list[int]) -> None:
     tokens = np.array([i % BYTES.size for i in ids], np.int32)
     places, text = find_steps(tokens, BYTES.decode), BYTES.decode(tokens)
     assert len(places) == len(split_steps(text)) and places == sorted(places)
-    assert 0 <= places[0] and places[-1] < len(tokens)
+    assert places[0] >= 0 and places[-1] < len(tokens)
 
 
 @settings(max_examples=60, deadline=None)

@@ -33,10 +33,10 @@ class Labelled:
     """Answers with labels for outcome and process reward models, which the objective `classification` learns from.
 
     Each draw yields `draws` batches of `size` problems on `stream`, iterated as by `demos`; one row each, the answer
-    after its prompt, with `logp` unknown (NaN). A problem has a `solution` with `info["label"]`: the label is on the end
+    after its prompt, with `logp` unknown (NaN). A problem has a `solution` with `info["label"]`, which is on the end
     token; or lists `info["steps"]` (or `completions`) and `info["labels"]`: the steps, without the white space around
-    them, are joined by `separator`, and each label is on the token at which its step ends (`rewards.steps`), the mean
-    of several on one token. A label is a boolean, or a probability in [0, 1]; None (and -1 in a file) is unknown.
+    them, are joined by `separator`, and each label is on the token at which its step ends (`rewards.steps`), several
+    on one token as their mean. A label is a boolean, or a probability in [0, 1]; None (and -1 in a file) is unknown.
 
     Stamps `label` [B, K], NaN where there is none, and `weight/<stream>` [B, K]: the row's number `info["weight"]` (1
     without one) at labels, else 0. Raises ValueError for a problem without labels, a step that is empty or contains the

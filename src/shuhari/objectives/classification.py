@@ -61,8 +61,8 @@ class Classification:
         if value.dim() == 3:
             raise ValueError(f"role {self.role!r} has {value.shape[2]} values: expected a head with one output")
         if bool(((label < 0) | (label > 1)).any()):
-            odd = label[(label < 0) | (label > 1)][0]
-            raise ValueError(f"column {self.target!r} has the label {float(odd):g}: expected a number in [0, 1], or NaN")
+            odd = float(label[(label < 0) | (label > 1)][0])
+            raise ValueError(f"column {self.target!r} has the label {odd:g}: expected a number in [0, 1], or NaN")
         known, y = ~label.isnan(), label.nan_to_num(0.0)
         loss = torch.where(known, binary_cross_entropy_with_logits(value, y, reduction="none"), 0.0)
         v, y = value.detach()[known], y[known]

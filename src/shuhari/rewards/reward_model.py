@@ -49,8 +49,8 @@ class RewardModel:
 
     A directory is a Hugging Face classifier with one output, for `level = "step"` a classifier of tokens with one, or
     with two labels whose second is the good one. Its own tokenizer encodes the text: a conversation by its chat
-    template, a text prompt with the completion and the end token after it. A role has a value head, `after = "last"` for
-    answers, `after = true` for steps; it may be frozen or trained, and is scored by the engine.
+    template, a text prompt with the completion and the end token after it. A role has a value head, `after = "last"`
+    for answers, `after = true` for steps; it may be frozen or trained, and is scored by the engine.
 
     A step is what lies between separators, and is scored at the token at which it ends (`rewards.steps`). Its reward
     falls on the token of the policy's answer at which the same step ends, unless the form gives one number.
@@ -107,7 +107,8 @@ class RewardModel:
         if self.path and self.role:
             raise ValueError(f"reward_model: path is {self.path!r} and role is {self.role!r}: expected one of them")
         if self.level == "answer" and self.form != "raw":
-            raise ValueError(f"reward_model: form is {self.form!r}, which is of steps: expected level = 'step', or 'raw'")
+            expected = "expected level = 'step', or form = 'raw'"
+            raise ValueError(f"reward_model: form is {self.form!r}, which is of steps: {expected}")
         if self.form == "product" and self.scale == "score":
             raise ValueError("reward_model: form is 'product' of scores: expected scale = 'probability'")
         if not self.separator:

@@ -47,7 +47,7 @@ class File:
     its last message is the demonstration and the rest the prompt; also as `conversations` {"from", "value"}), and any
     of `answer` (text or a number), `completion` (a demonstration; `solution` is the same), `completion` and `label`
     (whether it is good, or how probably), `steps` (or `completions`) and `labels` (lists: the steps of an answer, and
-    whether each is good), or `chosen` and `rejected` (text or messages; without a prompt, it is their common beginning).
+    whether each is good), or `chosen` and `rejected` (text or messages; without a prompt, their common beginning).
     If a file has neither, `question`, `query`, `problem`, or the `instruction` and `input` of Alpaca are the prompt,
     `response` or `output` the demonstration, and `text` alone is text to imitate. `id` is the problem's name, `split`
     its split; other columns become part of the problem's `info`, with `chosen`, `rejected` and `label`. Pairs of equal

@@ -1,7 +1,7 @@
 """Labels of recorded answers: of a whole completion, or of each of its steps.
 
-The rows are those of TRL's types "unpaired preference" and "stepwise supervision". Left out: ratings with other meanings,
-such as the -1, 0, 1 of PRM800K's own files, where -1 is a wrong step.
+The rows are those of TRL's types "unpaired preference" and "stepwise supervision". Left out: ratings with other
+meanings, such as the -1, 0, 1 of PRM800K's own files, where -1 is a wrong step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from shuhari.tasks.reading import shorten
 
-TEXTS, LABELS = ("steps", "completions"), "labels"  # columns: the texts of steps, by the one that is there; their labels
+TEXTS, LABELS = ("steps", "completions"), "labels"  # columns: the texts of steps (the first that is there), and theirs
 _TRUE = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 

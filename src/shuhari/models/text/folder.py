@@ -28,7 +28,7 @@ TEXT = 1 << 29  # bytes of a JSON file
 AUTO = {  # what a directory is to be -> the class of transformers that loads it
     "": "AutoModelForCausalLM", "text": "AutoModelForSequenceClassification", "tokens": "AutoModelForTokenClassification",
 }  # fmt: skip
-Reads = Literal["", "text", "tokens"]  # what a directory is to be: a language model, a classifier of texts, of tokens
+Reads = Literal["", "text", "tokens"]  # what a directory is to be: a language model, or a classifier of these
 ELEMENTS = 1 << 24  # of a JSON file; a vocabulary has some for each token and merge
 EXPERTS, ADAPTED = 4096, 1 << 16  # in one layer; entries of a list of adapters
 SLACK = 10_000_000  # parameters that a model may have in addition to those stored, or twice those
