@@ -173,7 +173,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "evaluate/<way>.<score>": ("any of these, of a further way to play", "as it"),
         "evaluate/<part>/loss/<term>": ("of recorded data: the loss on held-out rows", "as the loss"),
         "evaluate/<part>/accuracy": (
-            "the share of held-out pairs whose better answer is preferred, or of held-out labels that are right", "share"
+            "the share of held-out pairs whose better answer is preferred, or of held-out labels that are right",
+            "share",
         ),
         "evaluate/<part>/<info>": ("and what the loss reports there", "as it"),
     },

@@ -319,8 +319,10 @@ class Causal:
                              "true, with one output")  # fmt: skip
         lm = self.module.lm if self.lora is None else merge_adapters(self.module.lm)
         head = {k: v.detach().cpu() for k, v in self.module.value.state_dict().items()}
-        reads: Literal["text", "tokens"] = "tokens" if self.after is True else "text"
-        classifier.save(lm, head, self.text, Path(directory), dtype=dtype, shard=shard, reads=reads)
+        classifier.save(
+            lm, head, self.text, Path(directory), dtype=dtype, shard=shard,
+            reads="tokens" if self.after is True else "text",
+        )  # fmt: skip
 
     def save_adapters(self, directory: str | Path, base: str) -> None:
         """Saves only the adapters, in peft's format for the base model in the directory `base`, and the tokenizer."""

@@ -196,8 +196,9 @@ def save(
     """Writes the trunk of a language model with a linear head of one output as a classifier.
 
     Of texts: the score is the head's at the last token that is not padding; its bias becomes `score_offset` in
-    config.json, which transformers does not add. Of tokens: a score at each token, by two labels, `bad` with the logit 0 and `good` with the score. Raises ValueError for an architecture without such a classifier in
-    transformers, and if padding cannot be told from the end of a text."""
+    config.json, which transformers does not add. Of tokens: the score at each token is the logit of the label `good`,
+    and 0 that of `bad`. Raises ValueError for an architecture without such a classifier in transformers, and if padding
+    cannot be told from the end of a text."""
     import transformers
 
     config = copy.deepcopy(lm.config)

@@ -26,8 +26,10 @@ WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 TEXT = 1 << 29  # bytes of a JSON file
 AUTO = {  # what a directory is to be -> the class of transformers that loads it
-    "": "AutoModelForCausalLM", "text": "AutoModelForSequenceClassification", "tokens": "AutoModelForTokenClassification",
-}  # fmt: skip
+    "": "AutoModelForCausalLM",
+    "text": "AutoModelForSequenceClassification",
+    "tokens": "AutoModelForTokenClassification",
+}
 Reads = Literal["", "text", "tokens"]  # what a directory is to be: a language model, or a classifier of these
 ELEMENTS = 1 << 24  # of a JSON file; a vocabulary has some for each token and merge
 EXPERTS, ADAPTED = 4096, 1 << 16  # in one layer; entries of a list of adapters
