@@ -130,7 +130,10 @@ class RewardModel:
             for t in group
             for path in t.paths()
         ]
-        steps = [[t.steps[i] for i in path] for t, path in leaves]
+        steps = [
+            [t.steps[i] for i in path]
+            for t, path in leaves
+        ]
         asked = {
             i: (t.request.problem.prompt, answer_text(steps[i]))
             for i, (t, _) in enumerate(leaves)
@@ -165,7 +168,10 @@ class RewardModel:
             scores = [[x] for x in self.model.score(given, self.rows)]
         else:
             tokens = self.model.score_tokens(given, self.rows)
-            scores = [[x[k] for k in places[i]] for i, x in zip(texts, tokens, strict=True)]
+            scores = [
+                [x[k] for k in places[i]]
+                for i, x in zip(texts, tokens, strict=True)
+            ]
         for i, x in zip(texts, scores, strict=True):
             out[i] = x
         return out
