@@ -120,6 +120,7 @@ def test_rewards_of_steps_by_hand(r: list[float], form: Form, threshold: float, 
     assert credit_steps(r, form, threshold) == pytest.approx(wanted)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
 def test_from_any_step_on_delta_adds_up_to_that_step(r: list[float]) -> None:
     """So that a repeated step gains nothing; what clips gains nothing at all."""
