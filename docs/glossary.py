@@ -50,8 +50,12 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
     "excess": ("the cost of an episode less its limit", "as the cost", "`dual`"),
     "excess_rate": ("and by the length of episodes, for a decision", "as the cost", "`constraint`"),
     "entropy": ("of a decision; of a temperature -log pi of a fresh action", "nats", "`entropy`, `temperature`"),
-    "accuracy": ("how often the better one of a pair is preferred; of `outcome` how often it is right", "share",
-                 "`preference`, `outcome`"),
+    "accuracy": ("how often the better one of a pair is preferred; of `outcome` and `classification` how often it is "
+                 "right", "share", "`preference`, `outcome`, `classification`"),
+    "positives": ("the mean label: the share of good ones", "share", "`classification`"),
+    "predicted": ("the mean probability of a good label, which a calibrated model has equal to that", "share",
+                  "`classification`"),
+    "brier": ("the squared error of that probability; always 1/2 gives 1/4", "share²", "`classification`"),
     "chosen": ("beta times the log-ratio of the better ones (`kto`: good ones); of the selective losses the share of "
                "decisions that were chosen", "nats, share", "`preference`, `kto`, `clip_cov`, `kl_cov`, `lp_reg`"),
     "rejected": ("the same of the worse (bad) ones", "nats", "`preference`, `kto`"),
@@ -168,7 +172,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "evaluate/tokens": ("tokens (else decisions) of a sampled episode, with a further way to play", "tokens"),
         "evaluate/<way>.<score>": ("any of these, of a further way to play", "as it"),
         "evaluate/<part>/loss/<term>": ("of recorded data: the loss on held-out rows", "as the loss"),
-        "evaluate/<part>/accuracy": ("the share of held-out pairs whose better answer is preferred", "share"),
+        "evaluate/<part>/accuracy": (
+            "the share of held-out pairs whose better answer is preferred, or of held-out labels that are right",
+            "share",
+        ),
         "evaluate/<part>/<info>": ("and what the loss reports there", "as it"),
     },
     "Exact numbers and weights": {

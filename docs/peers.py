@@ -165,8 +165,10 @@ TRAINERS = {  # of TRL; recipes by their full names
     "`CPOTrainer`, `ORPOTrainer`; SimPO": "`pretrained/cpo`, `pretrained/orpo`, `pretrained/simpo`",
     "`DistillationTrainer`": "`pretrained/opd`, `baselines/opd`",
     "PPO, which 1.16 no longer has": "`baselines/ppo`",
-    "`RewardTrainer`": "`pretrained/reward_model`, or a recipe of a few lines: [a reward "
-    "model](tasks.md#a-reward-model)",
+    "`RewardTrainer`": "`pretrained/reward_model` ([reward models](reward-models.md)), or a recipe of a few lines: [a "
+    "reward model](tasks.md#a-reward-model)",
+    "`PRMTrainer`": "`pretrained/process_reward_model` ([its rows and "
+    "rewards](reward-models.md#4-from-labels-of-steps)); of whole answers `pretrained/outcome_reward_model`",
 }
 LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # a loss of TRL's DPOConfig -> its other settings, and ours of an objective `preference`; compared with theirs by

@@ -20,7 +20,7 @@ RUNS = Path(__file__).parent / "runs"
 FILES = sorted(RUNS.glob("*.toml"))  # what `small_runs` has not
 ROWS = [
     {"prompt": f"{i}+1=", "answer": str(i + 1), "solution": str(i + 1), "chosen": str(i + 1), "rejected": str(i),
-     "level": i % 2, "margin": i / 10}
+     "level": i % 2, "margin": i / 10, "steps": [str(i), str(i + 1)], "labels": [i % 3 > 0, None if i % 2 else 0.75]}
     for i in range(9)
 ]  # fmt: skip
 LIBRARIES = {"puzzles": "reasoning_gym", "minari": "minari"}  # recipe -> what it cannot do without

@@ -23,7 +23,7 @@ GUIDES = ("choosing", "gpu", "settings", "troubleshooting")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RECIPE = re.compile(r"`((?:baselines|rlvr|curriculum|data|engine|beds)/[\w/]+)`")
 OWN = {"ranks.toml", "counts.toml", "topr.toml", "sums.toml", "gravity.toml", "corridor:", "tank:",
-       "mine.toml", "staged.toml", "guided.toml"}
+       "mine.toml", "staged.toml", "guided.toml", "graded.toml", "by_role.toml", "stepped.toml", "watched.toml"}
 SECTIONS = r"(?:models|part|rollout|collect|buffer|engine|reward|evaluate|store|transform|follow)"
 
 
@@ -73,6 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "demonstrations": {"completion": "2"},
         "pairs": {"chosen": "2", "rejected": "3"},
         "labels": {"completion": "2", "label": True},
+        "steps": {"steps": ["1+1", "2"], "labels": [True, False]},
     }
     for name, row in rows.items():
         lines = [json.dumps({"prompt": f"{i}+1=", **row}) for i in range(40)]

@@ -23,6 +23,7 @@ from shuhari.models.text.lora import merge_adapters
 from shuhari.models.text.pretrained import load as load_model
 from shuhari.store import Run
 
+SCORERS = ("reward_model", "outcome_reward_model", "process_reward_model")
 PAIRED = ("dpo", "cpo", "orpo", "simpo")
 RECIPES = [name.removeprefix(FAMILY) for name in list_names() if name.startswith(FAMILY)]
 SMALL = {"steps": 2, "buffer.size": 2, "evaluate.n": 2}
@@ -38,10 +39,16 @@ def search(words: str) -> str:
 ROWS = {
     "asked": [{"prompt": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(8)],
     "said": [{"prompt": f"What is {i} + 1?", "completion": f"It is {i + 1}."} for i in range(8)],
+    "labels": [{"prompt": f"What is {i} + 1?", "completion": f"It is {i + 1}.", "label": i % 2} for i in range(8)],
+    "steps": [
+        {"prompt": f"What is {i} + 1?", "completions": ["Add.", f"It is {i}."], "labels": [True, False]}
+        for i in range(8)
+    ],
     "pairs": [
         {"prompt": f"What is {i} + 1?", "chosen": f"It is {i + 1}.", "rejected": f"It is {i}."} for i in range(8)
     ],
 }
+OF = {"sft": "said", "reward_model": "pairs", "outcome_reward_model": "labels", "process_reward_model": "steps"}
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +69,13 @@ def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def find_role(name: str) -> str:
-    return "reward" if name == "reward_model" else "policy"
+    return "reward" if name in SCORERS else "policy"
 
 
 def filled(name: str) -> dict[str, Any]:
     """What a user sets of a recipe, and few steps."""
     of = find_role(name)
-    rows = "pairs" if name in (*PAIRED, "reward_model") else "said" if name == "sft" else "asked"
+    rows = OF.get(name, "pairs" if name in PAIRED else "asked")
     own: dict[str, Any] = {f"models.{of}.path": "model", "task.name": f"file/{rows}.jsonl"}
     if name == "opd":
         own["models.teacher.path"] = "large"
@@ -78,12 +85,14 @@ def filled(name: str) -> dict[str, Any]:
 
 
 def small(name: str) -> dict[str, Any]:
-    answers = {} if name == "reward_model" else {"rollout.sampling.max_new": 4}
+    answers = {} if name in SCORERS else {"rollout.sampling.max_new": 4}
     return {**SMALL, **answers, "threads": 1} | (SAMPLES if name in ("grpo", "opd", "agent") else {})
 
 
 def test_all_of_the_family_are_tested() -> None:
-    assert sorted(RECIPES) == ["agent", "cpo", "dpo", "grpo", "opd", "orpo", "reward_model", "sft", "simpo"]
+    assert sorted(RECIPES) == sorted(
+        [*SCORERS, "agent", "cpo", "dpo", "grpo", "opd", "orpo", "sft", "simpo"]
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -91,15 +100,15 @@ def test_it_trains_its_adapters_to_the_end(name: str, home: Path, tmp_path: Path
     train(f"{FAMILY}{name}", tmp_path / "run", **filled(name), **small(name))
     run = Run(tmp_path / "run")
     assert run.status == "complete" and run.step == 2
-    rates = {"reward_model": "reward/lr"}.get(name, "policy/lr")
-    assert rates in run.metrics() and ("policy/margin" in run.metrics()) == (name in PAIRED)  # which diagnosis reads
+    assert f"{find_role(name)}/lr" in run.metrics()
+    assert ("policy/margin" in run.metrics()) == (name in PAIRED)  # which diagnosis reads
     trained = open_models(tmp_path / "run")[0][find_role(name)]
     base = load_model("model")[0].state_dict()
     merged = merge_adapters(trained.module.lm).state_dict()
     plain = merge_adapters(trained.module.lm, without=True).state_dict()
     assert all(torch.equal(plain[k], base[k]) for k in base), "the base stays as it was"
     moved = [k for k in base if not torch.equal(merged[k], base[k])]
-    if name in (*PAIRED, "sft", "reward_model"):  # by random weights no answer is right, and nothing is learnt
+    if name in (*PAIRED, "sft", *SCORERS):  # by random weights no answer is right, and nothing is learnt
         assert moved and all("proj" in k for k in moved)
 
 

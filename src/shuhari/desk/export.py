@@ -59,7 +59,8 @@ def export(
 
     A language model is written for `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained`, with
     LoRA adapters merged; `adapter`: the adapters alone, for `PeftModel.from_pretrained`; `reward_model`: with its value
-    head at the last token of a text, for `AutoModelForSequenceClassification.from_pretrained` and the reward
+    head at the last token of a text, for `AutoModelForSequenceClassification.from_pretrained`, or, of a model with
+    `after = true`, at each token, for `AutoModelForTokenClassification.from_pretrained`; both for the reward
     `reward_model`. Any other model is written as the state dict of its module (`model.safetensors`) and a description
     (`model.json`).
 
@@ -100,8 +101,8 @@ def export(
             _check_adapter(model, role, dtype)
             kind, use = "adapter", _adapter(model, made, place, _base(model, Run(path), role))
         elif reward_model:
-            kind, use = "reward model", f"AutoModelForSequenceClassification.from_pretrained({str(target)!r})"
-            _save_scorer(model, made, role, dtype, shard)
+            loaded = _save_scorer(model, made, role, dtype, shard)
+            kind, use = "reward model", f"{loaded}.from_pretrained({str(target)!r})"
         elif ability(model, "save") is not None:
             model.save(made, dtype=dtype, shard=shard)
             kind, use = "causal", f"AutoModelForCausalLM.from_pretrained({str(target)!r})"
@@ -166,13 +167,17 @@ def _base(model: Any, run: Any, role: str) -> str:
     return str(path.resolve()) if str(path) != "." and not began and (path / "config.json").is_file() else ""
 
 
-def _save_scorer(model: Any, made: Path, role: str, dtype: str, shard: str) -> None:
+def _save_scorer(model: Any, made: Path, role: str, dtype: str, shard: str) -> str:
+    """Write a reward model; return the class of transformers that loads it."""
     if (save := ability(model, "save_scorer")) is None:
         raise ValueError(f"the model of {role!r} is not a language model: export it without --reward-model")
     try:
         save(made, dtype=dtype, shard=shard)
     except ValueError as error:
         raise ValueError(f"the model of {role!r} is not a reward model: {error}") from None
+    (name,) = json.loads((made / "config.json").read_text(encoding="utf-8"))["architectures"]
+    tokens = str(name).endswith("ForTokenClassification")
+    return "AutoModelForTokenClassification" if tokens else "AutoModelForSequenceClassification"
 
 
 def _check_adapter(model: Any, role: str, dtype: str) -> None:

@@ -21,6 +21,7 @@ from shuhari.bounds import ProperShare, check
 from shuhari.data import EMPTY, Problem, Step, code
 from shuhari.kernel.registry import held, register
 from shuhari.models.text.tokenizers import plain_chat
+from shuhari.tasks.labels import list_steps
 from shuhari.tasks.mapped import Form, Mapped, cut_answer
 from shuhari.tasks.rows import ROLE, Read, Row, list_texts, name_places, read_file
 from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, is_held_out
@@ -45,7 +46,8 @@ class File:
     A row has `prompt` (text, or messages {"role", "content"}) or `messages` (a conversation: if the assistant ends it,
     its last message is the demonstration and the rest the prompt; also as `conversations` {"from", "value"}), and any
     of `answer` (text or a number), `completion` (a demonstration; `solution` is the same), `completion` and `label`
-    (whether it is good), or `chosen` and `rejected` (text or messages; without a prompt, it is their common beginning).
+    (whether it is good, or how probably), `steps` (or `completions`) and `labels` (lists: the steps of an answer, and
+    whether each is good), or `chosen` and `rejected` (text or messages; without a prompt, their common beginning).
     If a file has neither, `question`, `query`, `problem`, or the `instruction` and `input` of Alpaca are the prompt,
     `response` or `output` the demonstration, and `text` alone is text to imitate. `id` is the problem's name, `split`
     its split; other columns become part of the problem's `info`, with `chosen`, `rejected` and `label`. Pairs of equal
@@ -213,6 +215,8 @@ class File:
         ):
             more = problem.answer, problem.solution, problem.info.get("chosen"), problem.info.get("rejected")
             yield from (*list_texts(problem.prompt), *(str(t) for t in more if t is not None))
+            steps, _ = list_steps(problem.info)
+            yield from (*steps, *("\n" * bool(steps)))  # between them, as `labelled` joins them
 
     @cached_property
     def _read(self) -> Read:
@@ -247,7 +251,7 @@ class File:
             split = home[row.text][0] if row.text in home else hashed
             name = row.id
             if not name:
-                what = (row.solution, row.info.get("chosen"), row.info.get("rejected"))
+                what = (row.solution, row.info.get("chosen"), row.info.get("rejected"), *list_steps(row.info)[0])
                 name = f"{code(row.text, *((row.answer,) if row.answer is not None else what)):016x}"
                 again[name] += 1
                 name += f"+{again[name] - 1}" if again[name] > 1 else ""  # the same row again

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.data import EMPTY, FrozenDict, Payload, nearest
+from shuhari.tasks.labels import LABELS, list_steps, read_label, read_steps
 from shuhari.tasks.mapped import Mapped
 from shuhari.tasks.messages import (
     ROLES,
@@ -33,15 +34,14 @@ _OWN = (
     "prompt", "messages", "conversations", "answer", "completion", "solution", "chosen", "rejected", "id", "split"
 )  # fmt: skip
 _KINDS = ("answer", "completion", "solution", "chosen")  # how a prompt is to be answered
-_TRUE = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}  # labels
 
 
 @dataclass(frozen=True)
 class Row:
     """`place`: its name in errors. `prompt` is text or messages, `text` the same as one text (for text to imitate, that
     text); `answer` is text or a number; `solution` the demonstration. `info`: the other columns (None if only other
-    rows have one, as in Parquet), with the texts `chosen` and `rejected` of a pair, and the boolean `label` of a
-    completion (None: neither good nor bad)."""
+    rows have one, as in Parquet), with the texts `chosen` and `rejected` of a pair, the `label` of a completion (a
+    boolean, or a probability; None: neither good nor bad), and the `labels` of steps (`labels.list_steps`)."""
 
     place: str
     prompt: Payload
@@ -94,6 +94,7 @@ def read_file(path: Path, called: str, mapped: Mapped) -> Read:
         more = f" (the first of {len(bare)} rows without)" if len(bare) > 1 else ""
         what = f"no 'answer', which {graded} has{more}: it is missing or null; give it one, or leave the row out"
         raise ValueError(f"{called}, {bare[0].place}: {what}{f'; {near}' if near.startswith('did you mean') else ''}")
+    _check_labelled(rows, called)
     none = dict.fromkeys(
         n
         for row in rows
@@ -106,6 +107,15 @@ def read_file(path: Path, called: str, mapped: Mapped) -> Read:
         rows, FrozenDict(_find_sources(columns, mapped, found)), FrozenDict(columns),
         (*((f"{called}: {told}",) if told else ()), *(f"{called}: {note}" for note in _list_odd(rows))),
     )  # fmt: skip
+
+
+def _check_labelled(rows: Sequence[Row], called: str) -> None:
+    """Raises ValueError if some rows have steps with labels and another has nothing to learn from."""
+    first = next((r.place for r in rows if list_steps(r.info)[1]), "")
+    for r in rows if first else ():
+        if not list_steps(r.info)[1] and r.solution is None and r.answer is None and "chosen" not in r.info:
+            raise ValueError(f"{called}, {r.place}: no `{LABELS}` of steps, which {first} has: give it some, or leave "
+                             "the row out")  # fmt: skip
 
 
 def list_texts(prompt: Any) -> list[str]:
@@ -206,7 +216,9 @@ def _parse_row(place: str, raw: Any, *, whole: bool = False) -> Row:
     if whole and not demonstration:
         raise ValueError("no text to imitate: expected some")
     if "completion" in row and "answer" not in row and "label" in row and not whole:
-        info["label"] = _read_label(row["label"])
+        info["label"] = read_label(row["label"])
+    if labels := read_steps(row):
+        info[LABELS] = labels
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
         raise ValueError(f"`answer` is {shorten(answer)}: expected text or a number")
@@ -247,14 +259,6 @@ def _take_said(message: Mapping[str, Any], name: str) -> str:
         raise ValueError(f"`{name}` ends with a call of the tool {called}, and what is imitated is text: write "
                          "the call into `content` as the model is to write it, or end with a turn of text")  # fmt: skip
     return str(message["content"])
-
-
-def _read_label(value: Any) -> bool:
-    """Whether a completion is good: true or false, 1 or 0, or their texts, as a table has them."""
-    known = _TRUE.get(str(value).strip().casefold())
-    if known is None:
-        raise ValueError(f"`label` is {value!r}: expected true or false (or 1 or 0) beside a completion")
-    return known
 
 
 def _find_demonstration(row: Mapping[str, Any], info: dict[str, Any]) -> str | None:

@@ -206,7 +206,8 @@ def _say_one(path: Path, measured: Measured, found: Mapping[str, Estimate]) -> N
         say(f"set: {format_path(sum(map(split_path, key), ()))} = {value!r}")
     for name in measured.recorded:
         if name.endswith("/accuracy"):
-            say(f"{name}: the share of held-out pairs whose chosen answer is above the rejected one")
+            labels = "or, of a reward model of labels, the share of labels on its side"
+            say(f"{name}: the share of held-out pairs whose chosen answer is above the rejected one, {labels}")
 
 
 def _say_several(found: Mapping[str, Found]) -> None:

@@ -29,7 +29,7 @@ def export(
         bool, typer.Option("--adapter", help="LoRA adapters alone, for peft (default: merged).")
     ] = False,
     reward_model: Annotated[
-        bool, typer.Option("--reward-model", help="Its value head, for AutoModelForSequenceClassification.")
+        bool, typer.Option("--reward-model", help="Its value head, as a classifier of transformers (texts or tokens).")
     ] = False,
     replay: Annotated[bool, typer.Option("--replay", help="Write the replay buffer's rows, as a data set.")] = False,
     place: Annotated[str, typer.Option(help="Which replay buffer, where the run has several.")] = "",

@@ -311,14 +311,18 @@ class Causal:
         pretrained.export(lm, Path(directory))
 
     def save_scorer(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
-        """Saves the value head at the last token of a text in the form of `AutoModelForSequenceClassification`. Raises
-        ValueError without a head, or with several outputs."""
+        """Saves the value head in the form of transformers: at the last token of a text
+        (`AutoModelForSequenceClassification`), or with `after` = True at each token
+        (`AutoModelForTokenClassification`). Raises ValueError without a head, or with several outputs."""
         if self.module.value is None or self.outputs != 1:
             raise ValueError(f"it has {self.outputs if self.value_head else 'no'} value heads: expected value_head = "
                              "true, with one output")  # fmt: skip
         lm = self.module.lm if self.lora is None else merge_adapters(self.module.lm)
         head = {k: v.detach().cpu() for k, v in self.module.value.state_dict().items()}
-        classifier.save(lm, head, self.text, Path(directory), dtype=dtype, shard=shard)
+        classifier.save(
+            lm, head, self.text, Path(directory), dtype=dtype, shard=shard,
+            reads="tokens" if self.after is True else "text",
+        )  # fmt: skip
 
     def save_adapters(self, directory: str | Path, base: str) -> None:
         """Saves only the adapters, in peft's format for the base model in the directory `base`, and the tokenizer."""

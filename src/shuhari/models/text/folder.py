@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -25,6 +25,12 @@ from shuhari.store.files import find_memory
 WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 TEXT = 1 << 29  # bytes of a JSON file
+AUTO = {  # what a directory is to be -> the class of transformers that loads it
+    "": "AutoModelForCausalLM",
+    "text": "AutoModelForSequenceClassification",
+    "tokens": "AutoModelForTokenClassification",
+}
+Reads = Literal["", "text", "tokens"]  # what a directory is to be: a language model, or a classifier of these
 ELEMENTS = 1 << 24  # of a JSON file; a vocabulary has some for each token and merge
 EXPERTS, ADAPTED = 4096, 1 << 16  # in one layer; entries of a list of adapters
 SLACK = 10_000_000  # parameters that a model may have in addition to those stored, or twice those
@@ -83,13 +89,16 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def check_config(place: Path, *, scores: bool = False) -> None:
-    """Raises ValueError unless config.json is that of a causal language model with weights of plain numbers; `scores`:
-    of a text classifier."""
+def check_config(place: Path, reads: Reads = "") -> None:
+    """Raises ValueError unless config.json is that of a causal language model, or the classifier that `reads` names,
+    with weights of plain numbers."""
     from transformers.models.auto import modeling_auto as auto
 
-    causal, other = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
-    known, what = (other, "classifier of texts") if scores else (causal, "causal architecture")
+    known, what = {
+        "": (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "causal architecture"),
+        "text": (auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, "classifier of texts"),
+        "tokens": (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, "classifier of tokens"),
+    }[reads]
 
     if not (place / "config.json").is_file():
         raise ValueError(f"{place} is no model: it has no config.json{_guess_kind(place)}")
@@ -140,10 +149,11 @@ def check_weights(place: Path, name: str) -> dict[str, tuple[int, ...]]:
     }
 
 
-def check_size(place: Path, copy: Path, stored: Mapping[str, tuple[int, ...]], *, scores: bool = False) -> None:
+def check_size(place: Path, copy: Path, stored: Mapping[str, tuple[int, ...]], reads: Reads = "") -> None:
     """Raises ValueError if the model that config.json describes is larger than its weights, or than this machine.
     `copy`: of the directory, see `clean.checked_copy`."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+    import transformers
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(copy, trust_remote_code=False, local_files_only=True)
     there = sum(math.prod(shape) for shape in stored.values())
@@ -156,7 +166,7 @@ def check_size(place: Path, copy: Path, stored: Mapping[str, tuple[int, ...]], *
         if "experts" in key and isinstance(value, int) and value > EXPERTS:
             raise ValueError(f"{place}: {key} is {value} by its config.json: expected at most {EXPERTS}")
     with torch.device("meta"):  # shapes only
-        kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        kind: Any = getattr(transformers, AUTO[reads])
         made = kind.from_config(config, trust_remote_code=False)
     wanted = sum(x.numel() for x in (*made.parameters(), *made.buffers()))
     if wanted > 2 * there + SLACK:
