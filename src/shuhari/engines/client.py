@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 AGAIN = (408, 409, 429, 500, 502, 503, 504)  # of a server that may have time later
@@ -57,12 +57,7 @@ class Client:
     _pool: ThreadPoolExecutor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.address)
-            usable = parts.port is None or parts.port > 0
-        except ValueError:  # a port that is no number
-            usable = False
-        if not usable or parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        if (parts := _split(self.address)) is None:
             raise ValueError(f"{self.setting}: expected http://HOST:PORT or https://HOST, without a key or a query")
         if self.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", self.key_env):  # what stands there is not shown
             raise ValueError(f"{self.key_setting}: expected the name of an environment variable, such as "
@@ -167,6 +162,16 @@ class Client:
         self._late.add(sock)
         with suppress(OSError):  # it has ended
             socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _split(address: str) -> SplitResult | None:
+    """Return the parts of an address; None for one that cannot be used, or that has more in it."""
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        return None
+    return parts if usable and not parts.username and not parts.query else None
 
 
 def _hide(text: str, key: str) -> str:

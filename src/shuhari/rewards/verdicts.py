@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from shuhari.data import Payload, Problem, nearest
+from shuhari.data import Problem, nearest
 
 GRADE = """Grade the answer to the question below.
 
@@ -86,7 +86,7 @@ def cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}\n... (cut after {longest} characters)"
 
 
-def write_question(prompt: Payload) -> str:
+def write_question(prompt: Any) -> str:
     """Return a prompt as text: messages as `role: content`, one below the other."""
     if isinstance(prompt, tuple) and all(isinstance(m, Mapping) for m in prompt):
         return "\n".join(f"{m.get('role', '')}: {m.get('content', '')}" for m in prompt)
