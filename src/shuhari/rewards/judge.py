@@ -5,9 +5,9 @@ Left out: judges that are trained on verdicts (train a role of rewards, see `rew
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -18,20 +18,8 @@ from shuhari.engines.client import Client
 from shuhari.kernel.registry import register
 from shuhari.ports import Ctx
 from shuhari.rewards import verdicts
-from shuhari.rewards.judge_sources import (
-    KEPT,
-    ByFunction,
-    ByRole,
-    ByServer,
-    Case,
-    Folder,
-    Said,
-    Source,
-    Verdict,
-    name_case,
-    read_kept,
-    write_kept,
-)
+from shuhari.rewards.judge_asking import Asking, Folder, InRun, Kept, Reading, Verdict
+from shuhari.rewards.judge_sources import ByFunction, ByRole, ByServer, Case, Source
 from shuhari.rewards.verdicts import VerdictError
 from shuhari.tasks.source import answer_text
 
@@ -159,7 +147,8 @@ class Judge:
         self._folder = Folder(self.cache) if self.cache and self._source.name else None
         if self._source.name and self._folder is None:
             self.state = {"known": {}}
-        self._asking: dict[str, asyncio.Future[Verdict | Exception]] = {}  # of groups that wait at the same time
+        reading = Reading(self.low, self.high, self._words, self._pairs, self.max_new)
+        self._asking = Asking(self._source, reading)
 
     def _check_words(self) -> tuple[str, str]:
         """Return the two words. Raises ValueError for settings that do not fit each other."""
@@ -234,6 +223,10 @@ class Judge:
         if self._folder is not None:
             self._folder.close()
 
+    def _find_kept(self) -> Kept | None:
+        """Returns where verdicts are kept; None for those of a role."""
+        return InRun(self.state["known"]) if self.state else self._folder
+
     # ---------------------------------------------------------------- what is compared
 
     async def _pair(self, request: Request, texts: Sequence[str | None], ctx: Ctx) -> list[Duel]:
@@ -284,23 +277,26 @@ class Judge:
                     answers = tuple(x for x in (duel.mine, duel.other) if x is not None)[:: -1 if swap else 1]
                     cases.append(self._write(request.problem, answers, reference, rubric, key, vote))
                     places.append((d, vote, swap))
+        decided = await self._asking.decide(cases, self._find_kept(), ctx)
         found: dict[tuple[int, int], list[Verdict | Exception]] = {}
-        for (d, vote, swap), verdict in zip(places, await self._decide(cases, ctx), strict=True):
+        for (d, vote, swap), verdict in zip(places, decided, strict=True):
             share = verdict if isinstance(verdict, Exception) or not swap else 1 - verdict
             found.setdefault((d, vote), []).append(share)
-        return [0.5 if duel.mine == duel.other else self._count([found[d, v] for v in range(self.votes)], ctx)
-                for d, duel in enumerate(duels)]  # fmt: skip
+        return [
+            0.5 if duel.mine == duel.other else self._count([found[d, v] for v in range(self.votes)], ctx)
+            for d, duel in enumerate(duels)
+        ]
 
     def _count(self, votes: Sequence[Sequence[Verdict | Exception]], ctx: Ctx) -> float | Exception:
         """Returns the mean of the votes with a verdict in every order, or the first error."""
-        whole = [[x for x in vote if not isinstance(x, Exception)] for vote in votes]
-        whole = [shares for shares, vote in zip(whole, votes, strict=True) if len(shares) == len(vote)]
+        given = [_list_shares(vote) for vote in votes]
+        whole = [shares for shares, vote in zip(given, votes, strict=True) if len(shares) == len(vote)]
         for first, *second in whole:
             if second:
                 agreed = (first > 0.5) == (second[0] > 0.5) and (first < 0.5) == (second[0] < 0.5)
                 ctx.charge("judge_agreed" if agreed else "judge_disagreed", 1)
         if not whole:
-            return next(x for vote in votes for x in vote if isinstance(x, Exception))
+            return next(x for x in chain.from_iterable(votes) if isinstance(x, Exception))
         return sum(sum(shares) / len(shares) for shares in whole) / len(whole)
 
     def _find_rubric(self, problem: Problem) -> str | Exception:
@@ -324,92 +320,6 @@ class Judge:
         text = verdicts.fill(self._prompt, texts | dict(zip(MUST[self._pairs], shown, strict=True)))
         return Case(text, problem.prompt, answers, reference, rubric, key, vote)
 
-    # ---------------------------------------------------------------- verdicts
 
-    async def _decide(self, cases: Sequence[Case], ctx: Ctx) -> list[Verdict | Exception]:
-        """Returns the verdict of each case: a kept one, that which another group waits for, or a new one."""
-        if not self._source.name:
-            found = [self._read(said) for said in await self._source.ask(cases, ctx)] if cases else []
-            self._charge(found, asked=len(cases), ctx=ctx)
-            return found
-        reading = [self.low, self.high, *self._words, self._pairs]
-        keys = [name_case(self._source.name, case, reading) for case in cases]
-        known: dict[str, Verdict | Exception] = {
-            key: kept
-            for key in dict.fromkeys(keys)
-            if (kept := self._find(key)) is not None
-        }
-        waits = {key: self._asking[key] for key in dict.fromkeys(keys) if key not in known and key in self._asking}
-        new = {key: case for key, case in zip(keys, cases, strict=True) if key not in known and key not in waits}
-        known |= await self._ask(new, ctx)
-        for key, wait in waits.items():
-            known[key] = await asyncio.shield(wait)
-        out = [known[key] for key in keys]
-        self._charge([known[key] for key in new], asked=len(new), cached=len(keys) - len(new), ctx=ctx)
-        return out
-
-    async def _ask(self, new: Mapping[str, Case], ctx: Ctx) -> dict[str, Verdict | Exception]:
-        """Returns key -> verdict of cases that nobody has asked about, and keeps it unless there was no answer."""
-        if not new:
-            return {}
-        loop = asyncio.get_running_loop()
-        asking = {key: loop.create_future() for key in new}
-        self._asking |= asking
-        found: dict[str, Verdict | Exception] = {}
-        try:
-            said = await self._source.ask(list(new.values()), ctx)
-            found = {key: self._read(x) for key, x in zip(new, said, strict=True)}
-            for i, counted in enumerate(("judge_prompt_tokens", "judge_tokens")):
-                if total := sum(x.tokens[i] for x in said if isinstance(x, Said)):
-                    ctx.charge(counted, total)
-            for key, verdict in found.items():
-                if isinstance(verdict, float | VerdictError):
-                    self._keep(key, verdict)
-        finally:
-            for key, future in asking.items():
-                del self._asking[key]
-                if not future.done():
-                    future.set_result(found.get(key, RuntimeError("the call that asked the judge has failed")))
-        return found
-
-    def _find(self, key: str) -> Verdict | None:
-        if self._folder is not None:
-            return self._folder.find(key)
-        return read_kept(self.state["known"].get(key))
-
-    def _keep(self, key: str, verdict: Verdict) -> None:
-        if self._folder is not None:
-            self._folder.add(key, verdict)
-            return
-        known = self.state["known"]
-        known[key] = list(write_kept(verdict))
-        if len(known) > KEPT:
-            del known[next(iter(known))]
-
-    def _read(self, said: Said | Exception) -> Verdict | Exception:
-        """Returns the share of the first answer, or the grade, in [0, 1]."""
-        if isinstance(said, Exception):
-            return said
-        try:
-            if said.what is None or (self._pairs and said.what == -1):  # as TRL's judges give it
-                raise VerdictError("the judge gave no verdict")
-            if isinstance(said.what, str):
-                if not said.whole and "[[" not in said.what:
-                    raise VerdictError(f"the answer was cut after {self.max_new} tokens (max_new): {said.what[-60:]!r}")
-                if self._pairs:
-                    return verdicts.read_choice(said.what, self._words)
-                return verdicts.read_grade(said.what, self.low, self.high)
-            if said.share:
-                return said.what
-            if self._pairs:  # the place of the better one
-                return 1 - verdicts.scale(said.what, 0, 1)
-            return verdicts.scale(said.what, self.low, self.high)
-        except VerdictError as error:
-            return error
-
-    def _charge(self, found: Sequence[Verdict | Exception], *, asked: int, cached: int = 0, ctx: Ctx) -> None:
-        unread = sum(isinstance(x, VerdictError) for x in found)
-        failed = sum(isinstance(x, Exception) for x in found) - unread
-        for what, n in {"asked": asked, "cached": cached, "unread": unread, "failed": failed}.items():
-            if n:
-                ctx.charge(f"judge_{what}", n)
+def _list_shares(vote: Sequence[Verdict | Exception]) -> list[float]:
+    return [x for x in vote if not isinstance(x, Exception)]

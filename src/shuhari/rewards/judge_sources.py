@@ -1,5 +1,5 @@
-"""Who judges: a role of the run, a function, or a server of the OpenAI chat API; and the verdicts that are kept by
-their content. Left out: what is asked, and what a verdict is worth (`judge.py`, `verdicts.py`).
+"""Who judges: a role of the run, a function, or a server of the OpenAI chat API. Left out: what is asked (`judge.py`),
+and how answers are read and kept (`judge_asking.py`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import hashlib
 import inspect
 import json
 import math
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from shuhari.data import ContractError, Sampling, nearest
@@ -21,11 +19,8 @@ from shuhari.engines.client import Client, ServerError
 from shuhari.engines.time_limit import EscapeError, Overdue, call_within
 from shuhari.kernel import registry
 from shuhari.ports import Ctx
-from shuhari.rewards.verdicts import VerdictError
 
 ARGUMENTS = ("prompts", "completions", "references", "rubrics", "texts")
-KEPT = 1 << 15  # number of verdicts that a run keeps: the latest
-FILE = "verdicts.sqlite"
 
 
 @dataclass(frozen=True)
@@ -125,7 +120,7 @@ class ByFunction:
         code = ""
         with suppress(OSError, TypeError):
             code = inspect.getsource(found)
-        self.name = _digest(["function", self.path, code])
+        self.name = digest(["function", self.path, code])
 
     async def ask(self, cases: Sequence[Case], ctx: Ctx) -> list[Said | Exception]:
         """Raises what the function raises, Overdue after `timeout`, and ContractError for anything but a list."""
@@ -176,7 +171,7 @@ class ByServer:
         below = self.client.address.rstrip("/").endswith("/v1")
         self._path = "/chat/completions" if below else "/v1/chat/completions"
         known = [self.client.address, self.model, self.system, self.temperature, self.max_new]
-        self.name = _digest(["server", *known])
+        self.name = digest(["server", *known])
 
     async def ask(self, cases: Sequence[Case], ctx: Ctx) -> list[Said | Exception]:
         """Raises ContractError if the key is not set."""
@@ -222,64 +217,6 @@ async def _caught(ask: Callable[[Case, Ctx], Any], case: Case, ctx: Ctx) -> Said
         return error
 
 
-# ---------------------------------------------------------------- what is kept
-
-Verdict = float | VerdictError  # the share of the first answer (or the grade) in [0, 1]
-
-
-@dataclass
-class Folder:
-    """Verdicts by content in a folder, which runs and their workers may share. Raises ContractError for a file that
-    cannot be read or written."""
-
-    path: str
-    _base: sqlite3.Connection | None = field(init=False, default=None)
-
-    def find(self, key: str) -> Verdict | None:
-        found = self._call("SELECT share, text FROM verdicts WHERE key = ?", key)
-        return read_kept(found[0] if found else None)
-
-    def add(self, key: str, verdict: Verdict) -> None:
-        self._call("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", key, *write_kept(verdict))
-
-    def close(self) -> None:
-        if self._base is not None:
-            self._base.close()
-            self._base = None
-
-    def _call(self, command: str, *values: Any) -> list[Any]:
-        try:
-            if self._base is None:
-                Path(self.path).mkdir(parents=True, exist_ok=True)
-                base = sqlite3.connect(Path(self.path) / FILE, 30.0, isolation_level=None, check_same_thread=False)
-                base.execute("PRAGMA journal_mode = WAL")
-                base.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, share REAL, text TEXT)")
-                self._base = base
-            return self._base.execute(command, values).fetchall()
-        except (sqlite3.Error, OSError) as error:
-            message = f"judge: cache {self.path!r}: {error}: expected a folder with no other {FILE}"
-            raise ContractError(message) from None
-
-
-def write_kept(verdict: Verdict) -> tuple[float | None, str]:
-    """Return a verdict as (share, "") or (None, what is wrong with it)."""
-    return (None, str(verdict)) if isinstance(verdict, VerdictError) else (verdict, "")
-
-
-def read_kept(kept: Any) -> Verdict | None:
-    """Return what `write_kept` was given; None if that cannot be known."""
-    if not isinstance(kept, list | tuple) or len(kept) != 2:
-        return None
-    share, text = kept
-    if isinstance(share, float) and 0 <= share <= 1:
-        return share
-    return VerdictError(text) if share is None and isinstance(text, str) else None
-
-
-def name_case(source: str, case: Case, reading: Sequence[Any]) -> str:
-    """Return the digest of a case, of who judges it and of how its verdict is read."""
-    return _digest([source, list(reading), case.text, list(case.answers), case.reference, case.rubric, case.vote])
-
-
-def _digest(parts: Sequence[Any]) -> str:
+def digest(parts: Sequence[Any]) -> str:
+    """Return a digest of plain data."""
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
