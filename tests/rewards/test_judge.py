@@ -381,7 +381,7 @@ def test_it_keeps_to_its_port(server: Server) -> None:
 
 def write_recipe(server: Server, folder: Path, more: str = "") -> Any:
     path = folder / "judged.toml"
-    path.write_text(f"""{write_sums(4, 1)}
+    path.write_text(f"""{write_sums(4, 3)}
 [reward]
 judge = {{url = "{server.url}", model = "m"{more}}}
 weights = {{judge = 1.0}}
