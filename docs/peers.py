@@ -169,6 +169,8 @@ TRAINERS = {  # of TRL; recipes by their full names
     "reward model](tasks.md#a-reward-model)",
     "`PRMTrainer`": "`pretrained/process_reward_model` ([its rows and "
     "rewards](reward-models.md#4-from-labels-of-steps)); of whole answers `pretrained/outcome_reward_model`",
+    "judges (`OpenAIPairwiseJudge`, `HfPairwiseJudge`, one of yours)": "`reward.judge.url`, `.role` or `.function`, "
+    "which takes `judge(prompts, completions)` as it is; pairs are asked about in both orders: [judges](judges.md)",
 }
 LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # a loss of TRL's DPOConfig -> its other settings, and ours of an objective `preference`; compared with theirs by
@@ -213,7 +215,7 @@ CONCEPTS = {  # of verifiers
     "`Env` of several agents": "`rollout.acts`: roles take turns, or the environment decides whose turn it is "
     "(`turn`); "
     "each with its own credit",
-    "`vf.Judge`": "a reward that uses [a model of the run](judges.md), or an `async` function that calls any server; "
+    "`vf.Judge`": "the reward [`judge`](judges.md): a server, a model of the run, or a function, which may be `async`; "
     "`rollout.timeout` bounds tools",
     "clients of models": "`engine.use = \"openai\"`: [a server by its address](scale.md#a-server-by-its-address), "
     "for roles "

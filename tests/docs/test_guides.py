@@ -112,7 +112,10 @@ def test_judges(follow: Follow) -> None:
     """What is watched is reported and not trained on; both answers of an episode are decisions, and what credits turns
     or tokens by settings alone gives other updates than what credits the whole."""
     made = follow("judges")
-    run = made["run"]
+    graded, run = made["graded"].metrics, made["run"]
+    assert set(graded["reward/duel"]) == {0.5}, "of a group, whose wins are its losses"
+    assert all(0 < x < 1 for x in graded["reward/model"]) and graded["spent/judge_asked"][-1] > 0
+    assert "spent/failed_graders" not in graded
     verdicts, surprises, briefs = (run.metrics[f"reward/{name}"][-2:] for name in ("verdict", "surprise", "brief"))
     assert all(0 < x < 1 for x in verdicts) and all(x > 0 for x in surprises)
     means, scores = run.metrics["reward/mean"][-2:], run.metrics["reward/score"][-2:]

@@ -79,6 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines = [json.dumps({"prompt": f"{i}+1=", **row}) for i in range(40)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (tmp_path / "rewards.py").write_text("def short(completions, **columns):\n    return [1.0 for _ in completions]\n")
+    (tmp_path / "judges.py").write_text("def brief(prompts, completions):\n    return [0 for _ in completions]\n")
     (tmp_path / "my_recipe.toml").write_text('format = 1\nextends = "baselines/grpo"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path

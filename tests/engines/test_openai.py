@@ -22,9 +22,10 @@ from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.data import Sampling
-from shuhari.engines import openai
+from shuhari.engines import client
+from shuhari.engines.client import ServerError
 from shuhari.engines.local import Local
-from shuhari.engines.openai import OpenAI, ServerError
+from shuhari.engines.openai import OpenAI
 from shuhari.loop.checks import check_stages
 
 KEY = "sk-planted-0123456789abcdef"
@@ -78,7 +79,7 @@ def answer(body: dict[str, Any], ids: list[int] | None = None, how: str = "ids")
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(openai, "WAIT", 0.01)
+    monkeypatch.setattr(client, "WAIT", 0.01)
     made = Server()
     yield made
     made.http.shutdown()

@@ -19,3 +19,8 @@ def add(a: int, b: int) -> int:
         b: The second.
     """
     return a + b
+
+
+def shorter(prompts: list[str], completions: list[list[str]]) -> list[int]:
+    """The place of the better of two answers: the shorter one is, else the first."""
+    return [int(len(second) < len(first)) for first, second in completions]

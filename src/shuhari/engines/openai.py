@@ -8,25 +8,17 @@ truncated sampling (the server does not report which ids it kept), and weight up
 
 from __future__ import annotations
 
-import asyncio
-import http.client
-import json
 import math
-import os
 import re
-import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from shuhari.bounds import Count, Length, Seconds, check
 from shuhari.data import Array, Sampling, copy_with
+from shuhari.engines.client import Client, ServerError
 from shuhari.engines.local import Local
 from shuhari.engines.outside import Outside, Piece, Said, explain_refusal
 from shuhari.kernel.registry import register
@@ -35,23 +27,7 @@ from shuhari.models.text.tokenizers import Template
 from shuhari.needs import Trace, role_model
 from shuhari.ports import ability
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-AGAIN = (408, 409, 429, 500, 502, 503, 504)  # of a server that may have time later
-WAIT, LONGEST = 0.5, 30.0  # seconds before a request is sent again: doubled each time, up to
-REACH = 5.0  # seconds, at most, in which a server takes a connection as a run begins
 LARGEST = 1 << 26  # bytes of a reply
-
-
-class ServerError(RuntimeError):
-    """The error if a server does not answer, or answers with something else: the rollout has failed."""
-
-
-class _Busy(Exception):
-    """A reply after which the request may be sent again, in `wait` seconds or later."""
-
-    def __init__(self, what: str, wait: float = 0.0) -> None:
-        super().__init__(what)
-        self.what, self.wait = what, wait
 
 
 @register("engine", "openai")
@@ -96,19 +72,11 @@ class OpenAI:
 
     def __post_init__(self) -> None:
         check(self)
-        parts = urlsplit(self.address)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-            raise ValueError("engine.address: expected http://HOST:PORT or https://HOST, without a key or a query")
-        if self.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", self.key_env):  # what stands there is not shown
-            raise ValueError("engine.key_env: expected the name of an environment variable, such as OPENAI_API_KEY, "
-                             "and not the key itself")  # fmt: skip
-        if self.key_env and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-            raise ValueError(f"engine.address {self.address!r} with a key: expected https, or a server on this machine")
-        self._parts = parts
+        self.client = Client(
+            self.address, self.key_env, self.connections, self.timeout, self.retries, LARGEST,
+            setting="engine.address", key_setting="engine.key_env",
+        )  # fmt: skip
         self.outside = Outside(self, self.staleness)
-        self._pool: ThreadPoolExecutor | None = None
-        self._open: set[Any] = set()  # sockets that are being waited at, and of these
-        self._late: set[Any] = set()  # those that were ended
 
     @property
     def fixed(self) -> str:
@@ -121,8 +89,8 @@ class OpenAI:
     def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
         """Set the seed of the draws, and the ledger to charge. Raises ValueError if the key is not set, or if nothing
         listens at the address."""
-        self._key()
-        self._reach()
+        self.client.find_key()
+        self.client.reach()
         self.outside.open(seed, charge)
 
     def sync(self, models: Mapping[str, Any], version: int) -> None:
@@ -186,11 +154,7 @@ class OpenAI:
 
     def close(self) -> None:
         """End the open requests and their threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        for sock in list(self._open):
-            self._end(sock)
-        self._pool = None
+        self.client.close()
 
     # ---------------------------------------------------------------- what it says
 
@@ -256,95 +220,9 @@ class OpenAI:
             return -1
         return int(ids[0]) if len(ids) == 1 and token and model.decode(np.asarray(ids)) == token else -1
 
-    # ---------------------------------------------------------------- the server
-
-    def _key(self) -> str:
-        if not self.key_env:
-            return ""
-        if not (key := os.environ.get(self.key_env, "").strip()):
-            raise ValueError(f"engine.key_env is {self.key_env!r}, and no such environment variable is set")
-        return key
-
-    def _reach(self) -> None:
-        port = self._parts.port or {"http": 80, "https": 443}[self._parts.scheme]
-        try:
-            socket.create_connection((str(self._parts.hostname), port), min(REACH, self.timeout)).close()
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise ValueError(f"engine.address {self.address!r} does not answer: {why}; expected a server that runs "
-                             "before this run begins") from None  # fmt: skip
-
     async def _ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.connections, "openai")
-        pool, loop, data, wait = self._pool, asyncio.get_running_loop(), json.dumps(body).encode(), WAIT
-        for left in range(self.retries, -1, -1):
-            try:
-                reply = await loop.run_in_executor(pool, self._post, data)
-                break
-            except _Busy as busy:
-                if not left:
-                    raise ServerError(f"{self.address} did not answer {self.retries + 1} times: {busy.what}") from None
-                await asyncio.sleep(min(max(wait, busy.wait), LONGEST))
-                wait *= 2
-        else:
-            raise AssertionError
+        reply = await self.client.post("/v1/completions", body)
         choices = reply.get("choices")
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             raise ServerError(f"{self.address} answered without one choice: expected that of /v1/completions")
         return choices[0]
-
-    def _post(self, data: bytes) -> Mapping[str, Any]:
-        """Send one request, of `timeout` seconds in all once connected. It follows no redirect and uses no proxy, so
-        that the key goes nowhere else."""
-        parts, key = self._parts, self._key()
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(str(parts.hostname), parts.port, timeout=self.timeout)
-        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-        sock, late = None, None
-        try:
-            connection.connect()
-            sock = connection.sock
-            late = threading.Timer(self.timeout, self._end, (sock,))  # a server may trickle, and no wait is long
-            late.daemon = True
-            late.start()
-            self._open.add(sock)
-            connection.request("POST", f"{parts.path.rstrip('/')}/v1/completions", data, headers)
-            reply = connection.getresponse()
-            text = reply.read(LARGEST).decode("utf-8", "replace")
-            status, later = reply.status, reply.getheader("Retry-After") or ""
-            if sock in self._late:
-                raise TimeoutError
-        except (OSError, http.client.HTTPException) as error:
-            if sock in self._late:
-                raise _Busy(f"no whole answer within {self.timeout:g} s") from None
-            raise _Busy(f"{type(error).__name__}: {_hide(str(error), key)}") from None
-        finally:
-            if late is not None:
-                late.cancel()
-            self._open.discard(sock)
-            self._late.discard(sock)
-            connection.close()
-        if status in AGAIN:
-            wait = float(later) if re.fullmatch(r"\d{1,4}", later) else 0.0
-            raise _Busy(f"status {status}: {_hide(text, key)}", wait)
-        if status != 200:
-            raise ServerError(f"{self.address} answered with status {status}: {_hide(text, key)}")
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ServerError(f"{self.address} answered with something that is not JSON: {_hide(text, key)}")
-        return found
-
-    def _end(self, sock: socket.socket) -> None:
-        """End a connection that another thread waits for, since closing alone would not wake it."""
-        self._late.add(sock)
-        with suppress(OSError):  # it has ended
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-
-def _hide(text: str, key: str) -> str:
-    """Return the first 300 characters of a server's text, without the key, which the server may repeat."""
-    return (text.replace(key, "***") if key else text)[:300]
