@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.events import Committed, Updated
-from shuhari.methods.preference.nash_mp.look_ahead import LookAhead
+from shuhari.methods.preference.nash_mp.set_back import SetBack
 
 GAME = torch.tensor([[0.5, 0.9, 0.2], [0.1, 0.5, 0.8], [0.8, 0.2, 0.5]], dtype=torch.float64)  # round in a circle
 ROLES = ("policy", "anchor", "opponent")
@@ -100,10 +100,10 @@ def test_the_second_half_begins_at_the_anchor_against_the_half_step() -> None:
 
 
 def test_the_count_goes_on_where_it_was() -> None:
-    roles, rule = make_roles(), LookAhead(half=2)
+    roles, rule = make_roles(), SetBack(half=2)
     set_weight(roles, "policy", 1.0)
     rule(roles, Updated("main", {}))
-    again = LookAhead(half=2)
+    again = SetBack(half=2)
     again.state = dict(rule.state)
     again(roles, Updated("main", {}))
     assert read_weights(roles) == (0.0, 0.0, 0.0)

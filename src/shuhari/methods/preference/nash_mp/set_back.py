@@ -18,9 +18,9 @@ from shuhari.models.follow import Ema
 from shuhari.ports import Model
 
 
-@register("follow", "look_ahead")
+@register("follow", "set_back")
 @dataclass
-class LookAhead:
+class SetBack:
     """Set a role back to another's weights after `half`, 3 `half`, 5 `half`, ... updates: it has looked ahead.
 
     The rule comes behind that of the opponent, which has copied the half-step by then. The optimiser keeps its memory.
