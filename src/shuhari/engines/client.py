@@ -133,7 +133,7 @@ class Client:
             if sock in self._late:
                 raise TimeoutError
         except (OSError, http.client.HTTPException) as error:
-            if sock in self._late:
+            if sock in self._late or (sock is not None and isinstance(error, TimeoutError)):
                 raise _Busy(f"no whole answer within {self.timeout:g} s") from None
             raise _Busy(f"{type(error).__name__}: {_hide(str(error), key)}") from None
         finally:
