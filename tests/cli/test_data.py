@@ -43,6 +43,16 @@ def test_it_says_how_a_file_is_read(shuhari: Call, tmp_path: Path, monkeypatch: 
     assert [row["prompt"] for row in found["first"]] == ["10+1=", "11+1=", "12+1="]
 
 
+def test_prompts_that_have_the_answer_among_other_numbers_are_named(
+    shuhari: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("least.jsonl"), [{"prompt": f"Which is smaller, {i} or {i + 1}?", "answer": str(i)} for i in range(9)])
+    write(Path("next.jsonl"), [{"prompt": f"What follows {i}?", "answer": str(i + 1)} for i in range(9)])
+    assert "in 9 of 9 rows the prompt has the answer among other numbers" in shuhari("data", "least.jsonl").err
+    assert "among other numbers" not in shuhari("data", "next.jsonl").err
+
+
 def test_with_a_run_it_counts_and_shows_tokens(shuhari: Call, home: Path) -> None:
     write(home / "sums.jsonl", SUMS)
     done = shuhari("data", "sums.jsonl", "--model", "s0", "-n", 1)

@@ -154,3 +154,37 @@ def test_a_dry_run_measures_the_rows_by_a_model_that_is_quickly_read(shuhari, fo
     done = shuhari("train", "pretrained/sft", *sets, "--dry-run")
     assert done.code == 2 and "1 of 6 rows is longer" in done.err and "line 3" in done.err
     assert shuhari("train", "pretrained/sft", *sets, "--set=task.too_long=leave_out", "--dry-run").code == 0
+
+
+def test_a_reward_without_a_weight_and_too_many_problems_are_named(shuhari, folder: Path) -> None:
+    (folder / "mine.py").write_text("def brief(completions, **columns):\n    return [-len(x) for x in completions]\n")
+    sets = ["task.name=file/plain.jsonl", "reward.brief.use=mine.py:brief", "models.policy.path="]
+    weighed = [*sets, "reward.weights.score=1", "buffer.size=32"]
+    _, advice = foresee("baselines/grpo", *weighed, 'remove=["stage.warm-up"]')
+    assert any("reward.brief is reported and not trained" in x and "reward.weights.brief=1" in x for x in advice)
+    assert any("32 problems a step, and the file has 8" in x or "the file has" in x for x in advice)
+    for weight in (0, 1):
+        _, advice = foresee("baselines/grpo", *weighed, f"reward.weights.brief={weight}", 'remove=["stage.warm-up"]')
+        assert not any("reported and not trained" in x for x in advice)
+
+
+def test_a_reward_that_is_not_there_is_named_with_what_helps(shuhari, folder: Path) -> None:
+    save_chat(folder / "small")
+    (folder / "mine.py").write_text("def brief(completions, **columns):\n    return [-len(x) for x in completions]\n")
+    words = ["pretrained/grpo", "--set=models.policy.path=small", "--set=task.name=file/plain.jsonl",
+             "--set=reward.brief.use=mine.py:brief", "--remove=reward.maths", "--dry-run"]  # fmt: skip
+    done = shuhari("train", *words)
+    assert done.code == 2 and "--remove reward.weights.maths --set reward.weights.brief=1" in done.err
+    assert shuhari("train", *words, "--remove=reward.weights.maths", "--set=reward.weights.brief=1").code == 0
+
+
+def test_conversations_for_a_model_without_a_template_are_named(shuhari, folder: Path) -> None:
+    save_chat(folder / "base", template=None)
+    rows = [{"messages": [{"role": "user", "content": f"What is {i}?"}, {"role": "assistant", "content": "3"}]}
+            for i in range(6)]  # fmt: skip
+    rows = [{**row, "split": "test" if i < 2 else "train"} for i, row in enumerate(rows)]
+    (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sets = ("--set=models.policy.path=base", "--set=task.name=file/chats.jsonl", "--set=rollout.sampling.max_new=8",
+            "--set=steps=1", "--set=buffer.size=2", "--set=evaluate.n=2", "--run=runs/chats")  # fmt: skip
+    done = shuhari("train", "pretrained/sft", *sets)
+    assert done.code == 0 and "models.policy has no chat template" in done.err, done.err

@@ -164,6 +164,7 @@ def _check_answered(
     if blind and ability(task, "ungraded") and _reads_rewards(learners, collect):
         helps = ability(task, "unanswered") or "give its problems answers"
         own = f"a grader of your own ([reward.<name>] use = 'rewards.py:function') with --remove reward.{blind[0]}"
+        own += ", and --remove reward.weights if that names it"
         message = "compares with the `answer` of a problem, and no problem has one"
         raise RecipeError(f"stage {stage!r}", f"the reward {blind[0]!r} {message}: {helps}; or {own}")
 

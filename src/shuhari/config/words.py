@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.config.overlay import format_path, split_path, walk_leaves
+from shuhari.config.overlay import SCALARS, format_path, split_path, walk_leaves
 from shuhari.data import nearest
 
 SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what others call it
@@ -139,6 +139,8 @@ _HINTS = MappingProxyType({
 def explain_option(name: str) -> str:
     """Return what an unknown option of the command line (`--max-new`) may mean as a setting; "" if nothing is known."""
     key = name.lstrip("-").replace("-", "_")
+    if key in SCALARS:
+        return f"a setting is --set {key}=..."
     if found := find_meanings((key,)):
         return f"a setting is --set {found[0]}=..."
     return f"here: {_HINTS[key]}" if key in _HINTS else ""

@@ -6,6 +6,7 @@ Left out: the quality of rows (right answers, duplicates), and tasks that genera
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from shuhari.tasks.lengths import Shown, describe, measure, read_by
 from shuhari.tasks.rows import list_texts
 from shuhari.tasks.splits import describe_unused, find_split
 
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 COUNTED = 1000  # rows whose tokens are counted
 WORDS = {"prompt": "the prompt", "answer": "the answer", "solution": "the demonstration"}
 CONVERSATION = "a conversation: the last turn of the assistant is the demonstration, the rest the prompt"
@@ -42,7 +44,7 @@ def report(task: File, n: int = 3, model: Any = None) -> dict[str, Any]:
                     for name, rows in task.raw_columns.items()},
         "splits": {split: {"rows": task.counts[split], "for": _describe_split(task, split)}
                    for split in sorted(task.counts, key=lambda name: name != find_split("train", task.counts))},
-        "notes": [*task.odd, *_list_left(task), *_list_unanswered(task, whole)],
+        "notes": [*task.odd, *_list_left(task), *_list_unanswered(task, whole), *_list_given_away(task, whole)],
         "lengths": {"characters": _describe_lengths(whole, task.places, _count_characters),
                     **({} if model is None else _count_tokens(whole, task.places, model))},
         "first": [{"place": task.places[p.id], "split": split, **to_plain(p)} for split, p in problems[:n]],
@@ -119,6 +121,20 @@ def _list_unanswered(task: File, problems: Sequence[Problem]) -> list[str]:
         return []
     told = f"file/{task.path}: no row has an `answer`, which the reward `maths` compares with (pretrained/grpo)"
     return [f"{told}: {task.unanswered}"]
+
+
+def _list_given_away(task: File, problems: Sequence[Problem]) -> list[str]:
+    """Return a hint for a file whose prompts often have the answer, a number, among other numbers."""
+    answered = [p for p in problems if _NUMBER.fullmatch(str(p.answer or ""))]
+    found = 0
+    for p in answered:
+        numbers = _NUMBER.findall(" ".join(list_texts(p.prompt)))
+        found += len(numbers) > 1 and str(p.answer) in numbers
+    if found <= len(answered) / 2:
+        return []
+    told = f"file/{task.path}: in {found} of {len(problems)} rows the prompt has the answer among other numbers"
+    return [f"{told}: the reward `maths` reads the last number of a text, so that one that repeats the prompt may be "
+            "right by chance. Ask for an answer in \\boxed{}, or check it by a function of yours"]  # fmt: skip
 
 
 def _describe_lengths(problems: Sequence[Problem], places: Mapping[str, str], count: Any) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from shuhari.config.overlay import RecipeError, format_path, look_up, walk_leave
 from shuhari.kernel.rates import find_usual
 from shuhari.loop.tuned import find_highest
 from shuhari.ports import ability, is_vector
+from shuhari.ports.declares import declares
 from shuhari.store.schema import FILE
 
 if TYPE_CHECKING:
@@ -75,21 +76,27 @@ def warn_foreseen(recipe: Recipe, path: Path) -> None:
 
 
 def _may_concern(recipe: Recipe) -> bool:
-    """Whether a recipe has an environment of Gymnasium, a trained model, or preferences."""
+    """Whether a recipe has an environment of Gymnasium, a file, a trained model, or preferences."""
     texts = {
         (path[-1], str(value))
         for path, value in walk_leaves(recipe.tree)
     }
     return any(
-        (key == "name" and text.startswith("gym")) or key == "path" or (key, text) == ("use", PREFERENCES)
+        (key == "name" and text.startswith(("gym", "file"))) or key == "path" or (key, text) == ("use", PREFERENCES)
         for key, text in texts
     )
 
 
 def list_advice(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
-    """Return what a run may suffer from: episodes without an end, a rate of adapters for all weights, settings of
-    another environment."""
-    return [*_list_endless(recipe, stages), *_list_adapter_rates(recipe, stages), *_list_tuned(recipe, stages)]
+    """Return what a run may suffer from: rewards without a weight, more problems a step than there are, episodes
+    without an end, a rate of adapters for all weights, settings of another environment."""
+    return [
+        *_list_unweighted(recipe, stages),
+        *_list_repeated(recipe, stages),
+        *_list_endless(recipe, stages),
+        *_list_adapter_rates(recipe, stages),
+        *_list_tuned(recipe, stages),
+    ]
 
 
 def point_to_trained(error: RecipeError, recipe: Recipe) -> RecipeError:
@@ -175,6 +182,41 @@ def _list_uses(table: Mapping[str, Any]) -> set[str]:
 def _has_preference(row: Any) -> bool:
     pair = row.info.get("chosen") is not None and row.info.get("rejected") is not None
     return pair or (row.solution is not None and row.info.get("label") is not None)
+
+
+def _list_repeated(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
+    """Yield, for each stage that samples answers to the rows of a file, that a step wants more of them than there
+    are."""
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        if not _named(table).startswith("file/"):
+            continue
+        there = stage.task.problems(ability(stage.curriculum, "split") or "train").size()
+        for learner in stage.learners.values():
+            wanted = (ability(learner.buffer, "size") or 0) if ability(learner.buffer, "unit") == "group" else 0
+            if there and wanted > there:
+                yield (
+                    f"buffer.size: {wanted:,} problems a step, and the file has {there:,} to train on: each is played "
+                    f"{wanted / there:.1f} times a step, with {stage.n} answers each time (rollout.n)"
+                )
+
+
+def _list_unweighted(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
+    """Yield the rewards that a recipe's own weights do not name, so that they are reported and not trained."""
+    told = set[str]()
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        given = table.get("reward", {})
+        if not given.get("weights"):
+            continue
+        named = {*given["weights"], *given.get("beside", {})}
+        for key, reward in stage.rewards.items():
+            grades = {name.partition("/")[2] for name in declares(reward).stamps or () if name.startswith("reward/")}
+            if key in told or not grades or named & {key, *grades}:
+                continue
+            told.add(key)
+            yield (
+                f"reward.{key} is reported and not trained, as reward.weights ({', '.join(given['weights'])}) does not "
+                f"name it: --set reward.weights.{min(grades)}=1 trains it, 0 only reports it"
+            )
 
 
 # ------------------------------------------------------------------------------------------------ environments

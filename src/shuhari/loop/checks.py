@@ -206,7 +206,10 @@ class Columns:
         if space == "reward" and self.tells:
             own = f"; where the environment's `info` has it: task.tells.{rest}=reward"
         elif space == "reward" and names:
-            own = f"; to go by what is graded here: {format_path(place)}={'reward/' if whole else ''}{min(names)}"
+            other = f"{format_path(place)}={'reward/' if whole else ''}{min(names)}"
+            if place[-3:-1] == ("reward", "weights"):
+                other = f"--remove {format_path(place)} --set reward.weights.{min(names)}=1"
+            own = f"; to go by what is graded here: {other}"
         rest = "" if near.startswith(("did you", "the transform")) else own
         return RecipeError(format_path(place), f"{message} in stage {stage!r}; {near}{rest}")
 

@@ -65,6 +65,8 @@ def fit_rows(stage: Components, ctx: Context, stages: Iterable[Components], *, r
                 whole, told = list(_list_problems(part, split)), list[str]()
                 asked = [replace(use, n=0 if part is not task else use.n) for use in uses if use.split == split]
                 setting = format_path((*at, "too_long"))
+                if not restoring:
+                    _tell(ctx, _list_without_template(part, whole, asked, ctx))
                 fitted = _fit_split(part, whole, asked, ctx, setting, told, refuse=not restoring)
                 if fitted is not None:
                     fit(split, fitted)
@@ -108,6 +110,22 @@ def _fit_split(
     if not left:
         raise TooLongError(setting, f"{told[-1]}, and nothing is left of the split")
     return left
+
+
+def _list_without_template(part: Any, problems: Sequence[Problem], uses: Sequence[Use], ctx: Context) -> list[str]:
+    """Return a hint for each model that reads conversations and has no chat template."""
+    if not any(isinstance(problem.prompt, tuple) for problem in problems):
+        return []
+    found = []
+    for role in dict.fromkeys(use.role for use in uses):
+        tokens = ability(ctx.models[role], "text") if role in ctx.models else None
+        if tokens is not None and not tokens.has_template:
+            found.append(
+                f"models.{role} has no chat template, and file/{part.path} has conversations: they are written as "
+                "lines `user: ...` and `assistant:`, which no chat client will send. An instruct or chat model has a "
+                "template; a base model takes rows of text"
+            )
+    return found
 
 
 def _take_cut(problem: Problem, row: Shown) -> Problem:

@@ -10,7 +10,7 @@ import logging
 import shlex
 import signal
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shuhari.desk.sinks import Watchers
 
 MISTAKE, STOPPED = 2, 130
+NEAR = 0.85  # of the limit: a mean length from where on many answers were cut
 HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # closing the terminal also requests a stop
 
 
@@ -303,6 +304,19 @@ def _stop() -> Iterator[_Stop]:
 # ------------------------------------------------------------------------------------------------ at the end
 
 
+def _warn_of_cut(stage: Mapping[str, Any], before: Mapping[str, float]) -> None:
+    """Print that answers before training came near the limit of their length, as a change of the score may then be that
+    they end in time."""
+    from shuhari.config.overlay import look_up
+
+    most = look_up(stage, ("rollout", "sampling", "max_new"))
+    texts = look_up(stage, ("models", "policy", "use")) == "causal"
+    if texts and isinstance(most, int) and before.get("length", 0) >= NEAR * most:
+        note(f"held-out answers before training had {before['length']:.3g} of at most {most} tokens, so many were cut, "
+             "and some of the change may be that they end in time: `shuhari eval MODEL RUN --set "
+             f"rollout.sampling.max_new={8 * most}` compares them with more room")  # fmt: skip
+
+
 def show_closing(path: Path) -> None:
     """Print the scores by chance, before and after training, and the paths of the numbers and curves."""
     from shuhari.desk.ends import (
@@ -323,6 +337,7 @@ def show_closing(path: Path) -> None:
         say(f"stopped: {make_printable(str(why), 300)}")
     if rows:
         print_table(heads, rows)
+        _warn_of_cut(find_last_stage(run.recipe), read_ends(summary)["before"])
     if answers := tabulate_answers(run.events("answers"), columns):
         print_table(ANSWERS, answers)
     for line in describe_rewards(find_last_stage(run.recipe), after, str(summary.get("measure") or "")):
