@@ -32,7 +32,7 @@ def find_gap(pi: Tensor, beats: Tensor, reference: Tensor, beta: float) -> Tenso
 
 def test_the_half_step_maximises_what_the_terms_of_the_recipe_sum_up_to() -> None:
     """Policy gradient on the win rate, beta KL to the reference and KL / eta to the anchor: no gradient is left."""
-    terms: Any = load("beds/letters/cycle", methods=["preference/nash_mp"]).stages[-1]["part"]["policy"]["terms"]
+    terms: Any = load("preference/nash_mp").stages[-1]["part"]["policy"]["terms"]
     beta, eta = terms["near"]["weight"], 1 / terms["prox"]["weight"]
     assert (beta, eta) == (0.1, 2.0) and terms["near"]["to"] == "reference" and terms["prox"]["to"] == "anchor"
     g = torch.Generator().manual_seed(1)
@@ -81,8 +81,9 @@ def read_weights(roles: dict[str, Any]) -> tuple[float, ...]:
 
 def make_rules(half: int) -> list[Any]:
     """The rules of the recipe, in its order, with another length of a half-step."""
-    sets = {"follow.opponent.every": half, "follow.anchor.every": 2 * half, "follow.policy.half": half}
-    stage = build_stage(load("beds/letters/cycle", methods=["preference/nash_mp"], settings=sets).stages[-1], {})
+    moved = {"opponent.every": half, "anchor.every": 2 * half, "policy.half": half}
+    sets = {f"stage.rl.follow.{key}": n for key, n in moved.items()}
+    stage = build_stage(load("preference/nash_mp", settings=sets).stages[-1], {})
     return list(stage.follows.values())
 
 
