@@ -42,8 +42,8 @@ class Letters:
     The score of an answer is its mean reward over `tastes` by `weights`; `taste<u>` is that of taste u alone. Answers
     of another length, or with other letters, score 0. `info` of a training problem: `chosen` and `rejected`, two
     different answers, `user`, the number of the taste that compared them, and `margin<u>`, the reward of the chosen
-    less that of the rejected one by taste u. Demonstrations are answers whose letters are floor(n u^skew) for uniform
-    u. Raises ValueError for settings that do not fit together.
+    less that of the rejected one by taste u. Demonstrations are answers whose letters are the floor(n u^skew)-th, for
+    uniform u, in an order of the prompt's own. Raises ValueError for settings that do not fit together.
     """
 
     letters: Annotated[int, Bounds(2, 6)] = 3
@@ -63,7 +63,7 @@ class Letters:
     cycle: AtLeast0 = 0.0
     """Strength, in logits, of a preference that goes in a circle over three kinds of answers; 0 has none."""
     skew: Positive = 1.5
-    """How uneven demonstrated letters are: 1 draws all alike, larger prefers the first letters."""
+    """How uneven demonstrated letters are: 1 draws all alike, larger prefers the first letters of the prompt's order."""
     held_out: ShareBelow1 = 0.0
     """Share of the prompts in the test split, by a hash; 0 gives both splits all prompts, to test only optimisation."""
     codes: Seed = 0
@@ -184,14 +184,14 @@ class Letters:
     def _problem(self, split: str, index: int) -> Problem:
         prompts, stream = self._prompts[split], Stream("letters", self.seed, split, index)
         prompt = prompts[index % len(prompts)]
-        shown = self._draw(stream)
+        shown = self._draw(prompt, stream)
         best = max(self._texts, key=lambda text: self._grade(prompt, text)["score"])
         return Problem("letters", prompt, prompt, best, shown, self._record(prompt, stream))
 
     def _record(self, prompt: str, stream: Stream) -> dict[str, Any]:
         """Returns a pair of answers as somebody has compared it."""
-        user, one = _choose(self._shares, stream), self._draw(stream)
-        other = self._draw(stream)
+        user, one = _choose(self._shares, stream), self._draw(prompt, stream)
+        other = self._draw(prompt, stream)
         while other == one:
             other = self._texts[stream.below(len(self._texts))]
         if stream.uniform() >= self._prefer(prompt, user, one, other):
@@ -199,8 +199,14 @@ class Letters:
         gaps = {f"margin{u}": self.rate(prompt, u, one) - self.rate(prompt, u, other) for u in range(self.tastes)}
         return {"chosen": one, "rejected": other, "user": user, **gaps}
 
-    def _draw(self, stream: Stream) -> str:
-        return "".join(LETTERS[int(self.letters * stream.uniform() ** self.skew)] for _ in range(self.length))
+    def _draw(self, prompt: str, stream: Stream) -> str:
+        order = self._find_order(prompt)
+        return "".join(order[int(self.letters * stream.uniform() ** self.skew)] for _ in range(self.length))
+
+    def _find_order(self, prompt: str) -> str:
+        """Returns the letters in the prompt's own order, in which demonstrations prefer the first."""
+        stream = Stream("letters", self.codes, prompt, "order")
+        return "".join(sorted(LETTERS[: self.letters], key=lambda _: stream.uniform()))
 
 
 def find_kind(text: str) -> Literal[0, 1, 2]:
