@@ -88,7 +88,7 @@ def test_pairs_are_compared_by_their_users() -> None:
 
 
 def test_demonstrated_letters_have_the_stated_law() -> None:
-    """P(first of the prompt's order) of floor(3 u^1.5) is P(u^1.5 < 1/3) = (1/3)^(2/3); prompts differ in which it is."""
+    """P(first of the prompt's order) is P(u^1.5 < 1/3) = (1/3)^(2/3); prompts differ in which letter it is."""
     task = Letters()
     source = task.problems("train")
     shown: dict[str, str] = {}

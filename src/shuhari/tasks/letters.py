@@ -63,7 +63,7 @@ class Letters:
     cycle: AtLeast0 = 0.0
     """Strength, in logits, of a preference that goes in a circle over three kinds of answers; 0 has none."""
     skew: Positive = 1.5
-    """How uneven demonstrated letters are: 1 draws all alike, larger prefers the first letters of the prompt's order."""
+    """How uneven demonstrated letters are: 1 draws all alike, larger prefers the first of the prompt's order."""
     held_out: ShareBelow1 = 0.0
     """Share of the prompts in the test split, by a hash; 0 gives both splits all prompts, to test only optimisation."""
     codes: Seed = 0
