@@ -16,7 +16,8 @@ from shuhari.needs import Need
 from shuhari.objectives.preference import Preference
 from shuhari.testing import context
 
-LIVE, FIRST, VALUE = Need(("policy",), "log_prob", live=True), Need(("reference",), "log_prob"), Need(("other",), "value")
+LIVE, FIRST = Need(("policy",), "log_prob", live=True), Need(("reference",), "log_prob")
+VALUE = Need(("other",), "value")
 
 
 def make_batch(new: Tensor, first: Tensor, value: Tensor, index: Tensor, **columns: Tensor) -> Batch:

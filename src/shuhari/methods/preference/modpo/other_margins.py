@@ -24,7 +24,7 @@ from shuhari.ports import Ctx
 @register("transform", "other_margins")
 @dataclass
 class OtherMargins:
-    """Add to the column `margin` of pairs (1 - share) / share times r(better) - r(worse), r the value of a reward model.
+    """Add to the column `margin` of pairs (1 - share) / share times r(better) - r(worse), r a reward model's value.
 
     With `preference` at beta / share, the logit of a pair is (1 / share) (beta times the difference of log-ratios -
     (1 - share) times that of r), MODPO's. At share 1 it is DPO on the pairs. Raises KeyError for a batch without the
