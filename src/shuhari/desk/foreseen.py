@@ -76,23 +76,25 @@ def warn_foreseen(recipe: Recipe, path: Path) -> None:
 
 
 def _may_concern(recipe: Recipe) -> bool:
-    """Whether a recipe has an environment of Gymnasium, a file, a trained model, or preferences."""
+    """Whether a recipe has an environment of Gymnasium, a trained model, preferences, or a reward that its own weights
+    may not name."""
+    if any(_find_unnamed(table) for table in recipe.stages):
+        return True
     texts = {
         (path[-1], str(value))
         for path, value in walk_leaves(recipe.tree)
     }
     return any(
-        (key == "name" and text.startswith(("gym", "file"))) or key == "path" or (key, text) == ("use", PREFERENCES)
+        (key == "name" and text.startswith("gym")) or key == "path" or (key, text) == ("use", PREFERENCES)
         for key, text in texts
     )
 
 
 def list_advice(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
-    """Return what a run may suffer from: rewards without a weight, more problems a step than there are, episodes
-    without an end, a rate of adapters for all weights, settings of another environment."""
+    """Return what a run may suffer from: rewards without a weight, episodes without an end, a rate of adapters for all
+    weights, settings of another environment."""
     return [
         *_list_unweighted(recipe, stages),
-        *_list_repeated(recipe, stages),
         *_list_endless(recipe, stages),
         *_list_adapter_rates(recipe, stages),
         *_list_tuned(recipe, stages),
@@ -156,7 +158,7 @@ def _list_unpaired(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str
     """Yield, for each stage that learns from preferences in a file, the first row of it that has no pair and no
     label."""
     for table, stage in zip(recipe.stages, stages, strict=True):
-        if not _named(table).startswith("file/") or PREFERENCES not in _list_uses(table):
+        if not name_task(table).startswith("file/") or PREFERENCES not in _list_uses(table):
             continue
         task: Any = stage.task
         rows = islice(task.problems(ability(stage.curriculum, "split") or "train").problems, ROWS)
@@ -169,7 +171,7 @@ def _list_unpaired(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str
             )
 
 
-def _named(table: Mapping[str, Any]) -> str:
+def name_task(table: Mapping[str, Any]) -> str:
     """Return the name of the task of a table, "" if it has none."""
     return str(table.get("task", {}).get("name", ""))
 
@@ -184,37 +186,27 @@ def _has_preference(row: Any) -> bool:
     return pair or (row.solution is not None and row.info.get("label") is not None)
 
 
-def _list_repeated(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
-    """Yield, for each stage that samples answers to the rows of a file, that a step wants more of them than there
-    are."""
-    for table, stage in zip(recipe.stages, stages, strict=True):
-        if not _named(table).startswith("file/"):
-            continue
-        there = stage.task.problems(ability(stage.curriculum, "split") or "train").size()
-        for learner in stage.learners.values():
-            wanted = (ability(learner.buffer, "size") or 0) if ability(learner.buffer, "unit") == "group" else 0
-            if there and wanted > there:
-                yield (
-                    f"buffer.size: {wanted:,} problems a step, and the file has {there:,} to train on: each is played "
-                    f"{wanted / there:.1f} times a step, with {stage.n} answers each time (rollout.n)"
-                )
+def _find_unnamed(table: Mapping[str, Any]) -> list[str]:
+    """Return the rewards of a stage whose keys its own weights do not name."""
+    given = table.get("reward", {})
+    named = {"weights", "beside", *given.get("weights", {}), *given.get("beside", {})}
+    return [key for key in given if key not in named] if given.get("weights") else []
 
 
 def _list_unweighted(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
     """Yield the rewards that a recipe's own weights do not name, so that they are reported and not trained."""
     told = set[str]()
     for table, stage in zip(recipe.stages, stages, strict=True):
-        given = table.get("reward", {})
-        if not given.get("weights"):
-            continue
-        named = {*given["weights"], *given.get("beside", {})}
-        for key, reward in stage.rewards.items():
-            grades = {name.partition("/")[2] for name in declares(reward).stamps or () if name.startswith("reward/")}
-            if key in told or not grades or named & {key, *grades}:
+        weights = table.get("reward", {}).get("weights", {})
+        named = {*weights, *table.get("reward", {}).get("beside", {})}
+        for key in _find_unnamed(table):
+            stamps = declares(stage.rewards[key]).stamps or ()
+            grades = {name.partition("/")[2] for name in stamps if name.startswith("reward/")}
+            if key in told or not grades or named & grades:
                 continue
             told.add(key)
             yield (
-                f"reward.{key} is reported and not trained, as reward.weights ({', '.join(given['weights'])}) does not "
+                f"reward.{key} is reported and not trained, as reward.weights ({', '.join(weights)}) does not "
                 f"name it: --set reward.weights.{min(grades)}=1 trains it, 0 only reports it"
             )
 
@@ -230,7 +222,7 @@ def _list_endless(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]
         if stage.evaluate is None or not stage.evaluate.n or not is_vector(stage.rollout):
             continue
         for owner, task in ((table, stage.task), (table.get("evaluate", {}), stage.evaluate.task)):
-            name = _named(owner)
+            name = name_task(owner)
             if not name.startswith("gym/") or name in told:
                 continue
             told.add(name)

@@ -58,7 +58,7 @@ def fit_rows(stage: Components, ctx: Context, stages: Iterable[Components], *, r
             if (fit := ability(part, "fit")) is None:
                 continue
             if not restoring:
-                _tell(ctx, [*ability(part, "odd"), *_list_unused(part, stages)])
+                _tell(ctx, [*ability(part, "odd"), *_list_unused(part, stages), *list_repeated(stage)])
             at = at[:-1] if len(at) > 2 and at[-1] == "task" else at  # of a member
             for split in dict.fromkeys(use.split for use in uses):
                 fit(split, ())
@@ -110,6 +110,21 @@ def _fit_split(
     if not left:
         raise TooLongError(setting, f"{told[-1]}, and nothing is left of the split")
     return left
+
+
+def list_repeated(stage: Components) -> list[str]:
+    """Return a hint for each learner whose step wants more problems than a file has to train on."""
+    if ability(stage.task, "fit") is None:
+        return []
+    there, found = stage.task.problems(ability(stage.curriculum, "split") or "train").size(), []
+    for learner in stage.learners.values():
+        wanted = (ability(learner.buffer, "size") or 0) if ability(learner.buffer, "unit") == "group" else 0
+        if there and wanted > there:
+            found.append(
+                f"buffer.size: {wanted:,} problems a step, and the file has {there:,} to train on: each is played "
+                f"{wanted / there:.1f} times a step, with {stage.n} answers each time (rollout.n)"
+            )
+    return found
 
 
 def _list_without_template(part: Any, problems: Sequence[Problem], uses: Sequence[Use], ctx: Context) -> list[str]:

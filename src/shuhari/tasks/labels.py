@@ -34,9 +34,10 @@ def read_label(value: Any, name: str = "label") -> bool | float:
 
 def list_steps(info: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """Returns the steps of a row, texts, and their labels; both are empty unless it has lists of both."""
-    labels = info.get(LABELS)
+    if not isinstance(labels := info.get(LABELS), list | tuple):  # most rows, of any file
+        return (), ()
     texts = next((x for name in TEXTS if isinstance(x := info.get(name), list | tuple)), None)
-    return ((), ()) if texts is None or not isinstance(labels, list | tuple) else (tuple(texts), tuple(labels))
+    return ((), ()) if texts is None else (tuple(texts), tuple(labels))
 
 
 def read_steps(row: Mapping[str, Any]) -> tuple[bool | float | None, ...]:

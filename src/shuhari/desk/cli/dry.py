@@ -84,6 +84,7 @@ def _warn(recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any
     would be refused, which is returned."""
     from shuhari.config.overlay import RecipeError
     from shuhari.desk.foreseen import list_advice, list_devices, list_refusals
+    from shuhari.loop.fitting import list_repeated
     from shuhari.loop.tuned import list_slow, list_unfit, refuse_inherited_rates
 
     refused = list_refusals(recipe, stages, models or _read_light(recipe, stages))
@@ -91,7 +92,8 @@ def _warn(recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any
         refuse_inherited_rates(recipe, stages)
     except RecipeError as error:
         refused.append(str(error))
-    for problem in (*list_unfit(recipe, stages), *list_slow(recipe), *list_advice(recipe, stages)):
+    repeated = [problem for stage in stages for problem in list_repeated(stage)]
+    for problem in (*list_unfit(recipe, stages), *list_slow(recipe), *repeated, *list_advice(recipe, stages)):
         note(problem)
     for problem in list_devices(stages):  # the run may be meant for another machine
         note(f"a run on this machine would be refused: {problem}")
@@ -209,6 +211,7 @@ def _try_models(recipe: Recipe, stages: Sequence[Components]) -> dict[str, Any]:
 def _read_light(recipe: Recipe, stages: Sequence[Components]) -> dict[str, Any]:
     """Load the models that read the rows of a file, so that these can be measured; none if their weights are large, or
     cannot be read, which is reported elsewhere."""
+    from shuhari.desk.foreseen import name_task
     from shuhari.loop.roles import cast_roles
     from shuhari.loop.space import read_size
 
@@ -217,7 +220,7 @@ def _read_light(recipe: Recipe, stages: Sequence[Components]) -> dict[str, Any]:
     for table, stage in zip(recipe.stages, stages, strict=True):
         read = [role.model for role in stage.models.values() if role.model is not None and not role.source]
         sizes = [read_size(model) for model in read if ability(model, "path")]
-        if not str(table.get("task", {}).get("name", "")).startswith("file/") or not all(sizes):
+        if not name_task(table).startswith("file/") or not all(sizes):
             return {}
         if sum(size.lent for size in sizes if size is not None) > LIGHT:
             return {}
