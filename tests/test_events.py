@@ -74,3 +74,10 @@ def test_several_kinds_count_together() -> None:
     assert [when.due(e) for e in events] == [False, False, True, False, False, True]
     with pytest.raises(ValueError, match="entry 1: did you mean 'stage'"):
         When(on=("step", "stge"))  # type: ignore[arg-type]
+
+
+def test_the_first_event_that_counts_and_every_one_of_its_distance_from_there() -> None:
+    """By hand: 2, 5 and 8 of nine; without `first` 3, 6 and 9."""
+    for first, wanted in ((2, [2, 5, 8]), (0, [3, 6, 9]), (7, [7])):
+        rule = When(on="step", every=3, first=first)
+        assert [n for n in range(1, 10) if rule.due(Committed(n))] == wanted

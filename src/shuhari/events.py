@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import Length, check
+from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Info, Trajectory, nearest
 
 
@@ -95,10 +95,12 @@ class When:
     """Every `every`-th event of one kind, or of the kinds of a list (`["stage", "step"]`) together: `update` (each of
     `learner`, or of any), `step`, `stage` (its start), or `plateau`: `patience` evaluations in a row without a new best
     of `metric`, the name of an evaluation's score, larger is better, on the problems that [evaluate] `watch` sets
-    apart, if it does. The wait then starts again; the best score stays."""
+    apart, if it does. The wait then starts again; the best score stays. `first`: the number of the first event that
+    counts, from which on every `every`-th does; 0 is `every`."""
 
     on: On | tuple[On, ...] = "update"
     every: Length = 1
+    first: Count = 0
     learner: str = ""
     metric: str = "greedy"
     patience: Length = 3
@@ -116,7 +118,8 @@ class When:
         if isinstance(event, Evaluated) and not self._stuck(event):
             return False
         self.state["heard"] += 1
-        return bool(self.state["heard"] % self.every == 0)
+        since = self.state["heard"] - self.first
+        return bool(since >= 0 and since % self.every == 0)
 
     @property
     def waits_for(self) -> str:

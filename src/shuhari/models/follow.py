@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shuhari.bounds import Length, PositiveShare, check
+from shuhari.bounds import Count, Length, PositiveShare, check
 from shuhari.data import nearest
 from shuhari.events import Event, On, When
 from shuhari.kernel.registry import register
@@ -45,6 +45,8 @@ class Ema:
     or a list of these."""
     every: Length = field(default=1, kw_only=True)
     """Number of events for each update of the weights."""
+    first: Count = field(default=0, kw_only=True)
+    """Number of the event of the first update; 0 is `every`. Two rules of one `every` may take turns so."""
     learner: str = field(default="", kw_only=True)
     """Learner whose updates count with `on = "update"`; empty counts any learner's."""
     metric: str = field(default="greedy", kw_only=True)
@@ -54,7 +56,7 @@ class Ema:
 
     def __post_init__(self) -> None:
         check(self)
-        when = {name: getattr(self, name) for name in ("on", "every", "learner", "metric", "patience")}
+        when = {name: getattr(self, name) for name in ("on", "every", "first", "learner", "metric", "patience")}
         self._when = When(**when)
         self._pair: Pair | None = None
 

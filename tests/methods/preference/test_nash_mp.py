@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.events import Committed, Updated
-from shuhari.methods.preference.nash_mp.set_back import SetBack
 
 GAME = torch.tensor([[0.5, 0.9, 0.2], [0.1, 0.5, 0.8], [0.8, 0.2, 0.5]], dtype=torch.float64)  # round in a circle
 ROLES = ("policy", "anchor", "opponent")
@@ -81,7 +80,7 @@ def read_weights(roles: dict[str, Any]) -> tuple[float, ...]:
 
 def make_rules(half: int) -> list[Any]:
     """The rules of the recipe, in its order, with another length of a half-step."""
-    moved = {"opponent.every": half, "anchor.every": 2 * half, "policy.half": half}
+    moved = {"opponent.every": half, "anchor.every": 2 * half, "policy.every": 2 * half, "policy.first": half}
     sets = {f"stage.rl.follow.{key}": n for key, n in moved.items()}
     stage = build_stage(load("preference/nash_mp", settings=sets).stages[-1], {})
     return list(stage.follows.values())
@@ -101,10 +100,10 @@ def test_the_second_half_begins_at_the_anchor_against_the_half_step() -> None:
 
 
 def test_the_count_goes_on_where_it_was() -> None:
-    roles, rule = make_roles(), SetBack(half=2)
+    roles, rules, again = make_roles(), make_rules(2), make_rules(2)
     set_weight(roles, "policy", 1.0)
-    rule(roles, Updated("main", {}))
-    again = SetBack(half=2)
-    again.state = dict(rule.state)
-    again(roles, Updated("main", {}))
-    assert read_weights(roles) == (0.0, 0.0, 0.0)
+    for rule, other in zip(rules, again, strict=True):
+        rule(roles, Updated("main", {}))
+        other.state = dict(rule.state)
+        other(roles, Updated("main", {}))
+    assert read_weights(roles) == (0.0, 0.0, 1.0)

@@ -1,1 +1,0 @@
-"""Accelerating Nash Learning from Human Feedback via Mirror Prox (arXiv 2505.19731)."""
