@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from in_process import stay_in_process
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.desk.cli import main
@@ -106,18 +107,10 @@ def test_methods_by_beds(tmp_path: Path) -> None:
     assert [cell.exploratory for cell in read_cells(tmp_path)] == [False, False, True, True]
 
 
-def drive(jobs: Any, _workers: Any, _tell: Any, look: Any) -> None:
-    """Without processes."""
-    for job in jobs:
-        assert job.done or job.make() == ""
-        look(job)
-
-
 def test_it_is_measured_and_kept_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "drive", drive)
-    monkeypatch.setattr("shuhari.lab.claims.result.list_common", frozenset)  # so that no baseline is built
+    stay_in_process(monkeypatch, runs)
     bed = tmp_path / "own.toml"
     bed.write_text('extends = "baselines/bandit"\nsteps = 2\nbuffer.size = 4\nevaluate = {every = 1, n = 4}\n')
     at = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from in_process import stay_in_process
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.lab.claims import cards, making
@@ -35,16 +35,8 @@ CARDS = [p.relative_to(kept()).with_suffix("").as_posix() for p in sorted(kept()
 
 @pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[None]:
-    """No processes; and every module is the bed's own, so that no baseline is built."""
-
-    def drive(jobs: Any, _workers: Any, _tell: Any, look: Any) -> None:
-        for job in jobs:
-            assert job.done or job.make() == ""
-            look(job)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "drive", drive)
-        patch.setattr("shuhari.lab.claims.result.list_common", frozenset)
+        stay_in_process(patch, making)
         yield
 
 

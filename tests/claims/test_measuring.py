@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from in_process import stay_in_process
 from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims import runs
 from shuhari.lab.claims.claim import read
@@ -38,18 +39,8 @@ MADE: list[str] = []  # the arm of each run that was made
 
 @pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[None]:
-    """No processes; and every module is the method's own, so that no baseline is built."""
-
-    def drive(jobs: Any, _workers: Any, _tell: Any, look: Any) -> None:
-        for job in jobs:
-            if not job.done:
-                MADE.append(job.arm)
-                assert job.make() == ""
-            look(job)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "drive", drive)
-        patch.setattr("shuhari.lab.claims.result.list_common", frozenset)
+        stay_in_process(patch, runs, lambda job: None if job.done else MADE.append(job.arm))
         yield
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from in_process import stay_in_process, write_changed
 from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims import runs
 from shuhari.lab.claims.board import headline, make_line
@@ -40,14 +40,8 @@ check = [
 
 @pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[None]:
-    def drive(jobs: Any, _workers: Any, _tell: Any, look: Any) -> None:
-        for job in jobs:
-            assert job.done or job.make() == ""
-            look(job)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "drive", drive)
-        patch.setattr("shuhari.lab.claims.result.list_common", frozenset)
+        stay_in_process(patch, runs)
         yield
 
 
@@ -57,12 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def state(tmp_path: Path, *changes: tuple[str, str]) -> str:
-    text = RECIPE
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (tmp_path / "own.toml").write_text(text)
-    return str(tmp_path / "own.toml")
+    return write_changed(tmp_path, RECIPE, *changes)
 
 
 def test_a_claim_without_gaps_holds_against_its_rivals(tmp_path: Path, root: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from in_process import stay_in_process, write_changed
 from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims import runs, tuning
 from shuhari.lab.claims.claim import read
@@ -33,25 +34,12 @@ method = {"part.policy.optimiser.lr" = [0.3, 0.001, 0.002]}
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     made: list[tuple[str, int]] = []
-
-    def drive(jobs: Any, _workers: Any, _tell: Any, look: Any) -> None:
-        for job in jobs:
-            made.append((job.arm, job.seed))
-            assert job.done or job.make() == ""
-            look(job)
-
-    monkeypatch.setattr(runs, "drive", drive)
-    monkeypatch.setattr("shuhari.lab.claims.result.list_common", frozenset)
+    stay_in_process(monkeypatch, runs, lambda job: made.append((job.arm, job.seed)))
     return made
 
 
 def state(tmp_path: Path, *changes: tuple[str, str]) -> str:
-    text = RECIPE
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (tmp_path / "own.toml").write_text(text)
-    return str(tmp_path / "own.toml")
+    return write_changed(tmp_path, RECIPE, *changes)
 
 
 def test_both_sides_are_tuned_by_halving_on_seeds_of_their_own(tmp_path: Path, plain: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from in_process import stay_in_process
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
@@ -25,13 +27,7 @@ METHODS = Path(library.__file__).parents[1] / "methods"
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drive(jobs: Any, _workers: Any, _tell: Any, look: Any) -> None:
-        for job in jobs:
-            assert job.done or job.make() == ""
-            look(job)
-
-    monkeypatch.setattr(runs, "drive", drive)
-    monkeypatch.setattr("shuhari.lab.claims.result.list_common", frozenset)
+    stay_in_process(monkeypatch, runs)
 
 
 def state(tmp_path: Path, text: str = SHOWN) -> str:
@@ -99,3 +95,11 @@ def test_a_method_has_a_claim_or_a_demonstration() -> None:
         both = [file.with_name(name).is_file() for name in ("claim.toml", "demonstration.toml")]
         inside = "claim" in load(f"{file.parent.parent.name}/{file.parent.name}").tree
         assert sum(both) == 1 or (inside and not any(both)), f"{file}: expected a claim or a demonstration beside it"
+
+
+def test_a_setting_that_json_does_not_have_is_stored_as_text(tmp_path: Path) -> None:
+    """As in results of claims: a clip without a bound is `inf` in a recipe."""
+    side = {"curves": {"score": [{"x": [0.0, 1.0], "y": [0.0, 1.0]}]}}
+    found = {"method": "own/made", "budget": {"steps": 1}, "with": side, "without": side, "changes": {"low": math.inf}}
+    path = demonstrations.write(found, tmp_path)
+    assert json.loads(path.read_text())["changes"] == {"low": "inf"}

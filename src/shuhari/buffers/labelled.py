@@ -15,12 +15,12 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Size, check
 from shuhari.buffers.fresh import put_on_stream
+from shuhari.buffers.preferences import pack_answers
 from shuhari.data import EMPTY, Payload, Problem
-from shuhari.kernel.pack import pack
 from shuhari.kernel.registry import register
 from shuhari.ports import Ctx, Source
 from shuhari.rewards.steps import find_steps, split_steps
-from shuhari.rollouts.demonstrations import draw_problems, restrict_to_split, show_solution
+from shuhari.rollouts.demonstrations import draw_problems, restrict_to_split
 from shuhari.tasks.labels import list_steps, read_label
 from shuhari.tasks.source import has_values
 
@@ -91,12 +91,8 @@ class Labelled:
 
     def _mark(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
         given = [self._read(problem) for problem in problems]
-        batch = pack(
-            [show_solution(p, text, ctx, self.role) for p, (text, _) in zip(problems, given, strict=True)], start=start
-        )
-        if len(batch) != len(problems):
-            found = f"{len(problems)} answers are {len(batch)} rows"
-            raise ValueError(f"labelled: {found}, as the environment splits some: expected one row for each answer")
+        answers = [(problem, text) for problem, (text, _) in zip(problems, given, strict=True)]
+        batch = pack_answers("labelled", answers, self.role, ctx, start)
         label = torch.full(tuple(batch["mask"].shape), torch.nan)
         for i, (step, (_, labels)) in enumerate(zip(batch.steps, given, strict=True)):
             label[i] = self._place(step.action, labels, problems[i], ctx, label.shape[1])

@@ -101,7 +101,7 @@ class Preferences:
         ]
         index = torch.arange(len(answers))
         if paired and self.links != "labels":
-            batch = self._pack_answers(answers, ctx, start)
+            batch = pack_answers("preferences", answers, self.role, ctx, start)
             return batch.link("pairs", index.view(-1, 2), _read_columns(batch, index[::2]))
         if self.links == "pairs":
             message = f"problem {problems[0].id!r} of {problems[0].task} has no 'chosen' and 'rejected'"
@@ -118,16 +118,19 @@ class Preferences:
             for texts in graded
             for _, good in texts
         ])
-        batch = self._pack_answers([*answers, *others], ctx, start)
+        batch = pack_answers("preferences", [*answers, *others], self.role, ctx, start)
         batch = batch.link("labels", index[:, None], {**_read_columns(batch, index), "label": label})
         return batch.link("mismatched", index[:, None] + len(index))
 
-    def _pack_answers(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx, start: int) -> Batch:
-        batch = pack([show_solution(problem, answer, ctx, self.role) for problem, answer in answers], start=start)
-        if len(batch) != len(answers):
-            found = f"{len(answers)} answers are {len(batch)} rows"
-            raise ValueError(f"preferences: {found}, as the environment splits some: expected one row for each answer")
-        return batch
+
+def pack_answers(kind: str, answers: Sequence[tuple[Problem, Any]], role: str, ctx: Ctx, start: int) -> Batch:
+    """Returns the rows of recorded answers, one each, numbered from `start`. Raises ValueError, naming the buffer
+    `kind`, if an environment splits an answer into several."""
+    batch = pack([show_solution(problem, answer, ctx, role) for problem, answer in answers], start=start)
+    if len(batch) != len(answers):
+        found = f"{len(answers)} answers are {len(batch)} rows"
+        raise ValueError(f"{kind}: {found}, as the environment splits some: expected one row for each answer")
+    return batch
 
 
 def _read_columns(batch: Batch, rows: Tensor) -> dict[str, Tensor]:

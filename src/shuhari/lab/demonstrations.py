@@ -19,7 +19,6 @@ dose = "policy/chosen:mean"       # what share the method changes, on its side; 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,10 +41,11 @@ from shuhari.lab.claims.result import (
     list_points,
     list_quantities,
     round_to,
+    write_json,
 )
 from shuhari.lab.claims.runs import Made, make
 from shuhari.lab.claims.sources import find_changed
-from shuhari.store.files import replace_file, translate_errors
+from shuhari.store.files import translate_errors
 
 FORMAT = 1
 FOLDER = "demonstrations"
@@ -197,31 +197,23 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
     path of the first."""
     from shuhari.lab.plot import plot_bands
 
-    path = at / FOLDER / f"{result['method']}.json"
-    with translate_errors(f"write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-        curves = {
-            metric: {word: result[word]["curves"].get(metric, []) for word in SIDES.values()}
-            for metric in result["with"]["curves"]
-        }
-        unit, title = next(iter(result["budget"])), f"{result['method']}: with and without it"
+    path = write_json(result, at / FOLDER / f"{result['method']}.json")
+    curves = {
+        metric: {word: result[word]["curves"].get(metric, []) for word in SIDES.values()}
+        for metric in result["with"]["curves"]
+    }
+    unit, title = next(iter(result["budget"])), f"{result['method']}: with and without it"
+    with translate_errors(f"draw {result['method']}"):
         plot_bands(curves, unit, find_plot(result, at), title)
-        replace_file(path, [text.encode()])
     return path
 
 
 def read_result(name: str, at: Path | None = None) -> dict[str, Any] | None:
     """Read the stored result of a demonstration; None if it was not made. Raises RecipeError if it is unreadable."""
-    from shuhari.lab.claims.kept_results import find_results
+    from shuhari.lab.claims.kept_results import find_results, read_json
 
-    path = (at or find_results(FOLDER)) / f"{name}.json"
-    if not path.is_file():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT or not {"dose", *SIDES.values()} <= found.keys():
-            raise ValueError(f"format {found['format']!r}, not {FORMAT}, or a side is missing")
-    except (ValueError, TypeError, KeyError) as error:
-        raise RecipeError("", f"{path} is not the result of a demonstration ({error}): move it away") from None
-    return found
+    def refuse(found: Any) -> str:
+        whole = found["format"] == FORMAT and {"dose", *SIDES.values()} <= found.keys()
+        return "" if whole else f"format {found['format']!r}, not {FORMAT}, or a side is missing"
+
+    return read_json((at or find_results(FOLDER)) / f"{name}.json", "the result of a demonstration", refuse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -92,7 +93,7 @@ def _warn(recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any
         refuse_inherited_rates(recipe, stages)
     except RecipeError as error:
         refused.append(str(error))
-    repeated = [problem for stage in stages for problem in list_repeated(stage)]
+    repeated = chain.from_iterable(map(list_repeated, stages))
     for problem in (*list_unfit(recipe, stages), *list_slow(recipe), *repeated, *list_advice(recipe, stages)):
         note(problem)
     for problem in list_devices(stages):  # the run may be meant for another machine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -34,13 +35,24 @@ def find_cards() -> Path:
 def read_result(name: str, at: Path | None = None) -> dict[str, Any] | None:
     """Read the result of a method's claim; None if it has not been measured. Raises RecipeError if it cannot be
     read."""
-    path = (at or find_results()) / f"{name}.json"
+
+    def refuse(found: Any) -> str:
+        return "" if found["format"] == RESULT else f"format {found['format']!r}, not {RESULT}"
+
+    return read_json((at or find_results()) / f"{name}.json", "the result of a claim", refuse)
+
+
+def read_json(path: Path, called: str, refuse: Callable[[Any], str]) -> dict[str, Any] | None:
+    """Read a stored result; None if there is none. `called`: what it should be, for the error; refuse: (contents) ->
+    what is wrong with them, "" if nothing. Raises RecipeError if it cannot be read."""
+    if not path.is_file():
+        return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        if found is not None and found["format"] != RESULT:
-            raise ValueError(f"format {found['format']!r}, not {RESULT}")
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if wrong := refuse(found):
+            raise ValueError(wrong)
     except (ValueError, TypeError, KeyError) as error:
-        raise RecipeError("", f"{path} is not the result of a claim ({error}): move it away") from None
+        raise RecipeError("", f"{path} is not {called} ({error}): move it away") from None
     return found
 
 

@@ -327,8 +327,12 @@ def find_plot(result: Mapping[str, Any], at: Path) -> Path:
 
 def save(result: Mapping[str, Any], at: Path) -> Path:
     """Write the JSON file only."""
-    path = at / "claims" / f"{result['method']}.json"
-    text = json.dumps(_to_plain(result), indent=1, allow_nan=False) + "\n"
+    return write_json(result, at / "claims" / f"{result['method']}.json")
+
+
+def write_json(found: Mapping[str, Any], path: Path) -> Path:
+    """Write a result as JSON, in its folder, and return the path."""
+    text = json.dumps(_to_plain(found), indent=1, allow_nan=False) + "\n"
     with translate_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, [text.encode()])

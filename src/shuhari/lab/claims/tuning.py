@@ -7,7 +7,6 @@ best settings are written into the claim by whoever states it, and a claim whose
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,10 +20,9 @@ from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.grids import SIDES, Tune
 from shuhari.lab.claims.pool import Progress
 from shuhari.lab.claims.quantities import Metric, read_values
-from shuhari.lab.claims.result import round_to
+from shuhari.lab.claims.result import round_to, write_json
 from shuhari.lab.claims.runs import make
 from shuhari.lab.claims.verdict import Rule
-from shuhari.store.files import replace_file, translate_errors
 
 FOLDER = "tuned"
 FIRST = 3000  # the first seed of tuning; claims and cards have others
@@ -80,24 +78,15 @@ def _order(values: Mapping[str, Sequence[float]], direction: str) -> list[str]:
 
 def write(found: Mapping[str, Any], at: Path) -> Path:
     """Write `at`/tuned/<family>/<method>.json and return the path."""
-    path = at / FOLDER / f"{found['method']}.json"
-    with translate_errors(f"write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, [(json.dumps(found, indent=1) + "\n").encode()])
-    return path
+    return write_json(found, at / FOLDER / f"{found['method']}.json")
 
 
 def read(name: str, at: Path | None = None) -> dict[str, Any] | None:
     """Read the stored outcome of a claim's tuning; None if it was not tuned. Raises RecipeError if it is unreadable."""
-    from shuhari.lab.claims.kept_results import find_results
+    from shuhari.lab.claims.kept_results import find_results, read_json
 
-    path = (at or find_results(FOLDER)) / f"{name}.json"
-    if not path.is_file():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if gone := [side for side in SIDES if "digest" not in found["sides"][side]]:
-            raise ValueError(f"without {', '.join(gone)}")
-    except (ValueError, TypeError, KeyError) as error:
-        raise RecipeError("", f"{path} is not the outcome of tuning ({error}): move it away") from None
-    return found
+    def refuse(found: Any) -> str:
+        gone = [side for side in SIDES if "digest" not in found["sides"][side]]
+        return f"without {', '.join(gone)}" if gone else ""
+
+    return read_json((at or find_results(FOLDER)) / f"{name}.json", "the outcome of tuning", refuse)
