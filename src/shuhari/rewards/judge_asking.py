@@ -1,5 +1,5 @@
-"""How a judge is asked: each question once, and its answer read and kept. Left out: who judges (`judge_sources.py`),
-and what is asked (`judge.py`).
+"""Verdicts on cases: each question goes to the judge once, and its verdict is read and kept. Left out: the judges
+themselves (`judge_sources.py`), and the questions (`judge.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """How answers are read: the range of grades, the two words of pairs, and the length at which answers are cut."""
+    """Settings for reading verdicts: range of grades, the two words of pairs, and the length at which texts are cut."""
 
     low: float
     high: float
@@ -67,14 +67,14 @@ class Reading:
 
 @dataclass
 class Asking:
-    """Asks about cases, and counts in the ledger. `_waiting`: key -> the verdict that a group waits for."""
+    """Gets verdicts on cases, and counts them in the ledger. `_waiting`: key -> the verdict that a group waits for."""
 
     source: Source
     reading: Reading
     _waiting: dict[str, asyncio.Future[Verdict | Exception]] = field(init=False, default_factory=dict)
 
     async def decide(self, cases: Sequence[Case], kept: Kept | None, ctx: Ctx) -> list[Verdict | Exception]:
-        """Return the verdict of each case: a kept one, that which another group waits for, or a new one."""
+        """Return the verdict of each case: a kept one, one that another group waits for, or a new one."""
         if kept is None:
             found = [self.reading.read(said) for said in await self.source.ask(cases, ctx)] if cases else []
             _charge(found, len(cases), 0, ctx)
@@ -94,7 +94,7 @@ class Asking:
         return [known[key] for key in keys]
 
     async def _ask(self, new: Mapping[str, Case], kept: Kept, ctx: Ctx) -> dict[str, Verdict | Exception]:
-        """Return key -> verdict of cases that nobody has asked about, and keep it unless there was no answer."""
+        """Get the verdicts of new cases and return them by key; they are kept, except failures of the judge."""
         if not new:
             return {}
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Who judges: a role of the run, a function, or a server of the OpenAI chat API. Left out: what is asked (`judge.py`),
+"""Judges: a role of the run, a function, or a server of the OpenAI chat API. Left out: the questions (`judge.py`),
 and how answers are read and kept (`judge_asking.py`).
 """
 
