@@ -54,6 +54,7 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Metric: "metric",
     ports.Study: "study",
     ports.Analysis: "analysis",
+    ports.RunAnalysis: "run_analysis",
 }
 
 

@@ -162,6 +162,7 @@ MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method ->
     "metric": {"__call__": "ctx"},
     "study": {"__call__": "runs"},
     "analysis": {"__call__": "seed"},
+    "run_analysis": {"__call__": "given"},
     "quantity": {"__call__": "run"},
 })  # fmt: skip
 

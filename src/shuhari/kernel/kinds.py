@@ -24,6 +24,7 @@ KINDS = {
     "study": "methods",
     "quantity": "lab.claims",
     "analysis": "methods",
+    "run_analysis": "methods",
     "world": "tasks.worlds",
 }
 

@@ -87,7 +87,7 @@ from shuhari.ports.models import (
     TextModel,
     is_text,
 )
-from shuhari.ports.studies import Analysis, Runs, Study, StudyAttributes
+from shuhari.ports.studies import Analysis, RunAnalysis, Runs, Study, StudyAttributes
 from shuhari.ports.tasks import (
     Compares,
     Draws,
@@ -183,6 +183,7 @@ __all__ = [
     "Rollout",
     "RolloutAttributes",
     "RolloutOpens",
+    "RunAnalysis",
     "Runs",
     "Saves",
     "SavesScorer",

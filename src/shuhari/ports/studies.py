@@ -41,6 +41,13 @@ class Analysis(Protocol):
     def __call__(self, seed: int) -> Mapping[str, float]: ...
 
 
+class RunAnalysis(Protocol):
+    """An analysis of runs that have ended, or of curves from elsewhere. `given`: what the user named, a
+    `shuhari.lab.analyses.Given`. Returns a `shuhari.lab.analyses.Finding`: numbers with intervals, and what to draw."""
+
+    def __call__(self, given: Any) -> Any: ...
+
+
 # ---------------------------------------------------------------- what one may have, asked by `shuhari.ports.ability`
 
 
