@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(300)  # all runs are made once, before the firs
 BEFORE = 2  # steps before the save, or half of them where there are fewer than four
 OPTIONAL = {"reasoning-gym": "reasoning_gym", "minari": "minari"}  # component -> the same
 SERVED = {"vllm", "openai"}  # engines of another process, which a recipe here cannot start: tests/engines has theirs
-OUTSIDE = {"study", "analysis", "run_analysis", "quantity", "world"}  # drives whole runs; read or need none; a task makes it anew
+OUTSIDE = {"study", "analysis", "run_analysis", "quantity", "world"}  # of whole runs, of none; a task makes it anew
 
 
 @dataclass

@@ -128,18 +128,43 @@ def split_settings(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def measure_policies(named: Sequence[Named], asked: Asked) -> Iterator[tuple[Named, Measured]]:
     """Measure each policy, in order. Raises RecipeError for an unknown task or grader, for settings that do not affect
     playing, and for a policy that cannot play such problems; StoreError if a policy cannot be opened."""
+    for one, served in serve_policies(named, asked):
+        yield one, _measure(served)
+
+
+def _measure(served: Served) -> Measured:
+    found = evaluate(served.ctx, served.used, served.rollout)
+    problems = tuple(dict.fromkeys(served.ctx.problems))
+    return Measured(found, served.used, found.measure, served.step, problems,
+                    played=list_greedy(served.ctx.probed or []))  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A policy that is ready to play: it is the `policy` of the context `ctx`, at its `step`; `used`: the evaluation,
+    `rollout`: how it plays."""
+
+    ctx: Context
+    used: Evaluation
+    rollout: Any
+    step: int
+
+
+def serve_policies(named: Sequence[Named], asked: Asked) -> Iterator[tuple[Named, Served]]:
+    """Open each policy in turn, as the policy of the first run among them, or of the task asked for. Raises as
+    `measure_policies` does."""
     host = next((one for one in named if one.kind == "run"), None)
     with ExitStack() as held:
         ctx, used, rollout = held.enter_context(_open_run(host, asked) if host else open_bare(asked))
         own = ctx.models.get("policy")
         for one in named:
             model, step = (own, ctx.step) if one is host else _load(one, used.task or ctx.task)
-            yield one, measure_model(model, ctx, used, rollout, step, one.name)
+            _serve(model, ctx, used.task or ctx.task, one.name)
+            yield one, Served(ctx, used, rollout, step)
 
 
-def measure_model(model: Any, ctx: Context, used: Evaluation, rollout: Any, step: int, name: str) -> Measured:
-    """Measure a model as the `policy` of a context. Raises RecipeError if it cannot play such problems."""
-    task = used.task or ctx.task
+def _serve(model: Any, ctx: Context, task: Any, name: str) -> None:
+    """Make a model the policy of a context. Raises RecipeError if it cannot play the problems of the task."""
     if is_text(model) != (task.spaces() is None):
         writes = "writes text" if is_text(model) else "acts in an environment"
         wanted = "text" if task.spaces() is None else "actions"
@@ -148,9 +173,12 @@ def measure_model(model: Any, ctx: Context, used: Evaluation, rollout: Any, step
     ctx.problems.clear()
     ctx.reward_names, ctx.tested_names = {}, {}
     ctx.serve()
-    found = evaluate(ctx, used, rollout)
-    problems = tuple(dict.fromkeys(ctx.problems))
-    return Measured(found, used, found.measure, step, problems, played=list_greedy(ctx.probed))
+
+
+def measure_model(model: Any, ctx: Context, used: Evaluation, rollout: Any, step: int, name: str) -> Measured:
+    """Measure a model as the `policy` of a context. Raises RecipeError if it cannot play such problems."""
+    _serve(model, ctx, used.task or ctx.task, name)
+    return _measure(Served(ctx, used, rollout, step))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from shuhari.desk.cli import (
+    analyzing,
     boarding,
     catalogue,
     claiming,
@@ -64,6 +65,7 @@ for name, command in (
     ("board", boarding.board),
     ("claim", claiming.claim),
     ("demonstrate", demonstrating.demonstrate),
+    ("analyze", analyzing.analyze),
     ("reproduce", reproducing.reproduce),
     ("plan", planning.plan),
     ("methods", catalogue.methods),

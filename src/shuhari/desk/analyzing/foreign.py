@@ -1,0 +1,197 @@
+"""Reads curves: of runs here, of `trainer_state.json` (TRL, transformers), of Stable-Baselines3's `progress.csv` and
+`monitor.csv`, and of plain CSV, TSV and Parquet tables.
+
+Nothing is written, and no code of a file is run. Left out: TensorBoard's event files, Weights & Biases."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any
+
+from shuhari.kernel.findings import AnalysisError, Curves
+from shuhari.store import Run
+from shuhari.store.files import read_file
+from shuhari.store.schema import FILE
+
+STATE, PROGRESS, MONITOR = "trainer_state.json", "progress.csv", "monitor.csv"
+STEPS = "time/total_timesteps"  # the column of Stable-Baselines3's progress
+AXES = ("step", "global_step", STEPS, "total_timesteps", "timesteps", "env_steps", "tokens", "epoch", "episode", "x")
+MOST = 1 << 30  # bytes of a table
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+
+def read_curves(path: Path, name: str = "") -> Curves:
+    """Read the curves at a path: a run, a folder with a file of one of the known names, or a file. `name`: of the run
+    (default: the path's). Raises AnalysisError naming the line, and the columns that are expected."""
+    name = name or path.name
+    if (path / FILE).is_file():
+        return Curves(name, path, "run", _drop_texts(Run(path).metrics()))
+    if path.is_dir():
+        path = _find_in(path)
+    if not path.is_file():
+        raise AnalysisError(f"no run and no file {str(path)!r}: expected a run, or one of {_describe()}")
+    if path.name == STATE:
+        return Curves(name, path, "trainer", _read_trainer(path))
+    if path.name.endswith(MONITOR):
+        return Curves(name, path, "monitor", _read_monitors(path), "timesteps")
+    if path.suffix == ".parquet":
+        columns = _stack([row for _, row in _read_parquet(path)])
+    elif path.suffix in SEPARATORS:
+        columns = _read_table(path)
+    else:
+        raise AnalysisError(f"{path} is not known as curves: expected a run, or one of {_describe()}")
+    kind = "progress" if path.name == PROGRESS and STEPS in columns else "table"
+    axis = next((one for one in AXES if one in columns), "")
+    if not axis:
+        axis, columns = "row", {"row": list(range(len(next(iter(columns.values()), [])))), **columns}
+    if len(columns) < 2 or not columns[axis]:
+        raise AnalysisError(f"{path} has no row of numbers: expected a column such as {AXES[0]!r}, and one a metric")
+    return Curves(name, path, kind, columns, axis)
+
+
+def _describe() -> str:
+    return f"{STATE}, {PROGRESS}, {MONITOR}, a .csv, a .tsv, a .parquet"
+
+
+def _find_in(folder: Path) -> Path:
+    """Return the file of curves in a folder; of several checkpoints that of the last."""
+    for name in (STATE, PROGRESS, MONITOR):
+        if (folder / name).is_file():
+            return folder / name
+    states = sorted(folder.glob(f"checkpoint-*/{STATE}"), key=lambda p: int(re.sub(r"\D", "", p.parent.name) or 0))
+    monitors = sorted(folder.glob(f"*.{MONITOR}"))
+    if states or monitors:
+        return states[-1] if states else monitors[0]
+    there = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+    raise AnalysisError(f"{folder} is no run and has no curves (there: {there}): expected {STATE}, {PROGRESS} or "
+                        f"{MONITOR} in it, or the path of a table")  # fmt: skip
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_file(path, MOST).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AnalysisError(f"{path}: {error}") from None
+
+
+def _stack(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of rows, None if a row has no value."""
+    names = dict.fromkeys(chain.from_iterable(rows))
+    out: dict[str, list[Any]] = {}
+    for name in names:
+        out[name] = [row.get(name) for row in rows]
+    return out
+
+
+def _drop_texts(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the columns that have a number, and the stages."""
+    return {name: list(values) for name, values in columns.items()
+            if name == "stage" or any(isinstance(v, int | float) for v in values)}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ of transformers
+
+
+def _read_trainer(path: Path) -> dict[str, list[Any]]:
+    """Return the columns of `log_history`, whose entries of one step are one row."""
+    try:
+        state = json.loads(_read_text(path))
+        entries = state["log_history"]
+        rows: dict[int, dict[str, Any]] = {}
+        for i, entry in enumerate(entries):
+            if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+                raise AnalysisError(f"{path}: entry {i + 1} of log_history has no whole number `step`")
+            numbers = {k: v for k, v in entry.items() if isinstance(v, int | float)}
+            rows.setdefault(entry["step"], {}).update(numbers)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, AnalysisError):
+            raise
+        message = f"{path} is no whole {STATE} ({type(error).__name__}: {error})"
+        raise AnalysisError(f"{message}: expected the list `log_history` of entries with `step`") from None
+    if not rows:
+        raise AnalysisError(f"{path}: log_history is empty: nothing was logged before it was saved")
+    return _stack([{"step": step, **rows[step]} for step in sorted(rows)])
+
+
+# ------------------------------------------------------------------------------------------------ of Stable-Baselines3
+
+
+def _read_monitors(path: Path) -> dict[str, list[Any]]:
+    """Return the episodes of a monitor file, or of all in its folder if they are numbered, in the order in which they
+    ended: `r`, `l`, `t` (seconds), further columns, and `timesteps`, the environment's steps so far."""
+    files = [path] if path.name == MONITOR else sorted(path.parent.glob(f"*.{MONITOR}"))
+    rows: list[tuple[float, dict[str, Any]]] = []
+    for file in files:
+        first, _, rest = _read_text(file).partition("\n")
+        try:
+            begun = float(json.loads(first.removeprefix("#"))["t_start"]) if first.startswith("#") else math.nan
+        except (ValueError, TypeError, KeyError):
+            begun = math.nan
+        if math.isnan(begun):
+            raise AnalysisError(f"{file} line 1: expected # and an object with t_start, as Stable-Baselines3's Monitor "
+                                "writes")  # fmt: skip
+        table = _parse(rest.splitlines(), file, ",", 2)
+        if missing := [name for name in ("r", "l", "t") if name not in table]:
+            raise AnalysisError(f"{file} line 2: no column {missing[0]!r}: expected r, l and t")
+        rows += [(begun + (row["t"] or 0.0), row) for row in _list_rows(table)]
+    rows.sort(key=lambda row: row[0])
+    if not rows:
+        raise AnalysisError(f"{path} has no finished episode")
+    steps = list(accumulate(row["l"] or 0.0 for _, row in rows))
+    return {"timesteps": list(steps), **_stack([row for _, row in rows])}
+
+
+def _list_rows(table: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in zip(*table.values(), strict=True):
+        yield dict(zip(table, values, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------ of tables
+
+
+def _read_parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    from shuhari.tasks.parquet import read_parquet
+
+    try:
+        return list(read_parquet(path, path.name, MOST))
+    except (ValueError, ModuleNotFoundError) as error:
+        raise AnalysisError(str(error)) from None
+
+
+def _read_table(path: Path) -> dict[str, list[Any]]:
+    return _parse(_read_text(path).splitlines(), path, SEPARATORS[path.suffix], 1)
+
+
+def _parse(lines: Sequence[str], path: Path, separator: str, at: int) -> dict[str, list[Any]]:
+    """Return the columns of a table that have a number; a cell that is empty, or no number, is None. `at`: the line of
+    the head."""
+    try:
+        rows = list(csv.reader(lines, delimiter=separator, strict=True))
+    except csv.Error as error:
+        raise AnalysisError(f"{path}: {error}") from None
+    if not rows or len(set(rows[0])) < len(rows[0]):
+        raise AnalysisError(f"{path} line {at}: expected a head of different names of columns")
+    head, out = rows[0], dict[str, list[Any]]()
+    for i, row in enumerate(rows[1:], at + 1):
+        if row and len(row) != len(head):
+            shown = ", ".join(head[:8]) + (", ..." if len(head) > 8 else "")
+            raise AnalysisError(f"{path} line {i} has {len(row)} of the {len(head)} columns {shown}: is the file cut?")
+    kept = [row for row in rows[1:] if row]
+    for j, name in enumerate(head):
+        values = [_read_number(row[j]) for row in kept]
+        if any(value is not None for value in values):
+            out[name] = values
+    return out
+
+
+def _read_number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None

@@ -1,0 +1,176 @@
+"""What an analysis is given: the curves and the policies that a user named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Request, Trajectory, code
+from shuhari.desk.analyzing.foreign import read_curves
+from shuhari.desk.evaluating import Asked, Named, Served, find_policy, serve_policies
+from shuhari.desk.opening import find_kind
+from shuhari.kernel.findings import START, AnalysisError, Answers, Curves, Opened, tell_nobody
+from shuhari.loop.evaluation import find_held_out
+from shuhari.loop.outcomes import name_measure
+from shuhari.store import NoRunError, Run, find_checkpoint
+
+AT_ONCE = 64  # samples of a problem that are drawn together
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The runs, models and files that a user named, as an analysis asks them (`kernel.findings.Given`).
+
+    `asked`: the task, graders and settings that policies play with, by default those of the first run."""
+
+    texts: tuple[str, ...]
+    seed: int = 0
+    asked: Asked = field(default_factory=Asked)
+    show: Callable[[str], None] = tell_nobody
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.texts
+
+    def with_start(self) -> Names:
+        """Return the same with the start of a single run before it; several are returned as they are."""
+        return self if len(self.texts) > 1 else replace(self, texts=(f"{self.texts[0]}{START}", *self.texts))
+
+    def draw_from(self, name: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, code("analyze", name) & (1 << 63) - 1])
+
+    def tell(self, text: str) -> None:
+        self.show(text)
+
+    def read_curves(self) -> list[Curves]:
+        return [read_curves(find_path(text), text) for text in self.texts]
+
+    def find_policies(self, which: Sequence[int] | None = None) -> list[Named]:
+        """Return the policies at some places, or all."""
+        chosen = self.texts if which is None else [self.texts[i] for i in which]
+        return [self._find(text) for text in chosen]
+
+    def _find(self, text: str) -> Named:
+        try:
+            if text.endswith(START):
+                path, _ = find_checkpoint(text.removesuffix(START))
+                return Named(text, path, "run", find_start(path))
+            return find_policy(text)
+        except (NoRunError, ValueError) as error:
+            if Path(text).exists():
+                raise AnalysisError(f"{text} has curves and no policy: this analysis plays policies, and needs runs of "
+                                    "shuhari, or directories of models with --task") from None  # fmt: skip
+            raise AnalysisError(str(error)) from None
+
+    @contextmanager
+    def open(self, i: int) -> Iterator[Opened]:
+        one = self._find(self.texts[i])
+        host = next((p for p in self.find_policies() if p.kind == "run"), None)
+        chosen = [one] if host is None or one.kind == "run" else [host, one]
+        for found, served in serve_policies(chosen, self.asked):
+            if found is one:
+                yield Opened(self.texts[i], served.ctx, dict(served.ctx.models))
+                return
+
+    def sample(
+        self, n: int, samples: int, *, temperature: float = 1.0, draw: int = 0, which: Sequence[int] | None = None,
+        split: str = "",
+    ) -> list[Answers]:  # fmt: skip
+        every = self.find_policies()
+        chosen = list(range(len(every)) if which is None else which)
+        host = next((i for i, one in enumerate(every) if one.kind == "run"), None)
+        before = [] if host is None or host in chosen or not chosen else [host]  # its task is the one that all play
+        out: dict[int, Answers] = {}
+        places = [*before, *chosen]
+        for i, (_, served) in zip(places, serve_policies([every[i] for i in places], self.asked), strict=True):
+            if i in chosen:
+                self.tell(f"sampling {self.texts[i]}: {samples} answers to each of {n} problems")
+                out[i] = _sample(self.texts[i], served, n, samples, temperature, draw, split)
+        return [out[i] for i in chosen]
+
+
+def find_start(path: Path) -> int:
+    """Return the step of the checkpoint from which a run's last stage began. Raises AnalysisError if it is not kept."""
+    stored = Run(path)
+    steps = stored.read_columns(stored.list_metrics())
+    first = next(step for step, stage in zip(steps["step"], steps["stage"], strict=True) if stage == steps["stage"][-1])
+    before = [one["step"] for one in stored.checkpoints() if one["step"] < first]
+    if not before:
+        raise AnalysisError(f"{path} keeps no checkpoint of what it began with: name that before it, as the run or the "
+                            "model that it was started from")  # fmt: skip
+    return int(max(before))
+
+
+def find_path(text: str) -> Path:
+    """Return the path of a run by its name (`latest`, a name under runs/), or of a file. Raises AnalysisError if there
+    is neither."""
+    path = Path(text)
+    if path.exists() and not find_kind(path):
+        return path
+    try:
+        return find_checkpoint(text)[0]
+    except (NoRunError, ValueError) as error:
+        if path.exists():
+            raise AnalysisError(f"{text} is a model, and has no curves: expected a run, or a table of curves") from None
+        raise AnalysisError(str(error)) from None
+
+
+def _sample(
+    name: str, served: Served, n: int, samples: int, temperature: float, draw: int, split: str
+) -> Answers:
+    used = replace(served.used, split=split) if split else served.used
+    ctx = served.ctx.fork("analyze", draw, rollout=served.rollout, task=used.task, ticket=draw << 32)
+    source = find_held_out(ctx.task, used)
+    size = source.size()
+    problems = [source[i] for i in range(n if size is None else min(n, size))]
+    if ctx.task.spaces() is not None:
+        raise AnalysisError(f"{name} acts in an environment: this analysis needs answers in text")
+    sampling = replace(used.sampling or served.ctx.now(served.ctx.sampling), greedy=False, epsilon=0.0,
+                       temperature=temperature)  # fmt: skip
+    texts: list[list[str]] = [[] for _ in problems]
+    right = np.full((len(problems), samples), np.nan)
+    lengths = right.copy()
+    for first in range(0, samples, AT_ONCE):
+        count = min(AT_ONCE, samples - first)
+        served.ctx.probed = ctx.probed = []
+        requests = [Request(p, count, sampling, settings=used.settings) for p in problems]
+        ctx.wait(ctx.probe(requests, tag="analyze"))
+        place = {(p.task, p.id): i for i, p in enumerate(problems)}
+        for group in ctx.probed:
+            i = place[group[0].request.problem.task, group[0].request.problem.id]
+            for j, episode in enumerate(group):
+                grade = _read_grade(episode, used.measure, ctx)
+                texts[i].append(_read_text(episode))
+                right[i, first + j] = np.nan if np.isnan(grade) else grade >= used.solved
+                lengths[i, first + j] = sum(int(step.mask.sum()) for step in episode.steps)
+    prompts = [_show_prompt(p.prompt) for p in problems]
+    return Answers(name, [p.id for p in problems], prompts, texts, right, lengths)
+
+
+def _read_grade(episode: Trajectory, measure: str, ctx: Any) -> float:
+    """Return the reward of an episode, along the path to its last leaf; NaN if its grader gave none."""
+    path = [episode.steps[i] for i in episode.paths()[-1]]
+    totals: dict[str, float] = {}
+    for step in path:
+        for name, value in step.reward.items():
+            totals[name] = totals.get(name, 0.0) + float(np.sum(value))
+    chosen = name_measure(measure, totals, ctx.weights)
+    if chosen == "reward":
+        return sum(float(ctx.now(weight)) * totals.get(name, 0.0) for name, weight in ctx.weights.items())
+    return totals.get(chosen, float("nan"))
+
+
+def _read_text(episode: Trajectory) -> str:
+    """Return what the policy wrote along the path to the last leaf, turn by turn."""
+    path = [episode.steps[i] for i in episode.paths()[-1]]
+    return "\n".join(str(step.info["text"]) for step in path if "text" in step.info)
+
+
+def _show_prompt(prompt: Any) -> str:
+    turn = prompt[-1] if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt else prompt
+    return str(turn.get("content") or "") if isinstance(turn, Mapping) else str(prompt)

@@ -1,0 +1,1 @@
+"""The limit of RLVR: where the start catches up."""

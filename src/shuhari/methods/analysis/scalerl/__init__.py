@@ -1,0 +1,1 @@
+"""ScaleRL: how far a score would rise with more compute."""
