@@ -22,7 +22,8 @@ def write(path: Path, text: str) -> Path:
 
 def test_the_state_of_a_trainer_of_transformers(tmp_path: Path) -> None:
     """Entries of one step are one row, and the newest checkpoint's file has all of them."""
-    history = [{"step": 2, "loss": 0.5, "epoch": 0.1}, {"step": 2, "eval_reward": 0.25}, {"step": 4, "loss": 0.25, "note": "x"}]
+    history = [{"step": 2, "loss": 0.5, "epoch": 0.1}, {"step": 2, "eval_reward": 0.25}]
+    history.append({"step": 4, "loss": 0.25, "note": "x"})
     write(tmp_path / "out" / "checkpoint-2" / "trainer_state.json", json.dumps({"log_history": history[:1]}))
     write(tmp_path / "out" / "checkpoint-10" / "trainer_state.json", json.dumps({"log_history": history}))
     found = read_curves(tmp_path / "out")
@@ -63,7 +64,7 @@ def test_a_parquet_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.csv", "step,reward,loss\n1,2,3\n2,3\n", r"a.csv line 3 has 2 of the 3 columns step, reward, loss: is the file cut"),
+        ("a.csv", "step,reward,loss\n1,2,3\n2,3\n", "line 3 has 2 of the 3 columns step, reward, loss: is the"),
         ("a.csv", "step,step\n1,2\n", "line 1: expected a head of different names"),
         ("a.csv", "", "line 1: expected a head"),
         ("a.csv", "step,name\n", "no row of numbers"),
@@ -89,7 +90,8 @@ def test_a_folder_without_curves_says_what_is_there(tmp_path: Path) -> None:
 
 
 def test_the_last_stage_counts_from_where_it_begins() -> None:
-    columns = {"step": [0, 1, 2, 3], "stage": ["warm", "warm", "rl", "rl"], "tokens": [5, 10, 14, 20], "score": [0, 1, 2, 3]}
+    columns = {"step": [0, 1, 2, 3], "stage": ["warm", "warm", "rl", "rl"], "tokens": [5, 10, 14, 20]}
+    columns["score"] = [0, 1, 2, 3]
     whole = Curves("run", Path(), "run", columns)
     assert whole.take_last_stage("tokens").columns["tokens"] == [4, 10]
     assert whole.take_last_stage().read("score")[0].tolist() == [1, 2]

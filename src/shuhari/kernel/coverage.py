@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from shuhari.data import Array
+from shuhari.kernel.findings import Answers, Number
 from shuhari.kernel.stats import by_problem, powers
 
 LEVEL = (0.025, 0.975)
@@ -52,3 +53,15 @@ def bootstrap(of: Callable[[Array], float], n: int, rng: np.random.Generator, dr
         return math.nan, math.nan
     low, high = np.quantile(values[np.isfinite(values)], LEVEL)
     return float(low), float(high)
+
+
+def name_each(found: Mapping[str, Number], name: str, runs: int) -> dict[str, Number]:
+    """Return numbers by name, with the run's if there are several."""
+    return {f"{key} of {name}" if runs > 1 else key: number for key, number in found.items()}
+
+
+def note_failures(sampled: Sequence[Answers]) -> list[str]:
+    """Return a note on each policy some of whose answers were not graded."""
+    shares = {one.name: float(np.isnan(one.right).mean()) for one in sampled}
+    return [f"{name}: {share:.1%} of the answers were not graded, and count as wrong"
+            for name, share in shares.items() if share]  # fmt: skip

@@ -65,13 +65,16 @@ class Curves:
     """The metrics of one run, of whatever program: column -> values of equal length, None if a row has none.
 
     `kind`: "run" (of shuhari), "trainer" (`trainer_state.json`), "progress" and "monitor" (of Stable-Baselines3),
-    "table" (CSV or Parquet). `axis`: the column that its rows are in order of."""
+    "table" (CSV or Parquet). `axis`: the column that its rows are in order of. `arm`: what it is one of several runs
+    of, "" if nobody said; `facts`: what else is known of it, such as its seed and task."""
 
     name: str
     path: Path
     kind: str
     columns: Mapping[str, Sequence[Any]]
     axis: str = "step"
+    arm: str = ""
+    facts: Mapping[str, str] = field(default=EMPTY)
 
     def read(self, metric: str, over: str = "") -> tuple[Array, Array]:
         """Return (x, y) of a metric, at the rows that have a finite number of both. over: the column of x (default: the
@@ -158,6 +161,11 @@ class Given(Protocol):
 
     def open(self, i: int) -> AbstractContextManager[Opened]:
         """Open the policy at place `i`, read-only. Raises AnalysisError for curves without a policy."""
+        ...
+
+    def repeat(self, i: int) -> Curves:
+        """Train the run at place `i` again, by the recipe that it has stored, in a folder that is removed then, and
+        return its curves. Raises AnalysisError for what is no run."""
         ...
 
     def tell(self, text: str) -> None:

@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from known_policies import Known
 from shuhari.kernel.coverage import bootstrap, compute_pass, count_solved, find_crossing, list_budgets
-from shuhari.kernel.findings import Answers
 from shuhari.methods.analysis.limit_of_rlvr.pass_at_k import PassAtK
 
 SAMPLES = 16
-
-
-class Known:
-    """Gives answers that are right with known chances; the first policy is the start."""
-
-    names = ("start", "rl")
-    seed = 0
-
-    def __init__(self, chances: dict[str, Sequence[float]]) -> None:
-        self.chances = chances
-
-    def draw_from(self, name: str) -> np.random.Generator:
-        return np.random.default_rng(len(name))
-
-    def sample(self, n: int, samples: int, *, draw: int = 0, which: Sequence[int] | None = None, **_: object) -> list[Answers]:
-        out = []
-        for i in range(len(self.names)) if which is None else which:
-            p = np.array(self.chances[self.names[i]])[:, None]
-            right = (np.random.default_rng([i, draw]).random((len(p), samples)) < p).astype(float)
-            ids = list(map(str, range(len(p))))
-            out.append(Answers(self.names[i], ids, ids, [[""] * samples] * len(p), right, np.ones_like(right)))
-        return out
 
 
 def test_the_crossing_by_hand() -> None:

@@ -51,7 +51,7 @@ def test_intervals_have_the_ceiling_and_the_power_law_errs_more(tmp_path: Path) 
 
 def test_a_short_curve_is_refused_with_what_to_record(tmp_path: Path) -> None:
     x = np.linspace(0, 1, 8)
-    with pytest.raises(AnalysisError, match=r"reward has 3 points in the first 50% .*: expected 8 .* evaluate more often"):
+    with pytest.raises(AnalysisError, match=r"reward has 3 points in the first 50% .* expected 8 .* evaluate more"):
         Scaling()(Names((write_curve(tmp_path / "run.csv", x, x),)))
 
 

@@ -17,13 +17,60 @@ from typing import Any
 from shuhari.kernel.findings import AnalysisError, Curves
 from shuhari.store import Run
 from shuhari.store.files import read_file
+from shuhari.store.listing import name_tasks
 from shuhari.store.schema import FILE
 
 STATE, PROGRESS, MONITOR = "trainer_state.json", "progress.csv", "monitor.csv"
 STEPS = "time/total_timesteps"  # the column of Stable-Baselines3's progress
 AXES = ("step", "global_step", STEPS, "total_timesteps", "timesteps", "env_steps", "tokens", "epoch", "episode", "x")
+OPEN = ("run", "metric", "step", "value")  # columns of an open table, a row a number; others are facts of the run
 MOST = 1 << 30  # bytes of a table
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+
+def read_all(path: Path, name: str = "") -> list[Curves]:
+    """Read the curves of all runs at a path: several if it is an open table, with columns `run`, `metric`, `step` and
+    `value`. Raises as `read_curves` does."""
+    if path.suffix in SEPARATORS and path.is_file():
+        rows = _list_texts(path)
+    elif path.suffix == ".parquet" and path.is_file():
+        rows = [row for _, row in _read_parquet(path)]
+    else:
+        return [read_curves(path, name)]
+    return _split_table(path, rows) if rows and rows[0].keys() >= set(OPEN) else [read_curves(path, name)]
+
+
+def _list_texts(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a CSV or TSV whose head has the columns of an open table; none of another."""
+    lines = _read_text(path).splitlines()
+    head = next(csv.reader(lines[:1], delimiter=SEPARATORS[path.suffix]), [])
+    if not set(head) >= set(OPEN):
+        return []
+    out = []
+    for i, row in enumerate(csv.reader(lines[1:], delimiter=SEPARATORS[path.suffix]), 2):
+        if len(row) != len(head):
+            raise AnalysisError(f"{path} line {i} has {len(row)} of the {len(head)} columns {', '.join(head)}: is the "
+                                "file cut?")  # fmt: skip
+        out.append(dict(zip(head, row, strict=True)))
+    return out
+
+
+def _split_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Curves]:
+    """Return the runs of an open table, in the order in which they come."""
+    found: dict[str, dict[float, dict[str, Any]]] = {}
+    facts: dict[str, dict[str, str]] = {}
+    for i, row in enumerate(rows, 2):
+        step, value = _to_number(row["step"]), _to_number(row["value"])
+        if step is None or value is None:
+            raise AnalysisError(f"{path} line {i}: step {row['step']!r} and value {row['value']!r}: expected two numbers")
+        run = str(row["run"])
+        found.setdefault(run, {}).setdefault(step, {"step": step})[str(row["metric"])] = value
+        facts[run] = {k: str(v) for k, v in row.items() if k not in OPEN and v not in (None, "")}
+    out = []
+    for run, steps in found.items():
+        columns = _stack([steps[step] for step in sorted(steps)])
+        out.append(Curves(run, path, "table", columns, "step", facts[run].get("method", ""), facts[run]))
+    return out
 
 
 def read_curves(path: Path, name: str = "") -> Curves:
@@ -31,7 +78,8 @@ def read_curves(path: Path, name: str = "") -> Curves:
     (default: the path's). Raises AnalysisError naming the line, and the columns that are expected."""
     name = name or path.name
     if (path / FILE).is_file():
-        return Curves(name, path, "run", _drop_texts(Run(path).metrics()))
+        run = Run(path)
+        return Curves(name, path, "run", _drop_texts(run.metrics()), facts=_describe_run(run))
     if path.is_dir():
         path = _find_in(path)
     if not path.is_file():
@@ -53,6 +101,14 @@ def read_curves(path: Path, name: str = "") -> Curves:
     if len(columns) < 2 or not columns[axis]:
         raise AnalysisError(f"{path} has no row of numbers: expected a column such as {AXES[0]!r}, and one a metric")
     return Curves(name, path, kind, columns, axis)
+
+
+def _describe_run(run: Run) -> dict[str, str]:
+    """Return what a run says of itself: recipe, task, seed, the methods that are laid over it."""
+    recipe = run.recipe
+    laid = "+".join(recipe.get("laid", {}))
+    method = f"{recipe.get('name', '')}{'+' if laid else ''}{laid}"
+    return {"method": method, "task": name_tasks(recipe), "seed": str(recipe.get("seed", 0)), "made_with": "shuhari"}
 
 
 def _describe() -> str:
@@ -188,6 +244,10 @@ def _parse(lines: Sequence[str], path: Path, separator: str, at: int) -> dict[st
         if any(value is not None for value in values):
             out[name] = values
     return out
+
+
+def _to_number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) else _read_number(str(value))
 
 
 def _read_number(cell: str) -> float | None:

@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from shuhari.data import Request, Trajectory, code
-from shuhari.desk.analyzing.foreign import read_curves
+from shuhari.desk.analyzing.foreign import read_all, read_curves
 from shuhari.desk.evaluating import Asked, Named, Served, find_policy, serve_policies
 from shuhari.desk.opening import find_kind
 from shuhari.kernel.findings import START, AnalysisError, Answers, Curves, Opened, tell_nobody
 from shuhari.loop.evaluation import find_held_out
+from shuhari.loop.opening import read_recipe
 from shuhari.loop.outcomes import name_measure
 from shuhari.store import NoRunError, Run, find_checkpoint
+from shuhari.store.schema import FILE
 
 AT_ONCE = 64  # samples of a problem that are drawn together
 
@@ -48,7 +51,32 @@ class Names:
         self.show(text)
 
     def read_curves(self) -> list[Curves]:
-        return [read_curves(find_path(text), text) for text in self.texts]
+        out: list[Curves] = []
+        for arm, text in self._list_runs():
+            for one in read_all(find_path(text), text):
+                out.append(replace(one, arm=arm or one.arm))
+        return out
+
+    def _list_runs(self) -> list[tuple[str, str]]:
+        """Return (arm, run) of each run: of `A=RUN,RUN` two."""
+        out: list[tuple[str, str]] = []
+        for text in self.texts:
+            arm, equals, runs = text.partition("=")
+            named = bool(equals and arm and runs) and not Path(text).exists()
+            out += [(arm, one) for one in runs.split(",") if one] if named else [("", text)]
+        return out
+
+    def repeat(self, i: int) -> Curves:
+        from shuhari.desk.api import train
+
+        text = self._list_runs()[i][1]
+        path = find_path(text)
+        if not (path / FILE).is_file():
+            raise AnalysisError(f"{text} has curves, and no recipe to train it again by: expected a run of shuhari")
+        self.tell(f"training {text} again")
+        with TemporaryDirectory() as folder:
+            train(read_recipe(path), Path(folder) / "again", progress=False, accept_changes=True)
+            return read_curves(Path(folder) / "again", text)
 
     def find_policies(self, which: Sequence[int] | None = None) -> list[Named]:
         """Return the policies at some places, or all."""

@@ -4,8 +4,6 @@ Left out: the perplexity of the later policy's answers under the start."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +11,15 @@ import numpy as np
 
 from shuhari.bounds import Length, Positive, check
 from shuhari.data import Array
-from shuhari.kernel.coverage import bootstrap, compute_pass, count_solved, find_crossing, list_budgets
+from shuhari.kernel.coverage import (
+    bootstrap,
+    compute_pass,
+    count_solved,
+    find_crossing,
+    list_budgets,
+    name_each,
+    note_failures,
+)
 from shuhari.kernel.findings import Finding, Given, Number, Panel, Reads
 from shuhari.kernel.registry import register
 
@@ -82,17 +88,3 @@ class PassAtK:
                                    says="k at which the start is as good")  # fmt: skip
         return found
 
-
-def name_each(found: Mapping[str, Number], name: str, runs: int) -> dict[str, Number]:
-    """Return numbers by name, with the run's if there are several."""
-    return {f"{key} of {name}" if runs > 1 else key: number for key, number in found.items()}
-
-
-def note_failures(sampled: Sequence[object]) -> list[str]:
-    """Return a note on each policy some of whose answers were not graded."""
-    out = []
-    for one in sampled:
-        share = float(np.isnan(one.right).mean())  # type: ignore[attr-defined]
-        if share and not math.isnan(share):
-            out.append(f"{one.name}: {share:.1%} of the answers were not graded, and count as wrong")  # type: ignore[attr-defined]
-    return out

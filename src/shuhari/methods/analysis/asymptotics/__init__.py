@@ -1,0 +1,1 @@
+"""Asymptotics of Language Model Alignment."""

@@ -1,0 +1,1 @@
+"""The Path Not Taken: RL learns off the principal directions."""

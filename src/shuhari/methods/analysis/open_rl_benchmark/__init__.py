@@ -1,0 +1,1 @@
+"""Open RL Benchmark: curves in an open table, and statistics of them."""

@@ -1,0 +1,64 @@
+"""Packaged findings: each has a page and a test, its numbers are of the code as it stands, and mistakes are named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from shuhari.config.overlay import RecipeError
+from shuhari.desk.analyzing import running
+from shuhari.desk.analyzing.given import Names
+from shuhari.kernel import registry
+from shuhari.kernel.findings import AnalysisError, Finding, Number
+
+PACKAGED = running.list_packaged()
+TESTS = Path(__file__).parents[1] / "methods"
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_what_is_kept_is_of_the_finding_as_it_stands(name: str) -> None:
+    one, found = PACKAGED[name], running.read_finding(name)
+    assert (one.folder / "README.md").is_file()
+    assert (TESTS / one.folder.parent.name / f"test_{one.folder.name}.py").is_file()
+    if found is None:
+        pytest.skip(f"not measured: shuhari analyze {name} --packaged")
+    assert found["digests"] == running.find_digests(one), f"shuhari analyze {name} --packaged"
+    assert (found["says"], found["null"], found["settings"]) == (one.stated.says, one.stated.null, one.stated.settings)
+    assert len(found["seeds"]) >= 3 and found["numbers"]
+
+
+def test_every_analysis_of_runs_has_a_packaged_finding() -> None:
+    used = {one.stated.analysis for one in PACKAGED.values()}
+    assert set(registry.names(running.ON_RUNS)) <= used
+
+
+def test_an_unknown_analysis_names_the_nearest() -> None:
+    with pytest.raises(LookupError, match="no analysis 'pass_at'; did you mean 'pass_at_k'"):
+        running.make_analysis("pass_at")
+    with pytest.raises(LookupError, match="no packaged finding 'analysis/scalrl'; did you mean 'analysis/scalerl'"):
+        running.read_packaged("analysis/scalrl")
+    with pytest.raises(RecipeError, match="did you mean 'samples'"):
+        running.make_analysis("pass_at_k", {"sample": 3})
+
+
+def test_curves_without_a_policy_are_refused_by_what_plays(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("step,reward\n1,2\n")
+    with pytest.raises(AnalysisError, match="has curves and no policy: this analysis plays policies"):
+        running.analyze("support", Names((str(tmp_path / "a.csv"), str(tmp_path / "a.csv"))))
+
+
+def test_a_run_that_is_not_there_is_named() -> None:
+    with pytest.raises(AnalysisError, match="no run 'nothing'"):
+        running.analyze("scaling", Names(("nothing",)))
+
+
+def test_what_is_kept_of_a_call_is_json(tmp_path: Path) -> None:
+    finding = Finding({"gain": Number(1.5, 1.0, math.inf)}, rows=[("a", math.nan)], heads=("run", "x"))
+    kept = running.to_json("scaling", Names(("runs/a", "b/c.csv")), {"share": 0.5}, finding)
+    path = running.write_kept(kept, running.name_files("scaling", ("runs/a", "b/c.csv"), tmp_path).with_suffix(".json"))
+    assert path == tmp_path / "scaling" / "a_c.json"
+    assert json.loads(path.read_text())["numbers"]["gain"] == {
+        "value": 1.5, "low": 1.0, "high": None, "null": None, "says": ""}  # fmt: skip

@@ -1,0 +1,67 @@
+"""Where weights moved, of changes that are planted."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from shuhari.kernel.findings import AnalysisError
+from shuhari.methods.analysis.off_principals.principals import Principals, find_angle, find_rank, match, move_randomly
+
+RNG = torch.Generator().manual_seed(0)
+BEFORE = torch.randn(40, 30, generator=RNG, dtype=torch.float64)
+U, S, V = torch.linalg.svd(BEFORE, full_matrices=False)
+
+
+def test_the_tolerance_is_of_bfloat16() -> None:
+    assert torch.tensor(1.003).bfloat16().item() == 1.0
+    assert torch.tensor(1.005).bfloat16().item() == 1.0078125
+
+
+def test_a_scaled_matrix_moves_its_spectrum_and_turns_nothing() -> None:
+    found = Principals().compare(BEFORE, 1.1 * BEFORE)
+    assert found["spectrum"] == pytest.approx(0.1)
+    assert found["rotation"] == pytest.approx(0, abs=1e-6)
+    assert found["changed"] == 1 and found["rank"] == 1
+
+
+def test_a_change_along_the_last_direction_keeps_the_leading_ones() -> None:
+    found = Principals().compare(BEFORE, BEFORE + 0.05 * torch.outer(U[:, -1], V[-1]))
+    assert found["rotation"] == pytest.approx(0, abs=1e-6)
+    assert found["rank"] == pytest.approx(1 / 30)
+
+
+def test_a_change_of_principal_entries_alone_is_found() -> None:
+    k = 3
+    lead = ((U[:, :k] * S[:k]) @ V[:k]).abs()
+    mask = lead > lead.median()
+    found = Principals().compare(BEFORE, BEFORE + 0.01 * mask)
+    assert found["principal"] == pytest.approx(1, abs=0.01)
+    assert found["changed"] == pytest.approx(0.5, abs=0.01)
+    small = BEFORE.abs() < BEFORE.abs().median()
+    assert Principals().compare(BEFORE, BEFORE + 0.01 * small)["small"] == pytest.approx(1, abs=0.01)
+
+
+def test_a_random_change_is_where_chance_has_it() -> None:
+    moved = move_randomly(BEFORE, BEFORE + 0.1, np.random.default_rng(0))
+    assert float((moved - BEFORE).norm()) == pytest.approx(0.1 * math.sqrt(1200))
+    found = Principals().compare(BEFORE, moved)
+    assert found["principal"] == pytest.approx(0.5, abs=0.07)
+    assert found["small"] == pytest.approx(0.5, abs=0.07)
+    assert found["rank"] == 1
+
+
+def test_angles_and_ranks_by_hand() -> None:
+    axes = torch.eye(4, dtype=torch.float64)
+    turned = torch.stack([math.cos(0.3) * axes[0] + math.sin(0.3) * axes[1]])
+    assert find_angle(axes[:1].T, turned.T) == pytest.approx(0.3)
+    assert find_rank(torch.zeros(3, 3)) == 0
+    assert find_rank(torch.outer(axes[0], axes[1]) + torch.outer(axes[2], axes[3])) == 2
+
+
+def test_a_model_of_another_shape_is_named() -> None:
+    with pytest.raises(AnalysisError, match=r"other has no matrix w of shape \(40, 30\) \(of shape \(30, 40\)\)"):
+        list(match({"w": BEFORE}, {"w": BEFORE.T}, "other"))
