@@ -32,6 +32,7 @@ from shuhari.desk.cli import (
     replaying,
     reproducing,
     serving,
+    sweeping,
     training,
 )
 from shuhari.desk.cli.text import describe_error, note, printable_log, say
@@ -66,6 +67,7 @@ for name, command in (
     ("claim", claiming.claim),
     ("demonstrate", demonstrating.demonstrate),
     ("analyze", analyzing.analyze),
+    ("sweep", sweeping.sweep),
     ("reproduce", reproducing.reproduce),
     ("plan", planning.plan),
     ("methods", catalogue.methods),
