@@ -108,6 +108,7 @@ PAGES = (
     "compare?arm=sums/0&arm=sums/1",
     "claims",
     "claim?method=rlvr/kl_cov",
+    "analyses",
     "beds",
     "beds?bed=beds/masked/many",
 )

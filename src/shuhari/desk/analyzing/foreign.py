@@ -62,8 +62,8 @@ def _split_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Curves]:
     for i, row in enumerate(rows, 2):
         step, value = _to_number(row["step"]), _to_number(row["value"])
         if step is None or value is None:
-            found = f"step {row['step']!r} and value {row['value']!r}"
-            raise AnalysisError(f"{path} line {i}: {found}: expected two numbers")
+            said = f"step {row['step']!r} and value {row['value']!r}"
+            raise AnalysisError(f"{path} line {i}: {said}: expected two numbers")
         run = str(row["run"])
         found.setdefault(run, {}).setdefault(step, {"step": step})[str(row["metric"])] = value
         facts[run] = {k: str(v) for k, v in row.items() if k not in OPEN and v not in (None, "")}

@@ -3,7 +3,7 @@
 import { hasToken, NO_ANSWER, takeToken } from "./api.js";
 import { fill, h } from "./dom.js";
 
-const PAGES = { runs: "Runs", compare: "Compare", claims: "Claims", beds: "Beds" };
+const PAGES = { runs: "Runs", compare: "Compare", claims: "Claims", beds: "Beds", analyses: "Analyses" };
 const OTHERS = ["run", "rollouts", "replay", "curriculum", "claim"]; // which need to be told of what
 // a letter for each page: the first of its key that no page before it has
 const LETTERS = Object.keys(PAGES).reduce((taken, page) => ({ ...taken, [[...page].find((c) => !(c in taken))]: page }), {});

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shuhari.desk.board.views import (
+    analyses,
     beds,
     changes,
     claims,
@@ -25,6 +26,8 @@ from shuhari.desk.board.views import (
 )
 
 VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
+    "analyses": analyses.list_analyses,
+    "analysis-picture": analyses.draw_analysis,
     "beds": beds.list_beds,
     "checkpoints": media.list_checkpoints,
     "claim": claims.read_claim,
