@@ -23,7 +23,7 @@ FAMILIES = {
     "offline": "Recorded data of control",
     "diffusion": "Policies that denoise: flows, diffusion, masked language models",
     "theory": "Tables and linear learners, with exact values",
-    "analysis": "What training does to weights and skills",
+    "analysis": "What training does to weights and skills, and questions that any run can be asked",
     "engine": "How rollouts are collected",
 }
 REGISTERED = re.compile(r'^@register\("(\w+)", "([\w-]+)"', re.MULTILINE)
@@ -34,7 +34,7 @@ LIST = "README.md"
 @dataclass(frozen=True)
 class Page:
     """A method: its `name` (`rlvr/clip_cov`), its folder, its tables, and the stored result of its claim or of its
-    demonstration, if any."""
+    demonstration, if any. Of an analysis, `recipe` has what its `finding.toml` says, and `found` what was found."""
 
     name: str
     folder: Path
@@ -42,6 +42,13 @@ class Page:
     claim: Mapping[str, Any]
     result: Mapping[str, Any] | None
     shown: Mapping[str, Any] | None = None
+    found: Mapping[str, Any] | None = None
+
+    @property
+    def file(self) -> Path:
+        """What it is stated by."""
+        recipe = self.folder / "recipe.toml"
+        return recipe if recipe.is_file() else self.folder / "finding.toml"
 
     @property
     def readme(self) -> Path:
@@ -56,8 +63,16 @@ class Page:
 
 
 def read_pages(root: Path) -> list[Page]:
-    """Every method of a checkout, by family and name."""
+    """Every method and analysis of a checkout, by family and name."""
     pages = []
+    for file in (root / "src/shuhari/methods").glob("*/*/finding.toml"):
+        if not file.with_name("recipe.toml").is_file():
+            name = f"{file.parent.parent.name}/{file.parent.name}"
+            kept = root / "results/findings" / f"{name}.json"
+            found = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else None
+            table = _read_toml(file)
+            about = {"summary": table["says"], "paper": table.get("paper", {})}
+            pages.append(Page(name, file.parent, about, {}, None, found=found))
     for file in (root / "src/shuhari/methods").glob("*/*/recipe.toml"):
         name = f"{file.parent.parent.name}/{file.parent.name}"
         kept, claim = root / "results/claims" / f"{name}.json", file.with_name("claim.toml")
@@ -92,6 +107,9 @@ def _describe_result(page: Page, root: Path) -> Iterator[str]:
     yield "## What was measured here"
     if page.shown is not None:
         yield from _describe_demonstration(page, page.shown, root)
+        return
+    if page.found is not None:
+        yield from _describe_finding(page, page.found, root)
         return
     if page.result is None:
         yield "Nothing yet." + (f" What is to be measured: {page.claim['says']}" if "says" in page.claim else "")
@@ -135,6 +153,21 @@ def _describe_demonstration(page: Page, shown: Mapping[str, Any], root: Path) ->
     yield f"Made by `shuhari demonstrate {page.name}`."
 
 
+def _describe_finding(page: Page, found: Mapping[str, Any], root: Path) -> Iterator[str]:
+    def join(values: Iterable[float | None]) -> str:
+        return ", ".join("-" if value is None else f"{value:.3g}" for value in values)
+
+    yield f"> {found['says']}"
+    rows = [f"| {key} | {join(x['values'])} | {join(x['null']) if any(v is not None for v in x['null']) else ''} | "
+            f"{x['says']} |" for key, x in found["numbers"].items()]  # fmt: skip
+    yield "\n".join(["| number | each seed | null | what it is |", "|---|---|---|---|", *rows])
+    if found["null"]:
+        yield f"Null: {found['null']}."
+    if (root / "results/plots" / f"{page.name}.png").is_file():
+        yield f"![What was found on the first seed](../../results/plots/{page.name}.png)"
+    yield f"Made by `shuhari analyze {page.name} --packaged`, on small runs of the library's own."
+
+
 def _list_components(page: Page) -> Iterator[str]:
     own = [
         (kind, name)
@@ -147,8 +180,12 @@ def _list_components(page: Page) -> Iterator[str]:
 
 
 def _show_recipe(page: Page) -> Iterator[str]:
-    yield "## The recipe"
-    yield f"```toml\n{(page.folder / 'recipe.toml').read_text(encoding='utf-8').rstrip()}\n```"
+    whole = page.file.name == "recipe.toml"
+    yield "## The recipe" if whole else "## What is run"
+    yield f"```toml\n{page.file.read_text(encoding='utf-8').rstrip()}\n```"
+    if not whole:
+        yield f"The files: `src/shuhari/methods/{page.name}/`."
+        return
     yield f"The files: `src/shuhari/methods/{page.name}/`. What it resolves to: `shuhari train {page.name} --dry-run`."
 
 

@@ -98,7 +98,8 @@ PLACES = {  # kind -> where a recipe names one
     "metric": "`[evaluate.metrics.<name>] use`, by default the table's name",
     "study": "`[study] use`",
     "quantity": "a check of a claim",
-    "analysis": "a claim that needs no training",
+    "analysis": "a claim that needs no training, and `shuhari analyze NAME`",
+    "run_analysis": "`shuhari analyze NAME RUN...`, with `--set`",
     "environments": "`environments` of the rollout `episode`",
     "window": "`window` of the rollout `episode`",
 }

@@ -245,9 +245,10 @@ def link_method(name: str) -> str:
 
 
 def papers() -> Iterator[str]:
-    """Every paper that a recipe cites, by recipe."""
+    """Every paper that a recipe or an analysis cites."""
     from shuhari.config.library import list_names
     from shuhari.config.recipe import load
+    from shuhari.desk.analyzing import running
     from shuhari.lab.claims.kept_results import read_result
 
     yield row("recipe", "paper", "year", "what it changes", "verdict")
@@ -263,6 +264,11 @@ def papers() -> Iterator[str]:
         judged = describe_verdict(kept) if kept else "not measured" if "claim" in tree else "-"
         changes = paper.get("changes", tree.get("summary", ""))
         yield row(link_method(name), title, str(paper.get("year", "-")), changes, judged)
+    for name, one in running.list_packaged().items():
+        paper = one.stated.paper
+        title = f"[{paper['title']}](https://arxiv.org/abs/{paper['arxiv']}), {paper['arxiv']}"
+        judged = "finding" if running.read_finding(name) else "not measured"
+        yield row(link_method(name), title, str(paper["year"]), paper["changes"], judged)
 
 
 PLACES = {  # a key of a method's recipe -> what of a run it changes
@@ -409,6 +415,46 @@ def rules() -> Iterator[str]:
         yield row(f"`{r.name}`", number, r.describe_range(), "; ".join(asked), r.cause, r.helps)
 
 
+def analyses() -> Iterator[str]:
+    """Every analysis: what it answers, what it reads, and the page of its paper."""
+    from shuhari.desk.analyzing import running
+    from shuhari.desk.components import summarise
+    from shuhari.kernel import registry
+
+    pages = {one.stated.analysis: one for one in running.list_packaged().values()}
+    yield row("analysis", "reads", "what it answers", "paper")
+    yield row("---", "---", "---", "---")
+    for name, kind in running.list_analyses().items():
+        one = pages.get(name)
+        paper = one.stated.paper if one else {}
+        page = f"[{paper.get('title')}](../src/shuhari/methods/{one.name}/README.md)" if one else ""
+        reads = getattr(registry.find(kind, name), "reads", "nothing")
+        yield row(f"`{name}`", reads, summarise(kind, name)["summary"], page)
+
+
+def findings() -> Iterator[str]:
+    """Every packaged finding that is kept: its question, and its numbers beside the null."""
+    from shuhari.desk.analyzing import running
+
+    yield row("finding", "what was asked", "mean over three seeds [95 % interval]; null")
+    yield row("---", "---", "---")
+    for name, one in running.list_packaged().items():
+        if (found := running.read_finding(name)) is None:
+            continue
+        shown = [describe_number(key, x) for key, x in list(found["numbers"].items())[:6]]
+        more = len(found["numbers"]) - len(shown)
+        page = f"[{name}](../src/shuhari/methods/{one.name}/README.md)"
+        yield row(page, one.stated.says, "; ".join(shown) + (f"; {more} more" if more > 0 else ""))
+
+
+def describe_number(name: str, x: Mapping[str, Any]) -> str:
+    """A number of a packaged finding, in a cell."""
+    nulls = [v for v in x["null"] if v is not None]
+    ends = "" if x["low"] is None else f" [{x['low']:.3g}, {x['high']:.3g}]"
+    mean = "-" if x["mean"] is None else f"{x['mean']:.3g}"
+    return f"{name} {mean}{ends}" + (f"; {sum(nulls) / len(nulls):.3g}" if nulls else "")
+
+
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "reasoning-gym generators": reasoning_gym,
     "spaces": spaces,
@@ -416,6 +462,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "scoreboard": scoreboard,
     "scoreboard line": verdicts,
     "papers": papers,
+    "analyses": analyses,
+    "findings": findings,
     "troubles": troubles,
     "trials": trials,
     "scales": scales,

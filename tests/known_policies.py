@@ -24,7 +24,7 @@ class Known:
     def draw_from(self, name: str) -> np.random.Generator:
         return np.random.default_rng(len(name))
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Nobody reads it."""
 
     def sample(

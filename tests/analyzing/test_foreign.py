@@ -93,7 +93,7 @@ def test_the_last_stage_counts_from_where_it_begins() -> None:
     columns = {"step": [0, 1, 2, 3], "stage": ["warm", "warm", "rl", "rl"], "tokens": [5, 10, 14, 20]}
     columns["score"] = [0, 1, 2, 3]
     whole = Curves("run", Path(), "run", columns)
-    assert whole.take_last_stage("tokens").columns["tokens"] == [4, 10]
-    assert whole.take_last_stage().read("score")[0].tolist() == [1, 2]
+    assert whole.select_last("tokens").columns["tokens"] == [4, 10]
+    assert whole.select_last().read("score")[0].tolist() == [1, 2]
     alone = Curves("run", Path(), "run", {**columns, "stage": ["rl"] * 4})
-    assert alone.take_last_stage() is alone
+    assert alone.select_last() is alone

@@ -90,7 +90,7 @@ class Curves:
         found = np.array(pairs)
         return found[:, 0], found[:, 1]
 
-    def take_last_stage(self, over: str = "") -> Curves:
+    def select_last(self, over: str = "") -> Curves:
         """Return the rows of the last stage alone, with the column `over` (default: the axis) counted from where the
         stage begins; a run without stages as it is."""
         over = over or self.axis
@@ -168,7 +168,7 @@ class Given(Protocol):
         return its curves. Raises AnalysisError for what is no run."""
         ...
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Show what is being done."""
         ...
 
@@ -187,5 +187,5 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
     return Answers(first.name, first.ids, first.prompts, texts, right, lengths)
 
 
-def tell_nobody(_: str) -> None:
+def ignore(_: str) -> None:
     """Show nothing."""

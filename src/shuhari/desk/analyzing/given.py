@@ -15,7 +15,7 @@ from shuhari.data import Request, Trajectory, code
 from shuhari.desk.analyzing.foreign import read_all, read_curves
 from shuhari.desk.evaluating import Asked, Named, Served, find_policy, serve_policies
 from shuhari.desk.opening import find_kind
-from shuhari.kernel.findings import START, AnalysisError, Answers, Curves, Opened, tell_nobody
+from shuhari.kernel.findings import START, AnalysisError, Answers, Curves, Opened, ignore
 from shuhari.loop.evaluation import find_held_out
 from shuhari.loop.opening import read_recipe
 from shuhari.loop.outcomes import name_measure
@@ -34,7 +34,7 @@ class Names:
     texts: tuple[str, ...]
     seed: int = 0
     asked: Asked = field(default_factory=Asked)
-    show: Callable[[str], None] = tell_nobody
+    show: Callable[[str], None] = ignore
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class Names:
     def draw_from(self, name: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, code("analyze", name) & (1 << 63) - 1])
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self.show(text)
 
     def read_curves(self) -> list[Curves]:
@@ -73,7 +73,7 @@ class Names:
         path = find_path(text)
         if not (path / FILE).is_file():
             raise AnalysisError(f"{text} has curves, and no recipe to train it again by: expected a run of shuhari")
-        self.tell(f"training {text} again")
+        self.note(f"training {text} again")
         with TemporaryDirectory() as folder:
             train(read_recipe(path), Path(folder) / "again", progress=False, accept_changes=True)
             return read_curves(Path(folder) / "again", text)
@@ -117,7 +117,7 @@ class Names:
         places = [*before, *chosen]
         for i, (_, served) in zip(places, serve_policies([every[i] for i in places], self.asked), strict=True):
             if i in chosen:
-                self.tell(f"sampling {self.texts[i]}: {samples} answers to each of {n} problems")
+                self.note(f"sampling {self.texts[i]}: {samples} answers to each of {n} problems")
                 out[i] = _sample(self.texts[i], served, n, samples, temperature, draw, split)
         return [out[i] for i in chosen]
 

@@ -36,7 +36,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel import registry
-from shuhari.kernel.findings import START, AnalysisError, Finding, Number, tell_nobody
+from shuhari.kernel.findings import START, AnalysisError, Finding, Number, ignore
 from shuhari.kernel.stats import t_interval
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def find_packaged(analysis: str) -> Packaged | None:
 
 
 def measure_packaged(
-    one: Packaged, root: Path, *, tell: Callable[[str], None] = tell_nobody, draw: Path | None = None
+    one: Packaged, root: Path, *, tell: Callable[[str], None] = ignore, draw: Path | None = None
 ) -> dict[str, Any]:
     """Train the runs of a packaged finding under `root` (what is there is used again), analyse them on each seed, and
     return the result: by number the value, interval and null of each seed. draw: where a picture of the first seed

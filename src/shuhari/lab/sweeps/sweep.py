@@ -18,7 +18,7 @@ import numpy as np
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import Info
-from shuhari.kernel.findings import tell_nobody
+from shuhari.kernel.findings import ignore
 from shuhari.kernel.stats import difference
 from shuhari.lab.sweeps.pareto import compute_hypervolume, find_front
 from shuhari.lab.sweeps.space import Space
@@ -84,7 +84,7 @@ class Sweep:
                 "sampler": self.sampler, "hyperband": self.hyperband, "seed": self.seed}  # fmt: skip
 
 
-def run_sweep(sweep: Sweep, at: Path, tell: Callable[[str], None] = tell_nobody) -> dict[str, Any]:
+def run_sweep(sweep: Sweep, at: Path, tell: Callable[[str], None] = ignore) -> dict[str, Any]:
     """Run a sweep in the folder `at`, or continue the one that is there, and return its result. Raises RecipeError if
     another sweep is there, or if trials fail from the start."""
     at.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def train_once(
 
     first, ended = sweep.objectives[0].metric, False
 
-    def watch(report: Info) -> None:
+    def check_report(report: Info) -> None:
         nonlocal ended
         value = report.get(first)
         if behind is not None and isinstance(value, int | float) and math.isfinite(value):
@@ -169,7 +169,7 @@ def train_once(
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         for row in rows:
             try:
-                watch(row)
+                check_report(row)
             except Stop:
                 return None
     recipe = sweep.recipe.with_settings({**settings, "seed": seed})
@@ -177,7 +177,7 @@ def train_once(
     level = logger.level
     logger.setLevel(logging.ERROR)  # alarms of many trials
     try:
-        found = train(recipe, folder, progress=False, observe=watch)
+        found = train(recipe, folder, progress=False, observe=check_report)
     finally:
         logger.setLevel(level)
     if ended:

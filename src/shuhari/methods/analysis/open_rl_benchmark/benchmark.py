@@ -82,7 +82,7 @@ class Benchmark:
         return Finding(numbers, self._draw(read, scores, axis), ("arm", "run", self.metric), rows, notes)
 
     def _read(self, one: Curves) -> tuple[Array, Array]:
-        return one.take_last_stage(self.over).read(self.metric, self.over)
+        return one.select_last(self.over).read(self.metric, self.over)
 
     def _list_numbers(self, scores: dict[str, Array], rng: np.random.Generator) -> Iterator[tuple[str, Number]]:
         first = next(iter(scores.values()))

@@ -69,7 +69,7 @@ class Scaling:
         if not metric:
             raise AnalysisError(f"{one.name}: which column is the score? --set metric=..., one of "
                                 f"{', '.join(list(one.columns)[:12])}")  # fmt: skip
-        x, y = one.take_last_stage(self.over).read(metric, self.over)
+        x, y = one.select_last(self.over).read(metric, self.over)
         kept = x > max(self.skip, 0.0)
         first = y[x <= max(self.skip, 0.0)][-1:]  # the score before any compute is R0, and no point of the curve
         x, y = x[kept], y[kept]
