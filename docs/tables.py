@@ -24,7 +24,8 @@ from shuhari.lab.claims.wording import describe_verdict
 
 PAGES = Path(__file__).parent
 sys.path.append(str(PAGES))
-cards, reference, glossary, peers = map(import_module, ("cards", "reference", "glossary", "peers"))  # beside this file
+BESIDE = ("cards", "reference", "glossary", "peers", "field")  # modules beside this file
+cards, reference, glossary, peers, field = map(import_module, BESIDE)
 row = reference.row
 
 
@@ -462,6 +463,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "scoreboard": scoreboard,
     "scoreboard line": verdicts,
     "papers": papers,
+    "field": field.field,
     "analyses": analyses,
     "findings": findings,
     "troubles": troubles,
@@ -478,7 +480,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     **peers.TABLES,
 }
 CURVES = "images/reproduce-curves.svg"
-PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture, CURVES: curves}
+PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture, CURVES: curves, "field.svg": field.picture}
 
 
 def pages() -> list[Path]:

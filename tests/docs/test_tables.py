@@ -68,3 +68,16 @@ def test_sections_are_those_of_recipes(tables: ModuleType, monkeypatch: pytest.M
     monkeypatch.delitem(tables.reference.SECTIONS, "steps")
     with pytest.raises(KeyError, match="steps"):
         list(tables.reference.sections())
+
+
+def pending_what_the_map_of_the_field_names_is_there(tables: ModuleType) -> None:
+    from shuhari.config.library import list_names
+    from shuhari.desk.analyzing import running
+    from shuhari.kernel import registry
+
+    known = {*list_names(), *running.list_packaged()}
+    for survey in tables.field.read_surveys():
+        for branch in survey["branch"]:
+            for name in branch["has"]:
+                kind, colon, own = name.partition(":")
+                assert (own in registry.names(kind)) if colon else (name in known), name

@@ -1,0 +1,1 @@
+"""Self-Critique: was a problem trained on with RL?"""
