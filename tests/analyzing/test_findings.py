@@ -50,9 +50,12 @@ def test_curves_without_a_policy_are_refused_by_what_plays(tmp_path: Path) -> No
         running.analyze("support", Names((str(tmp_path / "a.csv"), str(tmp_path / "a.csv"))))
 
 
-def test_a_run_that_is_not_there_is_named() -> None:
+def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(AnalysisError, match="no run 'nothing'"):
         running.analyze("scaling", Names(("nothing",)))
+    (tmp_path / "progress.csv").write_text("step,reward\n1,2\n")
+    with pytest.raises(AnalysisError, match="no file .*did you mean 'progress.csv'"):
+        running.analyze("scaling", Names((str(tmp_path / "progres.csv"),)))
 
 
 def test_what_is_kept_of_a_call_is_json(tmp_path: Path) -> None:

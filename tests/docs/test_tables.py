@@ -70,7 +70,7 @@ def test_sections_are_those_of_recipes(tables: ModuleType, monkeypatch: pytest.M
         list(tables.reference.sections())
 
 
-def pending_what_the_map_of_the_field_names_is_there(tables: ModuleType) -> None:
+def test_what_the_map_of_the_field_names_is_there(tables: ModuleType) -> None:
     from shuhari.config.library import list_names
     from shuhari.desk.analyzing import running
     from shuhari.kernel import registry

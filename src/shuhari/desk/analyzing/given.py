@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.data import Request, Trajectory, code
+from shuhari.data import Request, Trajectory, code, nearest
 from shuhari.desk.analyzing.foreign import read_all, read_curves
 from shuhari.desk.evaluating import Asked, Named, Served, find_policy, serve_policies
 from shuhari.desk.opening import find_kind
@@ -22,6 +22,7 @@ from shuhari.loop.outcomes import name_measure
 from shuhari.store import NoRunError, Run, find_checkpoint
 from shuhari.store.schema import FILE
 
+FILES = (".csv", ".tsv", ".parquet", ".json")  # ends of files of curves
 AT_ONCE = 64  # samples of a problem that are drawn together
 
 
@@ -140,6 +141,9 @@ def find_path(text: str) -> Path:
     path = Path(text)
     if path.exists() and not find_kind(path):
         return path
+    if path.suffix in FILES and not path.exists():
+        there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise AnalysisError(f"no file {text!r}; in {path.parent}/ {nearest(path.name, there)}")
     try:
         return find_checkpoint(text)[0]
     except (NoRunError, ValueError) as error:

@@ -67,7 +67,8 @@ class Contamination:
             sizes = len(members), len(others)
             draws = [find_auc(rng.choice(members, sizes[0]), rng.choice(others, sizes[1])) for _ in range(1000)]
             low, high = np.quantile(draws, LEVEL).tolist()
-            numbers[name] = Number(find_auc(members, others), low, high, null=find_auc(*start), says=f"AUC of the {says}")
+            value, null = find_auc(members, others), find_auc(*start)
+            numbers[name] = Number(value, low, high, null, f"AUC of the {says}")
         members, others = found[1]["self critique"]
         lines = {"trained on": _accumulate(members), "not trained on": _accumulate(others)}
         return Finding(numbers, {"self critique": Panel(lines, "score", "share of problems below")})
