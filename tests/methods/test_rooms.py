@@ -16,7 +16,8 @@ from shuhari.config.overlay import USE
 
 ROOT = Path(__file__).parents[2] / "src" / "shuhari"
 TESTS = Path(__file__).parents[1]
-METHODS = sorted(file.parent for file in (ROOT / "methods").glob("*/*/recipe.toml"))
+STATED = ("recipe.toml", "claim.toml", "demonstration.toml", "finding.toml")
+METHODS = sorted({file.parent for name in STATED for file in (ROOT / "methods").glob(f"*/*/{name}")})
 SHARED = ("analysis", "buffers", "curricula", "learners", "metrics", "models", "objectives", "optimisers", "rewards",
           "rollouts", "studies", "transforms")  # fmt: skip
 KEPT = ("best.py",)  # the stored result of data/raft has its digest under this name
@@ -81,7 +82,7 @@ def test_a_folder_is_whole(folder: Path) -> None:
         assert not others, f"{file.name} imports {', '.join(sorted(others))}: move what both use to a shared package"
     modules = [f for f in folder.glob("*.py") if f.name != "__init__.py"]
     assert (folder / "__init__.py").exists() == bool(modules)
-    named = read_names(folder / "recipe.toml", *folder.glob("claim.toml"), *folder.glob("demonstration.toml"))
+    named = read_names(*(file for name in STATED for file in folder.glob(name)))
     named |= set(re.findall(r"`(\w+)`", (folder / "README.md").read_text(encoding="utf-8")))  # an analysis by itself
     for file in modules:
         names = {name for _, name in NAMES.findall(file.read_text(encoding="utf-8"))}
