@@ -64,5 +64,5 @@ def test_sixteen_moves_and_one_random_episode_in_thirteen_hundred_lead_to_the_go
 
 @pytest.mark.parametrize("cells", [("S.KG",), ("SSKDG",), ("SKDG", "."), ("SKDGx",), ()])
 def test_maps_that_are_none_are_refused(cells: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="key_door: .*expected"):
+    with pytest.raises(ValueError, match=r"key_door: .*expected"):
         KeyDoor(cells)

@@ -1,7 +1,7 @@
 """Judges that are trained: whether the scores that an answer gives to candidates put the best one first.
 
-Scores are the last list in brackets or braces, `[7, 5, 3]` or `\\boxed{7, 5, 3}`, one whole number for each candidate in
-their order. Source: Liu et al. 2025, "Inference-Time Scaling for Generalist Reward Modeling", section 3. Left out:
+Scores are the last list in brackets or braces, `[7, 5, 3]` or `\\boxed{7, 5, 3}`, one whole number for each candidate
+in their order. Source: Liu et al. 2025, "Inference-Time Scaling for Generalist Reward Modeling", section 3. Left out:
 scores with decimals.
 """
 
@@ -57,9 +57,9 @@ class Pointwise:
     """1 for a judgement whose scores put the best candidate first, alone, else 0.
 
     The problem's `answer` is the number of the best candidate, from 1, and `candidates` of its `info` lists them (or is
-    their number); of a single candidate the answer is its label, 0 or 1, which the score must equal. A judgement without
-    one score for each candidate, or with one out of range, gets 0: its form is its own doing. Samples without a decision
-    are ungraded. Raises ContractError for a problem without candidates, or whose answer is no such number.
+    their number); of a single candidate the answer is its label, 0 or 1, which the score must equal. A judgement
+    without one score for each candidate, or with one out of range, gets 0: its form is its own doing. Samples without a
+    decision are ungraded. Raises ContractError for a problem without candidates, or whose answer is no such number.
     """
 
     low: Count = 0

@@ -75,7 +75,7 @@ class LabelledSums:
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """Returns {"score": 1.0 if the text from the last `;` on is the answer, else 0.0, "rechecks": their number}."""
         text = answer_text(steps)
-        right = "".join(text.rpartition(";")[1:]) == f";{problem.answer}"
+        right = "".join(text.rpartition(";")[1:]) == f";{problem.answer}"  # type: ignore[str-bytes-safe]
         return {"score": float(right), "rechecks": float(text.count("?"))}
 
     def environment(self, problem: Problem) -> None:

@@ -22,8 +22,8 @@ from shuhari.ports import Ctx
 @register("transform", "label_outcomes")
 @dataclass
 class LabelOutcomes:
-    """Labels the last decision of each answer as right or wrong, for the objective `classification` of an outcome reward
-    model.
+    """Labels the last decision of each answer as right or wrong, for the objective `classification` of an outcome
+    reward model.
 
     Stamps `label` [B, K]: 1 if the outcome is above `above`, else 0, on the last decision of a row that ends an answer;
     NaN elsewhere, and for answers that are ungraded or ended in an error.

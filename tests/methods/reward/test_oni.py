@@ -13,12 +13,11 @@ from shuhari.batch import Batch
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.data import ContractError
-from shuhari.events import Amended
 from shuhari.methods.reward.oni.annotate import Annotate
-from shuhari.methods.reward.oni.annotations import Annotations
 from shuhari.methods.reward.oni.intrinsic import Intrinsic
 from shuhari.methods.reward.oni.labellers import find_progress
 from shuhari.methods.reward.oni.message_scores import MessageScores
+from shuhari.methods.reward.oni.pair_messages import PairMessages
 from shuhari.objectives.preference import Preference
 from shuhari.tasks.worlds.key_door import MESSAGES
 from shuhari.testing import context
@@ -128,18 +127,21 @@ def test_classification_pays_one_above_the_threshold() -> None:
     assert intrinsic(batch, context())["reward"][:, 0].tolist() == [0, 1, 0]  # 2/3, 4/5, less than 1/100
 
 
-def test_labels_become_rows_and_pairs_once_they_have_arrived() -> None:
-    buffer, ctx = Annotations(size=200, draws=3), context()
-    assert list(buffer.draw(ctx)) == []
-    buffer.observe(Amended(torch.tensor([3, 5, 8]), {"helpful": torch.tensor([0.0, 1.0, 1.0])}))
-    batches = list(buffer.draw(ctx))
-    assert len(batches) == 3 and list(buffer.draw(ctx)) == []
-    label = {3: 0.0, 5: 1.0, 8: 1.0}
-    for batch in batches:
-        value = torch.tensor([label[m] for m in batch["message"].tolist()])
-        assert torch.equal(batch["label"][:, 0], value) and set(batch["message"].tolist()) == set(label)
-        index, columns = batch.links["pairs"]
-        assert torch.equal(columns["label"], 0.5 + (value[index[:, 0]] - value[index[:, 1]]) / 2)
+def test_labelled_messages_become_rows_and_pairs_each_once() -> None:
+    helpful = torch.tensor([0.0, torch.nan, 0.0, 1.0, 1.0, 1.0])
+    batch = PairMessages(size=300)(rows([3, 9, 3, 5, 8, 5], helpful=helpful), context())
+    assert batch["label"][:, 0].nan_to_num(-1).tolist() == [0, -1, -1, 1, 1, -1]
+    index, columns = batch.links["pairs"]
+    value = helpful[index]
+    assert set(index.flatten().tolist()) == {0, 3, 4}
+    assert torch.equal(columns["label"], 0.5 + (value[:, 0] - value[:, 1]) / 2)
+
+
+def test_without_labels_a_row_is_paired_with_itself() -> None:
+    batch = PairMessages(size=4)(rows([3, 9], helpful=torch.full((2,), torch.nan)), context())
+    index, columns = batch.links["pairs"]
+    assert index.tolist() == [[0, 0]] * 4 and columns["label"].tolist() == [0.5] * 4
+    assert bool(batch["label"].isnan().all())
 
 
 def test_a_tie_of_equal_scores_costs_log_two_and_the_ranking_is_least_at_the_log_odds() -> None:

@@ -17,7 +17,6 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, Share, check
 from shuhari.data import ContractError
-from shuhari.events import Amended
 from shuhari.kernel import registry
 from shuhari.kernel.registry import register
 from shuhari.needs import Need
@@ -31,8 +30,7 @@ class Annotate:
 
     A message that was not seen before goes on a stack. The annotator takes the newest `size` of it and answers once
     `delay` more decisions have been collected; then it takes the next. Stamps `helpful` [B], the label of a row's
-    message as known now, in [0, 1], NaN if there is none (yet); nothing waits for labels. New labels are also sent to
-    who keeps them (`Amended`, whose ids are messages). A transform of `[collect]`, where each decision passes once.
+    message as known now, in [0, 1], NaN if there is none (yet); nothing waits for labels. A transform of `[collect]`, where each decision passes once.
     Counted: `labels`. Raises ValueError for a labeller that is no function, ContractError for one that does not return
     a number in [0, 1] for each message.
     """
@@ -99,4 +97,3 @@ class Annotate:
                 found[i] = 1 - found[i]
             self.state["labels"][str(message)] = found[i]
         ctx.charge("labels", len(asked))
-        ctx.tell(Amended(torch.tensor(asked), {"helpful": torch.tensor(found)}))

@@ -26,10 +26,10 @@ from shuhari.rewards.pointwise import CANDIDATES, count_candidates, read_scores
 class VoteScores:
     """Samples `votes` judgements for each answer, and adds up their scores, for evaluation.
 
-    Each judgement sees the candidates in an order of its own, and its scores are put back into the problem's order. With
-    `meta`, only the `keep` judgements count that the role's value holds for right most. The answer is the list of sums,
-    such as `[16,23]`, a forced step behind the judgements, all of which are charged; `[]` if none had scores. Raises
-    ContractError for a problem whose prompt does not have its `candidates` joined by `separator`.
+    Each judgement sees the candidates in an order of its own, and its scores are put back into the problem's order.
+    With `meta`, only the `keep` judgements count to which that role gives the largest values. The answer is the list of
+    sums, such as `[16,23]`, a forced step behind the judgements, all of which are charged; `[]` if none had scores.
+    Raises ContractError for a problem whose prompt does not have its `candidates` joined by `separator`.
     """
 
     votes: Length = 8
@@ -113,8 +113,8 @@ def reorder(problem: Problem, order: Sequence[int], separator: str) -> Problem:
     texts = [str(text) for text in given] if isinstance(given, list | tuple) else []
     joined = separator.join(texts)
     if not texts or not isinstance(problem.prompt, str) or problem.prompt.count(joined) != 1:
-        what = f"problem {problem.id!r} of {problem.task} does not have its candidates, joined by {separator!r}, once in"
-        raise ContractError(f"{what} its prompt: expected that, or vote_scores with shuffle = false")
+        what = f"problem {problem.id!r} of {problem.task} does not have its candidates, joined by {separator!r}"
+        raise ContractError(f"{what}, once in its prompt: expected that, or vote_scores with shuffle = false")
     return copy_with(problem, prompt=problem.prompt.replace(joined, separator.join(texts[k] for k in order)))
 
 
