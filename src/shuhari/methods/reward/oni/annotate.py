@@ -30,9 +30,9 @@ class Annotate:
 
     A message that was not seen before goes on a stack. The annotator takes the newest `size` of it and answers once
     `delay` more decisions have been collected; then it takes the next. Stamps `helpful` [B], the label of a row's
-    message as known now, in [0, 1], NaN if there is none (yet); nothing waits for labels. A transform of `[collect]`, where each decision passes once.
-    Counted: `labels`. Raises ValueError for a labeller that is no function, ContractError for one that does not return
-    a number in [0, 1] for each message.
+    message as known now, in [0, 1], NaN if there is none (yet); nothing waits for labels. A transform of `[collect]`,
+    where each decision passes once. Counted: `labels`. Raises ValueError for a labeller that is no function,
+    ContractError for one that does not return a number in [0, 1] for each message.
     """
 
     labeller: str

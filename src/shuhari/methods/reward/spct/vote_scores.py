@@ -128,4 +128,10 @@ def put_back(scores: Sequence[int] | None, order: Sequence[int]) -> tuple[int, .
 
 def add_up(scores: Sequence[Sequence[int] | None]) -> list[int]:
     """Returns the sum of the scores of each candidate, over the judgements that have some."""
-    return [sum(column) for column in zip(*(x for x in scores if x is not None), strict=True)]
+    return [
+        sum(column)
+        for column in zip(
+            *(x for x in scores if x is not None),
+            strict=True,
+        )
+    ]
