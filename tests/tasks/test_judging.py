@@ -14,7 +14,7 @@ def test_the_best_candidate_is_the_only_one_with_the_most_of_the_letter() -> Non
     task = Judging(letters=3, candidates=4)
     for i in range(100):
         problem = task.problems("train")[i]
-        query, _, rest = problem.prompt.removesuffix("=").partition("?")  # type: ignore[union-attr]
+        query, _, rest = str(problem.prompt).removesuffix("=").partition("?")
         texts = rest.split(",")
         counts = [text.count(query) for text in texts]
         assert tuple(texts) == problem.info["candidates"] and counts.count(max(counts)) == 1
@@ -26,7 +26,7 @@ def test_demonstrations_without_strays_and_slips_are_right() -> None:
     for i in range(50):
         problem = task.problems("train")[i]
         text = str(problem.solution)
-        query, texts = problem.prompt[0], problem.info["candidates"]  # type: ignore[index]
+        query, texts = str(problem.prompt)[0], problem.info["candidates"]
         found = [query * x.count(query) for x in texts]
         assert text == f"{query}:{','.join(found)}[{','.join(str(len(x) + 1) for x in found)}]"
         assert task.grade(problem, said(text)) == {"score": 1.0}

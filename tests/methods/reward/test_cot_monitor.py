@@ -49,7 +49,8 @@ def grade(texts: list[str], say: Mapping[str, float], prompt: Any = "7-5+6=") ->
         p = say[seen[-2]]
         return log(0.5 * p if word == "!" else 0.5 * (1 - p))  # half of the mass is on neither
 
-    ctx = testing.context(models={"monitor": Spells()}, engine=testing.ScriptedEngine(scores={"log_prob": score}))  # type: ignore[dict-item]
+    models: Any = {"monitor": Spells()}
+    ctx = testing.context(models=models, engine=testing.ScriptedEngine(scores={"log_prob": score}))
     request = Request(Problem("loophole", "7-5+6", prompt, "8"), len(texts))
     group = [Trajectory(request, tuple(said(text))) for text in texts]
     return asyncio.run(SelfMonitor().grade(group, ctx)), read
@@ -111,7 +112,7 @@ def test_the_price_follows_the_excess(excess: float) -> None:
 
 
 def test_the_recipe_freezes_the_monitor_and_trains_on_the_check_alone() -> None:
-    *_, stage = (build_stage(table, {}) for table in load("reward/cot_monitor").stages)
+    stage: Any = build_stage(load("reward/cot_monitor").stages[-1], {})
     trained = {role for part in stage.learners["main"].parts.values() for role in part.trains}
     assert trained == {"policy", "multiplier"} and stage.models["monitor"].init == "policy"
     assert {name: w for name, w in stage.weights.items() if w} == {"score": 1.0}

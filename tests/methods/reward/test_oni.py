@@ -25,7 +25,7 @@ from shuhari.testing import context
 FIND = "shuhari.methods.reward.oni.labellers.find_progress"
 
 
-def rows(message: list[int], episode: list[int] | None = None, **columns: Tensor) -> Batch:
+def rows(message: list[int], episode: Any = None, **columns: Any) -> Batch:
     n = len(message)
     found = {"mask": torch.ones(n, 1, dtype=torch.bool), "logp": torch.zeros(n, 1), "message": torch.tensor(message)}
     found |= {"reward": torch.zeros(n, 1), "episode": torch.tensor(episode or [0] * n), **columns}
@@ -170,6 +170,6 @@ def test_scores_of_messages_are_a_table() -> None:
 
 
 def test_the_recipe_labels_before_it_pays() -> None:
-    [stage] = (build_stage(table, {}) for table in load("reward/oni").stages)
+    stage: Any = build_stage(load("reward/oni").stages[0], {})
     assert list(stage.collect) == ["annotate", "intrinsic"]
     assert (stage.collect["annotate"].delay, stage.collect["intrinsic"].kind) == (1000, "retrieval")

@@ -123,7 +123,8 @@ def test_right_answers_are_labelled_at_their_end() -> None:
 
 
 def test_the_recipe_rejects_first_and_then_learns_by_rl_near_that() -> None:
-    *_, rft, rl = (build_stage(table, {}) for table in load("reward/spct").stages)
+    stages: list[Any] = [build_stage(table, {}) for table in load("reward/spct").stages]
+    rft, rl = stages[-2:]
     assert list(rft.collect) == ["drop_uniform_groups", "keep_best"]
     terms = rl.learners["main"].parts["policy"].terms
     assert terms["divergence"].weight == 0.08 and rl.models["reference"].init == "policy" and rl.n == 4
