@@ -19,6 +19,7 @@ FAMILIES = {
     "curriculum": "What is trained on next",
     "data": "Demonstrations, preferences and recorded answers beside RL",
     "preference": "Preferences: losses of pairs, games, several tastes",
+    "reward": "Rewards that are learnt: models of steps, judges, monitors, labels that arrive late",
     "control": "Control: critics, costs, starts, advice",
     "offline": "Recorded data of control",
     "diffusion": "Policies that denoise: flows, diffusion, masked language models",

@@ -39,6 +39,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {  # settings wi
     "merge, dense": ("world/merge", {"ramp": 60.0, "cars": 11}, {}),
     "cmdp": ("world/cmdp", {}, COST),
     "riverswim": ("world/riverswim", {"period": 5, "limit": 33}, REGRET),
+    "key and door": ("world/key_door", {"cells": ("SaKDG",), "slip": 0.3, "limit": 12}, {"message": "column"}),
     "cut": ("world/point", {"max_episode_steps": 8}, {}),
 }
 

@@ -1,0 +1,1 @@
+"""Mitigating Deceptive Alignment via Self-Monitoring (arXiv 2505.18807)."""
