@@ -1,0 +1,1 @@
+"""To Backtrack or Not to Backtrack."""

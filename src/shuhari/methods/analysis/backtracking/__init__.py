@@ -1,0 +1,1 @@
+"""How Much Backtracking is Enough?"""

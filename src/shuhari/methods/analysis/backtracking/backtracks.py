@@ -1,0 +1,103 @@
+"""How often policies backtrack, and whether those that do are better after the same RL (Cai et al. 2025, arXiv
+2505.24273)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from shuhari.bounds import Length, Positive, check
+from shuhari.data import Array
+from shuhari.kernel.coverage import bootstrap, note_failures
+from shuhari.kernel.findings import START, Answers, Finding, Given, Number, Panel, Reads
+from shuhari.kernel.registry import register
+from shuhari.kernel.run_names import find_starts, shorten
+
+
+@register("run_analysis", "backtracks")
+@dataclass
+class Backtracks:
+    """How many backtracks answers have, and how right they are, for runs that were taught different numbers of them.
+
+    A run RUN whose start RUN@start is given too is compared with it. Numbers, of each run: `right`, the accuracy in
+    [0, 1]; `gain`, to its start; `better`, to the first run that is no start; `backtracks` and `tokens`, means of an
+    answer. `best`: the backtracks of an answer, at the start, of the run with the highest accuracy. The null of
+    `better` is a second draw from the first run. All answer the same held-out problems. Intervals: bootstrap over
+    problems.
+    """
+
+    marker: str = r"(?i)\b(wait|alternatively|go back|let me try|try again)\b"
+    """Regular expression of a backtrack; each place that it matches in an answer is one."""
+    n: Length = 64
+    """Number of held-out problems."""
+    samples: Length = 8
+    """Answers that are drawn to each problem."""
+    temperature: Positive = 1.0
+    """Temperature of sampling, the same for all."""
+
+    reads: ClassVar[Reads] = "policies"
+    from_start: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check(self)
+        try:
+            re.compile(self.marker)
+        except re.error as error:
+            raise ValueError(f"marker {self.marker!r}: {error}: expected a regular expression") from None
+
+    def __call__(self, given: Given) -> Finding:
+        """Raises AnalysisError for what plays no text."""
+        every = given.sample(self.n, self.samples, temperature=self.temperature)
+        names, starts = shorten(given.names), find_starts(given.names)
+        runs = [i for i, name in enumerate(given.names) if not name.endswith(START)] or list(range(len(every)))
+        first, rng = runs[0], given.draw_from("problems")
+        (again,) = given.sample(self.n, self.samples, temperature=self.temperature, draw=1, which=[first])
+        right = [find_rates(one) for one in every]
+        taught = [float(self.count(one).mean()) for one in every]
+        numbers, rows = dict[str, Number](), []
+        for i in runs:
+            start = starts.get(i)
+            found = {"right": _estimate(right[i], None, rng, "accuracy")}
+            if start is not None:
+                found["gain"] = _estimate(right[i], right[start], rng, "accuracy, to the start")
+            if i != first:
+                null = float(find_rates(again).mean() - right[first].mean())
+                found["better"] = _estimate(right[i], right[first], rng, f"accuracy, to {names[first]}", null)
+            found["backtracks"] = Number(taught[i], says="of an answer")
+            found["tokens"] = Number(float(every[i].lengths.mean()), says="of an answer")
+            numbers |= {f"{key} of {names[i]}" if len(runs) > 1 else key: number for key, number in found.items()}
+            at = i if start is None else start
+            rows.append((names[i], taught[at], float(right[at].mean()), float(right[i].mean()), taught[i],
+                         float(every[i].lengths.mean())))  # fmt: skip
+        if len(runs) > 1:
+            best = max(rows, key=lambda row: row[3])
+            numbers["best"] = Number(best[1], says="backtracks of an answer at the start of the most accurate run")
+        order = sorted(rows, key=lambda row: row[1])
+        x = np.array([row[1] for row in order])
+        lines = {"start": (x, np.array([row[2] for row in order])), "end": (x, np.array([row[3] for row in order]))}
+        heads = ("run", "backtracks at the start", "right at the start", "right", "backtracks", "tokens")
+        return Finding(numbers, {"accuracy": Panel(lines, "backtracks of an answer at the start", "accuracy", ("end",))},
+                       heads, rows, note_failures(every))  # fmt: skip
+
+    def count(self, one: Answers) -> Array:
+        """Return [n, samples], the number of backtracks of each answer."""
+        return np.array([[len(list(re.finditer(self.marker, text))) for text in texts] for texts in one.texts])
+
+
+def find_rates(one: Answers) -> Array:
+    """Return [n], the share of the answers to each problem that are right; those that were not graded are wrong."""
+    rates: Array = np.nan_to_num(one.right).mean(1)
+    return rates
+
+
+def _estimate(
+    right: Array, less: Array | None, rng: np.random.Generator, says: str, null: float = float("nan")
+) -> Number:
+    """Return the mean over problems of `right` [n], or of what it is above `less` [n]."""
+    found = right if less is None else right - less
+    return Number(float(found.mean()), *bootstrap(lambda i: float(found[i].mean()), len(found), rng), null, says)
+
+
