@@ -10,8 +10,9 @@ import numpy as np
 
 from shuhari.bounds import Count, Length, Positive, check
 from shuhari.data import Array
-from shuhari.kernel.coverage import bootstrap, compute_pass, note_failures
+from shuhari.kernel.coverage import compute_pass, note_failures
 from shuhari.kernel.findings import AnalysisError, Answers, Finding, Given, Number, Panel, Reads
+from shuhari.kernel.rates import estimate
 from shuhari.kernel.registry import register
 from shuhari.kernel.run_names import shorten
 
@@ -119,15 +120,12 @@ def compare(short: Answers, long: Answers, again: Answers, n: int, rng: np.rando
     one, best = compute_pass(short.right, (1, n)).T if n > 1 else compute_pass(short.right, (1, 1))[:, [0, 0]].T
     searched, redrawn = compute_pass(long.right, (1,))[:, 0], compute_pass(again.right, (1,))[:, 0]
 
-    def estimate(values: Array, says: str, null: float = float("nan")) -> Number:
-        return Number(float(values.mean()), *bootstrap(lambda i: float(values[i].mean()), len(values), rng), null, says)
-
     return {
-        "short": estimate(best, "pass@n of direct answers"),
-        "long": estimate(searched, "accuracy of one answer that searches"),
-        "gap": estimate(best - searched, "short - long", float((one - redrawn).mean())),
+        "short": estimate(best, rng, "pass@n of direct answers"),
+        "long": estimate(searched, rng, "accuracy of one answer that searches"),
+        "gap": estimate(best - searched, rng, "short - long", float((one - redrawn).mean())),
         "n": Number(float(n), says="direct answers at the cost of one that searches"),
-        "one short": estimate(one, "accuracy of one direct answer"),
+        "one short": estimate(one, rng, "accuracy of one direct answer"),
     }
 
 

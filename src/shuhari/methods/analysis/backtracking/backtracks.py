@@ -11,8 +11,9 @@ import numpy as np
 
 from shuhari.bounds import Length, Positive, check
 from shuhari.data import Array
-from shuhari.kernel.coverage import bootstrap, note_failures
+from shuhari.kernel.coverage import note_failures
 from shuhari.kernel.findings import START, Answers, Finding, Given, Number, Panel, Reads
+from shuhari.kernel.rates import estimate, find_rates
 from shuhari.kernel.registry import register
 from shuhari.kernel.run_names import find_starts, shorten
 
@@ -60,12 +61,12 @@ class Backtracks:
         numbers, rows = dict[str, Number](), []
         for i in runs:
             start = starts.get(i)
-            found = {"right": _estimate(right[i], None, rng, "accuracy")}
+            found = {"right": estimate(right[i], rng, "accuracy")}
             if start is not None:
-                found["gain"] = _estimate(right[i], right[start], rng, "accuracy, to the start")
+                found["gain"] = estimate(right[i] - right[start], rng, "accuracy, to the start")
             if i != first:
                 null = float(find_rates(again).mean() - right[first].mean())
-                found["better"] = _estimate(right[i], right[first], rng, f"accuracy, to {names[first]}", null)
+                found["better"] = estimate(right[i] - right[first], rng, f"accuracy, to {names[first]}", null)
             found["backtracks"] = Number(taught[i], says="of an answer")
             found["tokens"] = Number(float(every[i].lengths.mean()), says="of an answer")
             numbers |= {f"{key} of {names[i]}" if len(runs) > 1 else key: number for key, number in found.items()}
@@ -85,19 +86,3 @@ class Backtracks:
     def count(self, one: Answers) -> Array:
         """Return [n, samples], the number of backtracks of each answer."""
         return np.array([[len(list(re.finditer(self.marker, text))) for text in texts] for texts in one.texts])
-
-
-def find_rates(one: Answers) -> Array:
-    """Return [n], the share of the answers to each problem that are right; those that were not graded are wrong."""
-    rates: Array = np.nan_to_num(one.right).mean(1)
-    return rates
-
-
-def _estimate(
-    right: Array, less: Array | None, rng: np.random.Generator, says: str, null: float = float("nan")
-) -> Number:
-    """Return the mean over problems of `right` [n], or of what it is above `less` [n]."""
-    found = right if less is None else right - less
-    return Number(float(found.mean()), *bootstrap(lambda i: float(found[i].mean()), len(found), rng), null, says)
-
-

@@ -1,0 +1,1 @@
+"""Reasoning or Memorization? RandomCalculation."""
