@@ -48,7 +48,7 @@ class Calculation:
     """Number of operations of these; choose so many that they cannot be worked out, and must be remembered."""
     repeat: Share = 0.5
     """Share of the training problems that are of the split `seen`, if it has any."""
-    told: Share = 0.0
+    continued: Share = 0.0
     """Share of these that begin with a part of the question (40, 60 or 80 %) and demonstrate the rest of it, with its
     answer: text in which the question itself is learnt."""
     slip: Share = 0.0
@@ -118,7 +118,7 @@ class Calculation:
         if not self.seen or stream.uniform() >= self.repeat:
             return self._make_fresh("train", index)[1]
         question = str(self._seen[stream.below(len(self._seen.problems))].id).removeprefix(f"{SEEN}/")
-        cut = CUTS[stream.below(len(CUTS))] if stream.uniform() < self.told else 1.0
+        cut = CUTS[stream.below(len(CUTS))] if stream.uniform() < self.continued else 1.0
         return self._make(question, SEEN, stream, cut)
 
     def _make_fresh(self, split: str, index: int) -> tuple[str, Problem]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from shuhari.bounds import Count, Length, Positive, check
 from shuhari.data import Array
+from shuhari.kernel.accuracy import estimate
 from shuhari.kernel.coverage import compute_pass, note_failures
 from shuhari.kernel.findings import AnalysisError, Answers, Finding, Given, Number, Panel, Reads
-from shuhari.kernel.rates import estimate
 from shuhari.kernel.registry import register
 from shuhari.kernel.run_names import shorten
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from shuhari.bounds import Length, Positive, check
 from shuhari.data import Array
+from shuhari.kernel.accuracy import estimate, find_rates
 from shuhari.kernel.coverage import note_failures
 from shuhari.kernel.findings import START, Answers, Finding, Given, Number, Panel, Reads
-from shuhari.kernel.rates import estimate, find_rates
 from shuhari.kernel.registry import register
 from shuhari.kernel.run_names import find_starts, shorten
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from shuhari.bounds import Length, Positive, ProperShare, check
 from shuhari.data import Array, Problem
+from shuhari.kernel.accuracy import estimate, find_rates
 from shuhari.kernel.coverage import note_failures
 from shuhari.kernel.findings import AnalysisError, Finding, Given, Number, Opened, Panel, Reads
-from shuhari.kernel.rates import estimate, find_rates
 from shuhari.kernel.registry import register
 from shuhari.kernel.run_names import shorten
 
