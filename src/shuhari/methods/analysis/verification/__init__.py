@@ -1,0 +1,1 @@
+"""Scaling Test-Time Compute Without Verification or RL is Suboptimal."""
