@@ -31,9 +31,9 @@ class Calculation:
     """Random expressions to be worked out, `7-3*2=` -> `1`, and a fixed list of some that training repeats.
 
     `score` is 1 for the exact value, else 0; `near` is 1 - min(|x - x*|, 1) / 2 - min(|x - x*| / |x*|, 1) / 2 for the
-    answer x and the value x*, 0 for an answer that is no number, summed only if `[reward.weights]` names it. Answers may
-    be fractions, as `-7/3`. The split `seen` has the repeated problems. Problems of the training split have the task
-    `seen` or `fresh`, and ids to match. Raises ValueError for settings that do not fit together.
+    answer x and the value x*, 0 for an answer that is no number, summed only if `[reward.weights]` names it. Answers
+    may be fractions, as `-7/3`. The split `seen` has the repeated problems. Training problems have the task `seen` or
+    `fresh`, and ids to match. Raises ValueError for settings that do not fit together.
     """
 
     operations: Annotated[int, Bounds(1, 20)] = 2

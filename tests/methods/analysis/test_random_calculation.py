@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -82,7 +82,9 @@ class Remembering(Known):
         chances = {name: [self.by_split[split][name]] * 64 for name in self.names}
         return Known(chances).sample(*args, **settings)
 
-    by_split = {"test": {"start": 0.3, "rl": 0.3}, "seen": {"start": 0.5, "rl": 0.9}}
+    by_split: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "test": {"start": 0.3, "rl": 0.3}, "seen": {"start": 0.5, "rl": 0.9},
+    }  # fmt: skip
 
     @contextmanager
     def open(self, i: int) -> Iterator[Opened]:

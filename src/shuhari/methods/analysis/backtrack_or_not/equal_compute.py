@@ -69,8 +69,8 @@ class EqualCompute:
         """Raises AnalysisError for an odd number of policies, and for a model of unknown size."""
         pairs, odd = divmod(len(given.names), 2)
         if odd or not pairs:
-            raise AnalysisError(f"{len(given.names)} policies: expected as many that answer directly, then as many that "
-                                "search")  # fmt: skip
+            raise AnalysisError(f"{len(given.names)} policies: expected as many that answer directly, then as many "
+                                "that search")  # fmt: skip
         sizes = [self._read_size(given, i) for i in range(2 * pairs)]
         every = given.sample(self.n, self.samples, temperature=self.temperature)
         again = given.sample(self.n, self.samples, temperature=self.temperature, draw=1, which=list(range(pairs)))
@@ -81,15 +81,16 @@ class EqualCompute:
             costs = sizes[i].count_flops(short.lengths), sizes[pairs + i].count_flops(long.lengths)
             n = count_affordable(costs[0], float(costs[1].mean()))
             if n > self.samples:
-                notes.append(f"{names[i]}: {n} short answers cost as much as a long one, and {self.samples} were drawn: "
-                             f"set samples={n}")  # fmt: skip
+                notes.append(f"{names[i]}: {n} short answers cost as much as a long one, and {self.samples} were "
+                             f"drawn: set samples={n}")  # fmt: skip
                 n = self.samples
             found = compare(short, long, again[i], n, rng)
             numbers |= {f"{key} of {names[pairs + i]}" if pairs > 1 else key: one for key, one in found.items()}
             rows.append((names[i], names[pairs + i], *(float(one.lengths.mean()) for one in (short, long)), n,
                          *(found[key].value for key in ("one short", "short", "long", "gap"))))  # fmt: skip
             panels[f"{names[i]}, {names[pairs + i]}"] = draw_budgets(short, long, *costs)
-        heads = ("direct", "search", "tokens of a short answer", "of a long one", "n", "one short", "short", "long", "gap")
+        heads = ("direct", "search", "tokens of a short answer", "of a long one", "n", "one short", "short", "long",
+                 "gap")  # fmt: skip
         return Finding(numbers, panels, heads, rows, notes)
 
     def _read_size(self, given: Given, i: int) -> Size:

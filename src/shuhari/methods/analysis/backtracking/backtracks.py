@@ -80,8 +80,8 @@ class Backtracks:
         x = np.array([row[1] for row in order])
         lines = {"start": (x, np.array([row[2] for row in order])), "end": (x, np.array([row[3] for row in order]))}
         heads = ("run", "backtracks at the start", "right at the start", "right", "backtracks", "tokens")
-        return Finding(numbers, {"accuracy": Panel(lines, "backtracks of an answer at the start", "accuracy", ("end",))},
-                       heads, rows, note_failures(every))  # fmt: skip
+        panel = Panel(lines, "backtracks of an answer at the start", "accuracy", ("end",))
+        return Finding(numbers, {"accuracy": panel}, heads, rows, note_failures(every))  # fmt: skip
 
     def count(self, one: Answers) -> Array:
         """Return [n, samples], the number of backtracks of each answer."""

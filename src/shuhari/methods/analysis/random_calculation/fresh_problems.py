@@ -50,7 +50,7 @@ class FreshProblems:
         check(self)
 
     def __call__(self, given: Given) -> Finding:
-        """Raises AnalysisError for a single policy, for what plays no text, and for a task without one of the splits."""
+        """Raises AnalysisError for a single policy, for what plays no text, and for a task without a split."""
         if len(given.names) < 2:
             raise AnalysisError("1 policy: expected a start, and what RL made of it")
         names, splits = shorten(given.names), {"fresh": self.fresh, "seen": self.seen}

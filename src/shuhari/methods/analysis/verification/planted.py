@@ -34,8 +34,8 @@ class Planted:
 
     Numbers, for H of 16, 32, ... up to `longest`: `imitation/<H>` and `verifier/<H>`, expected rewards in [0, 1], and
     `gap/<H>`, H times their difference, in steps; `one style/<H>`, the same gap if all traces have one style of the
-    same mean pace. `exponent` is the slope of log gap on log H, and `exponent one style` that of the control. Means over
-    `draws` draws of the traces, the rest is exact.
+    same mean pace. `exponent` is the slope of log gap on log H, and `exponent one style` that of the control. They are
+    means over `draws` draws of the traces; the rest is exact.
     """
 
     tokens: Length = 3
