@@ -4,6 +4,7 @@ al. 2025, arXiv 2507.10532)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -60,9 +61,8 @@ class FreshProblems:
             completed = {kind: [self.complete(one, start) for one in self._list_problems(split, start)]
                          for kind, split in splits.items()}  # fmt: skip
         for kind, split in splits.items():
-            settings = {"temperature": self.temperature, "split": split}
-            every = given.sample(self.n, self.samples, **settings)
-            (again,) = given.sample(self.n, self.samples, draw=1, which=[0], **settings)
+            sampled = partial(given.sample, self.n, self.samples, temperature=self.temperature, split=split)
+            every, (again,) = sampled(), sampled(draw=1, which=[0])
             rates[kind] = [find_rates(one) for one in every]
             notes += note_failures(every)
             null = float((find_rates(again) - rates[kind][0]).mean())
