@@ -60,29 +60,31 @@ class Backtracks:
         taught = [float(self.count(one).mean()) for one in every]
         numbers, rows = dict[str, Number](), []
         for i in runs:
-            start = starts.get(i)
+            begun = starts.get(i)
             found = {"right": estimate(right[i], rng, "accuracy")}
-            if start is not None:
-                found["gain"] = estimate(right[i] - right[start], rng, "accuracy, to the start")
+            if begun is not None:
+                found["gain"] = estimate(right[i] - right[begun], rng, "accuracy, to the start")
             if i != first:
                 null = float(find_rates(again).mean() - right[first].mean())
                 found["better"] = estimate(right[i] - right[first], rng, f"accuracy, to {names[first]}", null)
             found["backtracks"] = Number(taught[i], says="of an answer")
             found["tokens"] = Number(float(every[i].lengths.mean()), says="of an answer")
             numbers |= {f"{key} of {names[i]}" if len(runs) > 1 else key: number for key, number in found.items()}
-            at = i if start is None else start
+            at = i if begun is None else begun
             rows.append((names[i], taught[at], float(right[at].mean()), float(right[i].mean()), taught[i],
                          float(every[i].lengths.mean())))  # fmt: skip
         if len(runs) > 1:
             best = max(rows, key=lambda row: row[3])
             numbers["best"] = Number(best[1], says="backtracks of an answer at the start of the most accurate run")
-        order = sorted(rows, key=lambda row: row[1])
-        x = np.array([row[1] for row in order])
-        lines = {"start": (x, np.array([row[2] for row in order])), "end": (x, np.array([row[3] for row in order]))}
+        x, start, end = np.array([row[1:4] for row in sorted(rows, key=lambda row: row[1])]).T
+        lines = {"start": (x, start), "end": (x, end)}
         heads = ("run", "backtracks at the start", "right at the start", "right", "backtracks", "tokens")
         panel = Panel(lines, "backtracks of an answer at the start", "accuracy", ("end",))
         return Finding(numbers, {"accuracy": panel}, heads, rows, note_failures(every))  # fmt: skip
 
     def count(self, one: Answers) -> Array:
         """Return [n, samples], the number of backtracks of each answer."""
-        return np.array([[len(list(re.finditer(self.marker, text))) for text in texts] for texts in one.texts])
+        def find(text: str) -> int:
+            return len(list(re.finditer(self.marker, text)))
+
+        return np.array([list(map(find, texts)) for texts in one.texts])

@@ -58,8 +58,7 @@ class FreshProblems:
         rng, numbers, notes = given.draw_from("problems"), dict[str, Number](), list[str]()
         rates: dict[str, list[Array]] = {}
         with given.open(0) as start:
-            completed = {kind: [self.complete(one, start) for one in self._list_problems(split, start)]
-                         for kind, split in splits.items()}  # fmt: skip
+            completed = {kind: self._complete_all(split, start) for kind, split in splits.items()}
         for kind, split in splits.items():
             sampled = partial(given.sample, self.n, self.samples, temperature=self.temperature, split=split)
             every, (again,) = sampled(), sampled(draw=1, which=[0])
@@ -70,15 +69,22 @@ class FreshProblems:
                 key = f"{kind} of {names[i]}" if len(names) > 2 else kind
                 numbers[key] = estimate(rate - rates[kind][0], rng, f"accuracy on {kind} problems, to the start", null)
         for kind, found in completed.items():
-            exact = np.array([one for one, _ in found])
-            numbers[f"completed {kind}"] = estimate(exact, rng, f"share of {kind} questions, by the start")
-        rows = [(name, *(float(rates[kind][i].mean()) for kind in splits)) for i, name in enumerate(names)]
-        rows += [("questions completed", *(float(np.mean([one for one, _ in found])) for found in completed.values())),
-                 ("ROUGE-L of completions", *(float(np.mean([x for _, x in found])) for found in completed.values()))]
+            numbers[f"completed {kind}"] = estimate(found[:, 0], rng, f"share of {kind} questions, by the start")
+        means = {kind: np.array([float(rate.mean()) for rate in rates[kind]]) for kind in splits}
+        rows = [
+            (name, *row)
+            for name, row in zip(names, np.stack(list(means.values()), axis=1).tolist(), strict=True)
+        ]
+        exact, rouge = np.stack([found.mean(0) for found in completed.values()], axis=1).tolist()
+        rows += [("questions completed", *exact), ("ROUGE-L of completions", *rouge)]
         place = np.arange(len(names))
-        lines = {kind: (place, np.array([float(rate.mean()) for rate in rates[kind]])) for kind in splits}
+        lines = {kind: (place, mean) for kind, mean in means.items()}
         return Finding(numbers, {"accuracy": Panel(lines, "run, in order", "accuracy", tuple(lines))},
                        ("run", *splits), rows, notes)  # fmt: skip
+
+    def _complete_all(self, split: str, opened: Opened) -> Array:
+        """Return [n, 2], of each question whether it is completed exactly, and ROUGE-L."""
+        return np.array([self.complete(one, opened) for one in self._list_problems(split, opened)])
 
     def _list_problems(self, split: str, opened: Opened) -> list[Problem]:
         try:
