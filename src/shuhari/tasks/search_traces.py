@@ -287,10 +287,10 @@ def list_search(board: Numbers | Grid) -> list[str]:
 
 
 def plant(board: Numbers | Grid, path: Sequence[Move], backtracks: int, stream: Stream) -> list[str]:
-    """Return the lines of a path with that many wrong branches, at random states of it in order. A state all
-    of whose moves solve the puzzle gets none."""
+    """Return the lines of a path with that many wrong branches, at random states of it in order. A state all of whose
+    moves solve the puzzle gets none."""
     states = [board.start, *(state for _, state in path[:-1])]
-    free = [i for i, state in enumerate(states) if any(not board.is_solvable(s) for _, s in board.list_tries(state))]
+    free = [i for i, state in enumerate(states) if can_fail(board, state)]
     places = sorted(free[stream.below(len(free))] for _ in range(backtracks))
     lines = []
     for depth, (line, _) in enumerate(path):
@@ -298,6 +298,11 @@ def plant(board: Numbers | Grid, path: Sequence[Move], backtracks: int, stream: 
             lines += [*draw_branch(board, states[depth], stream), f"{BACK}{board.show(states[depth])}"]
         lines.append(line)
     return lines
+
+
+def can_fail(board: Numbers | Grid, state: State) -> bool:
+    """Whether some move from a state leads to one without a solution."""
+    return any(not board.is_solvable(after) for _, after in board.list_tries(state))
 
 
 def draw_branch(board: Numbers | Grid, state: State, stream: Stream) -> list[str]:
