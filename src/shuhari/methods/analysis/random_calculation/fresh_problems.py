@@ -70,7 +70,10 @@ class FreshProblems:
                 numbers[key] = estimate(rate - rates[kind][0], rng, f"accuracy on {kind} problems, to the start", null)
         for kind, found in completed.items():
             numbers[f"completed {kind}"] = estimate(found[:, 0], rng, f"share of {kind} questions, by the start")
-        means = {kind: np.array([float(rate.mean()) for rate in rates[kind]]) for kind in splits}
+        means = {
+            kind: np.array([float(rate.mean()) for rate in rates[kind]])
+            for kind in splits
+        }
         rows = [
             (name, *row)
             for name, row in zip(names, np.stack(list(means.values()), axis=1).tolist(), strict=True)
