@@ -33,7 +33,7 @@ class Two:
 def make(**settings: Any) -> tuple[Segments, Any]:
     task, model = Gridworld(), Tabular()
     model.build(task)
-    buffer = Segments(data=Two(), by="reward/task", **settings)
+    buffer = Segments(**{"data": Two(), "by": "reward/task", **settings})
     return buffer, testing.context(task=task, models={"policy": model})
 
 
@@ -79,7 +79,9 @@ def test_it_keeps_to_its_port() -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        buffer, ctx = make(**{k: v for k, v in settings.items() if k != "by"})
-        buffer.by = settings.get("by", buffer.by)
+    def draw() -> None:
+        buffer, ctx = make(**settings)
         next(buffer.draw(ctx))
+
+    with pytest.raises(ValueError, match=message):
+        draw()

@@ -137,7 +137,8 @@ class Segments:
         columns = dict(self.data.read(ctx.task, self.seed))
         check_columns(columns, ctx.task.spaces(), "segments")
         if self.by not in columns:
-            raise ValueError(f"segments: by is {self.by!r}: the data set has no such column; {nearest(self.by, columns)}")
+            raise ValueError(f"segments: by is {self.by!r}: the data set has no such column; "
+                             f"{nearest(self.by, columns)}")  # fmt: skip
         decides, episode = columns["mask"].any(1), columns["episode"]
         end = len(episode) - (self.length - 1)
         starts = torch.arange(max(end, 0))

@@ -1,4 +1,4 @@
-"""GPM and GPO by enumeration: what a skew-symmetric score can say and a reward cannot, and the minimum of GPO's loss."""
+"""GPM and GPO by enumeration: what a skew-symmetric score says and a reward cannot, and the minimum of GPO's loss."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def test_a_circle_of_three_by_hand() -> None:
     for tau, p in ((1.0, 0.70392), (0.1, 0.99983)):
         loss, info = check_objective(SkewPreference(tau=tau), make_batch(value, CIRCLE), context())
         assert loss.exp().tolist() == pytest.approx([1 / p] * 3, abs=1e-5)
-        assert info["accuracy"].tolist() == [1, 1, 1] and info["margin"].tolist() == pytest.approx([0.86603 / tau] * 3, abs=1e-4)
+        assert info["accuracy"].tolist() == [1, 1, 1]
+        assert info["margin"].tolist() == pytest.approx([0.86603 / tau] * 3, abs=1e-4)
 
 
 def test_no_reward_has_more_than_two_of_three_and_its_best_loss_is_that_of_chance() -> None:
@@ -87,7 +88,7 @@ def test_a_new_head_learns_and_its_pairs_of_numbers_differ() -> None:
 
 
 def test_four_numbers_say_a_reward_and_a_circle_at_once() -> None:
-    """All preferences of the task: sharpness times rewards in one pair of numbers, kinds round a circle in the other."""
+    """All preferences of the task: sharpness times rewards in one pair of numbers, kinds in a circle in the other."""
     task = Letters(sharpness=12.0, cycle=3.0)
     problem = task.problems("test")[3]
     texts = ["".join(x) for x in itertools.product("abc", repeat=3)]

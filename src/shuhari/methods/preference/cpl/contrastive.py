@@ -1,7 +1,7 @@
 """The loss of contrastive preference learning: a segment's score is the policy's own log-probability of it.
 
-Source: Hejna et al. 2024, "Contrastive Preference Learning: Learning from Human Feedback without RL", equations 5 and 7.
-Left out: a score for a deterministic policy, and ranked segments, all pairs of which are compared.
+Source: Hejna et al. 2024, "Contrastive Preference Learning: Learning from Human Feedback without RL", equations 5 and
+7. Left out: a score for a deterministic policy, and ranked segments, all pairs of which are compared.
 
 Axes: `B` rows, `K` positions, `P` pairs.
 """

@@ -1,7 +1,7 @@
 """Recorded episodes of a known world with the advantage of each decision under the best policy with a price on entropy.
 
-It stands for somebody who prefers the segment with less regret. For tasks with tables of their dynamics (`P`, `R`), such
-as `gridworld`.
+It stands for somebody who prefers the segment with less regret. For tasks with tables of their dynamics (`P`, `R`),
+such as `gridworld`.
 
 Axes: `S` states, `A` actions.
 """
