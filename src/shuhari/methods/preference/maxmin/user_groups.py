@@ -83,7 +83,10 @@ class UserGroups:
         """Returns the group [P] of the user of each pair; likelihood: [P, U]."""
         state = self.state
         old, groups = state["likelihood"], dict(state["group"])
-        sums = {name: [self.memory * x for x in row] for name, row in old.items()}
+        sums = {
+            name: [self.memory * x for x in row]
+            for name, row in old.items()
+        }
         for i in user.unique().tolist():
             here = likelihood[user == i].double().sum(0).tolist()
             before = sums.get(str(i), [0.0] * len(self.roles))
