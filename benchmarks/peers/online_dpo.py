@@ -71,7 +71,7 @@ def theirs(case: dict[str, Any], gate: Gate) -> None:
     from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 
     def reward(completions: list[str], answer: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
-        pad = tokenizer.pad_token_id  # the end token too, which ours counts and this does not
+        pad = tokenizer.pad_token_id  # random weights also sample it: such tokens are not counted here
         gate.count(samples=len(completions), tokens=sum(x != pad for ids in completion_ids for x in ids))
         return [rate(c, a) for c, a in zip(completions, answer, strict=True)]
 
