@@ -167,14 +167,15 @@ class Bar:
         """name -> what makes it, in the order in which it is made."""
         pairs, process = "pretrained/reward_model", "pretrained/process_reward_model"
         return {
+            "longer, held out": self.measure_lengths,
             "pairs": partial(self.learn_scores, "pairs", "first", pairs, rows.make_pairs),
+            "pairs, held out": partial(self.measure, "pairs"),
             "steps": partial(self.learn_scores, "steps", "second", process, rows.make_steps),
-            **{f"{n}, held out": partial(self.measure, n) for n in ("pairs", "steps")},
+            "steps, held out": partial(self.measure, "steps"),
             **{f"grpo, {n}": partial(self.reinforce, n) for n in ("pairs", "steps")},
             "judge": partial(self.learn_verdicts, "judge"),
             "judge, held out": partial(self.measure, "judge"),
             "grpo, judge": partial(self.reinforce, "judge"),
-            "longer, held out": self.measure_lengths,
         }
 
     def measure_lengths(self) -> Found:
