@@ -33,7 +33,7 @@ OUT = RESULTS / "pretrained" / "learned_rewards.json"
 STEPS = 100
 SIZES = {"pairs": 2, "steps": 3, "judge": 2}  # rows of a step
 RATE = {"from": 3e-4, "to": 3e-5, "warm": 0.05}  # three times the recipes': steps are few
-EVALUATED = {"every": 50, "n": 16}
+EVALUATED = {"every": 50, "n": 32}
 CHECKED = 16  # held-out texts on which transformers is compared
 CONTEXT = 512
 
