@@ -30,7 +30,8 @@ AT_ONCE = 64  # samples of a problem that are drawn together
 class Names:
     """The runs, models and files that a user named, as an analysis asks them (`kernel.findings.Given`).
 
-    `asked`: the task, graders and settings that policies play with, by default those of the first run."""
+    `texts`: as the user wrote them; `asked`: the task, graders and settings that policies play with, by default those
+    of the first run."""
 
     texts: tuple[str, ...]
     seed: int = 0
@@ -39,7 +40,9 @@ class Names:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.texts
+        """What pictures and tables call them: the last part of each path, or all of it if two are alike."""
+        short = tuple(text if "=" in text else Path(text.rstrip("/")).name or text for text in self.texts)
+        return short if len(set(short)) == len(short) else self.texts
 
     def with_start(self) -> Names:
         """Return the same with the start of a single run before it; several are returned as they are."""
@@ -53,8 +56,9 @@ class Names:
 
     def read_curves(self) -> list[Curves]:
         out: list[Curves] = []
+        names = dict(zip(self.texts, self.names, strict=True))
         for arm, text in self._list_runs():
-            for one in read_all(find_path(text), text):
+            for one in read_all(find_path(text), names.get(text, text)):
                 out.append(replace(one, arm=arm or one.arm))
         return out
 
@@ -103,7 +107,7 @@ class Names:
         chosen = [one] if host is None or one.kind == "run" else [host, one]
         for found, served in serve_policies(chosen, self.asked):
             if found is one:
-                yield Opened(self.texts[i], served.ctx, dict(served.ctx.models))
+                yield Opened(self.names[i], served.ctx, dict(served.ctx.models))
                 return
 
     def sample(
@@ -118,8 +122,8 @@ class Names:
         places = [*before, *chosen]
         for i, (_, served) in zip(places, serve_policies([every[i] for i in places], self.asked), strict=True):
             if i in chosen:
-                self.note(f"sampling {self.texts[i]}: {samples} answers to each of {n} problems")
-                out[i] = _sample(self.texts[i], served, n, samples, temperature, draw, split)
+                self.note(f"sampling {self.names[i]}: {samples} answers to each of {n} problems")
+                out[i] = _sample(self.names[i], served, n, samples, temperature, draw, split)
         return [out[i] for i in chosen]
 
 
