@@ -47,7 +47,9 @@ class Theirs:
         return self.hf(input_ids=torch.tensor([ids])).logits[0]
 
     def score(self, prompt: str, said: str) -> float:
-        return float(self.logits(self.encode(f"{self.ask(prompt)}{said}{self.words.eos_token}"))[0])
+        """The score of an answer. The head of transformers has no bias: the run's is `score_offset` of the export."""
+        logits = self.logits(self.encode(f"{self.ask(prompt)}{said}{self.words.eos_token}"))
+        return float(logits[0]) + self.hf.config.score_offset
 
     def score_steps(self, prompt: str, said: str) -> list[float]:
         """The score of each sentence, at the token that holds its last character."""
