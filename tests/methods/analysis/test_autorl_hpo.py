@@ -17,7 +17,7 @@ def expect_largest(n: int) -> float:
 
 def test_the_gap_of_pure_noise_is_the_expected_largest_of_normal_numbers() -> None:
     assert expect_largest(16) == pytest.approx(1.766, abs=1e-3)
-    found = OverfitGap(spread=0.0, sweeps=20_000)(0)
+    found = OverfitGap(deviation=0.0, sweeps=20_000)(0)
     assert found["gap/1"] == pytest.approx(expect_largest(16), abs=0.02)
     assert found["gap/5"] == pytest.approx(expect_largest(16) / np.sqrt(5), abs=0.02)
     assert found["best"] == found["score/1"] == 0

@@ -18,7 +18,7 @@ SEEDS = (1, 2, 5, 10)
 class OverfitGap:
     """How much better than it is the best of many trials looks, and how good it is, by the number of tuning seeds.
 
-    Each trial has a true score, drawn with deviation `spread`; a run of it scores that plus noise of deviation `noise`.
+    Each trial has a true score, drawn with deviation `deviation`; a run of it scores that plus noise of deviation `noise`.
     The trial with the best mean over its tuning seeds is chosen. Numbers, in units of the score, the mean over
     `sweeps`: `gap/<seeds>`, the chosen trial's tuning score less its true one; `score/<seeds>`, its true score;
     `equal/<seeds>`, its true score if all sweeps train as many runs, so that more seeds leave fewer trials. `best` is
@@ -27,7 +27,7 @@ class OverfitGap:
 
     trials: Length = 16
     """Number of trials of a sweep, with one tuning seed each."""
-    spread: AtLeast0 = 1.0
+    deviation: AtLeast0 = 1.0
     """Standard deviation of the true scores of trials; 0: no setting matters."""
     noise: AtLeast0 = 1.0
     """Standard deviation of a run around its trial's true score."""
@@ -39,7 +39,7 @@ class OverfitGap:
 
     def __call__(self, seed: int) -> dict[str, float]:
         rng = np.random.default_rng(seed)
-        true = self.spread * rng.standard_normal((self.sweeps, self.trials))
+        true = self.deviation * rng.standard_normal((self.sweeps, self.trials))
         out = {"best": float(true.max(1).mean())}
         for seeds in SEEDS:
             seen = true + self.noise / np.sqrt(seeds) * rng.standard_normal(true.shape)
