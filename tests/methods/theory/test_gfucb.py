@@ -73,6 +73,12 @@ def test_arms_are_those_of_a_search_of_all() -> None:
     assert missed <= 2
 
 
+def test_a_representation_out_of_the_set_is_never_followed() -> None:
+    means = np.array([[[[1.0, 0.0]], [[0.0, 9.0]]]])
+    assert choose_arms(means, np.ones((1, 2, 1, 2)), np.array([[0.5, -0.1]])).tolist() == [[0]]
+    assert choose_arms(means, np.ones((1, 2, 1, 2)), np.array([[0.5, 0.1]])).tolist() == [[1]]
+
+
 def make_problem(seed: int, m: int, p: int, rounds: int = 60) -> Problem:
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((rounds, m, 5, p, 3))
@@ -90,6 +96,23 @@ def test_one_task_with_known_features_is_linucb() -> None:
         assert chosen[t, 0] == arm
         gram += np.outer(x[arm], x[arm])
         target += x[arm] * (problem.values[t, 0, arm] + problem.noise[t, 0])
+
+
+def test_two_tasks_with_known_features_share_a_bonus_of_twice_the_size() -> None:
+    """The best of all 25 pairs of arms, of means and sqrt(beta sum of widths), beta = scale noise^2 M k."""
+    problem, ridge, same = make_problem(7, 2, 1), 0.1, 0
+    chosen, _ = run(problem, 2, 2.0, ridge)
+    gram, target, beta = np.stack([ridge * np.eye(3)] * 2), np.zeros((2, 3)), 2.0 * 0.25 * 2 * 3
+    for t in range(60):
+        x, inverse = problem.features[t, :, :, 0], np.linalg.inv(gram)
+        mean = np.einsum("mak,mkl,ml->ma", x, inverse, target)
+        width = np.einsum("mak,mkl,mal->ma", x, inverse, x)
+        value = mean[0][:, None] + mean[1] + np.sqrt(beta * (width[0][:, None] + width[1]))
+        same += np.unravel_index(value.argmax(), value.shape) == tuple(chosen[t])
+        z = x[[0, 1], chosen[t]]
+        gram += z[:, :, None] * z[:, None]
+        target += (problem.values[t, [0, 1], chosen[t]] + problem.noise[t])[:, None] * z
+    assert same >= 58
 
 
 def test_a_set_of_no_size_is_greedy_on_the_joint_fit() -> None:

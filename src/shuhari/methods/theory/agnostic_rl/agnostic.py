@@ -49,9 +49,9 @@ class AgnosticRL:
 
     epsilon: Positive = 0.05
     """Suboptimality at which the policy counts as found."""
-    worlds: Length = 8
+    worlds: Length = 4
     """Number of drawn worlds."""
-    draws: Length = 10
+    draws: Length = 5
     """Data sets of each world and number of episodes."""
 
     def __post_init__(self) -> None:

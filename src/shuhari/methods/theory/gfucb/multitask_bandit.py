@@ -49,7 +49,7 @@ class GFUCB:
     """Factor of the confidence set's size, noise^2 (M k + log P); 0 is greedy."""
     ridge: Positive = 0.1
     """Weight of the squared weights in fits."""
-    worlds: Length = 4
+    worlds: Length = 1
     """Number of drawn problems that numbers are means of."""
 
     def __post_init__(self) -> None:

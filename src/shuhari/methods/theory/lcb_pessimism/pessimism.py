@@ -48,11 +48,11 @@ class LCBPessimism:
 
     largest: Length = 16_384
     """Largest number of samples of a bandit, at least 1024; others are 64, 256, ... up to it."""
-    draws: Length = 2000
+    draws: Length = 400
     """Data sets of each instance."""
     scale: Positive = 0.5
     """Factor of log(2 S A N) in the squared bonus of one sample; 1/2 is Hoeffding's."""
-    tables: Length = 5
+    tables: Length = 2
     """Number of random tables."""
     transitions: Length = 2**20
     """Number of transitions of a table's data, at least 16,384."""

@@ -46,9 +46,9 @@ class RiskAverseEquilibrium:
     """Weight of the variance of the payoff."""
     tremble: ShareBelow1 = 0.05
     """Share of uniform choices that players expect in the other's strategy."""
-    games: Length = 50
+    games: Length = 10
     """Number of random games of each kind."""
-    rounds: Length = 400
+    rounds: Length = 200
     """Rounds of fictitious play."""
 
     def __post_init__(self) -> None:
