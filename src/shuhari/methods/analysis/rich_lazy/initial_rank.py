@@ -166,7 +166,13 @@ def align(a: Array, b: Array) -> Array:
 def compare(net: Net, before: tuple[Array, Array], after: tuple[Array, Array], probes: Array) -> dict[str, Array]:
     """Return by name how far networks moved, [N] each: alignment of tangent kernels and of hidden Gram matrices at
     `probes`, and the relative change of the hidden weights."""
-    grams = [h @ h.swapaxes(-1, -2) for h in (forward(net, first, probes)[0] for first, _ in (before, after))]
+    grams = [
+        h @ h.swapaxes(-1, -2)
+        for h in (
+            forward(net, first, probes)[0]
+            for first, _ in (before, after)
+        )
+    ]  # fmt: skip
     moved = np.linalg.norm(after[0] - before[0], axis=(-1, -2)) / np.linalg.norm(before[0], axis=(-1, -2))
     kernels = [find_kernel(net, *weights, probes) for weights in (before, after)]
     return {"kernel": align(*kernels), "hidden": align(*grams), "moved": moved}
