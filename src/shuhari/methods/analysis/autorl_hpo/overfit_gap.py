@@ -18,7 +18,7 @@ SEEDS = (1, 2, 5, 10)
 class OverfitGap:
     """How much better than it is the best of many trials looks, and how good it is, by the number of tuning seeds.
 
-    Each trial has a true score, drawn with deviation `deviation`; a run of it scores that plus noise of deviation `noise`.
+    Each trial has a true score, drawn with `deviation`; a run of it scores that plus noise of deviation `noise`.
     The trial with the best mean over its tuning seeds is chosen. Numbers, in units of the score, the mean over
     `sweeps`: `gap/<seeds>`, the chosen trial's tuning score less its true one; `score/<seeds>`, its true score;
     `equal/<seeds>`, its true score if all sweeps train as many runs, so that more seeds leave fewer trials. `best` is
