@@ -154,7 +154,7 @@ def find_start(path: Path) -> int:
     first = next(step for step, stage in zip(steps["step"], steps["stage"], strict=True) if stage == steps["stage"][-1])
     before = [one["step"] for one in stored.checkpoints() if one["step"] < first]
     if not before:
-        message = f"{path} keeps no checkpoint of what it began with: name that before it, as the run or the model that "
+        message = f"{path} keeps no checkpoint of what it began with: name that before it, as the run or model that "
         raise AnalysisError(message + "it was started from (analyses of answers need one that writes text)")
     return int(max(before))
 
