@@ -151,11 +151,11 @@ class PlanSearch:
         ended, rest = [n for n in nodes if n.ended], [n for n in nodes if not n.ended]
         # the value before the next token does not depend on it: any token will do
         asked = (ctx.engine.score(self.value, n.context, n.context[-1:], ["value"]) for n in rest)
-        known = {id(n): 2 * grade - 1 for n, grade in zip(ended, await tree.grade(ended, ctx, self.reward), strict=True)}
-        for n in ended:
-            n.worth = known[id(n)]
+        known: dict[int, float] = {}
         for n, found in zip(rest, await asyncio.gather(*asked), strict=True):
             known[id(n)] = float(np.clip(np.mean(found["value"][0]), -1, 1))
+        for n, grade in zip(ended, await tree.grade(ended, ctx, self.reward), strict=True):
+            n.worth = known[id(n)] = 2 * grade - 1
         return [known[id(n)] for n in nodes]
 
 
