@@ -33,9 +33,9 @@ class SiblingPairs:
     `v`, that of the state before it; `last`, 1 if the answer ends with it; `right`, 1 if a right answer lies below.
     Makes the links "pairs" [P, 2] of (better, worse) rows with Q above 0 and below 0, and their column `margin` [P]:
     the difference of their advantages A = Q - V, of which V cancels. All such pairs of steps that go on count; of last
-    steps only the best with the worst, their Q times `last`. A step that goes on is not paired with a last one. Steps
-    in no pair have weight 0 on `stream`. Stamps `weight/value`, 1 at the first position of one row for each state, if
-    `v` is known, and `weight/right`, 1 on the steps of right answers.
+    steps only the best with the worst (all of a tie), their Q times `last`. A step that goes on is not paired with a
+    last one. Steps in no pair have weight 0 on `stream`. Stamps `weight/value`, 1 at the first position of one row for
+    each state, if `v` is known, and `weight/right`, 1 on the steps of right answers.
     """
 
     margin: AtLeast0 = 1.0
