@@ -164,15 +164,15 @@ def test_a_whole_search_by_hand() -> None:
     assert [said for said, _, _ in engine.asked] == [(), (1, 2), (3, 4)] and [n for *_, n in engine.asked] == [3, 2, 2]
     batch = pack([found])
     assert batch["parent"].tolist() == [-1, -1, 0, 0, 1]  # the only child of the second is a row of its own
-    q = [0.4 / 3, -1.0, 1.0, -1.0, float("nan")]  # of the first: the mean of 0.4, 1 and -1; an ungraded one is unknown
+    q = [0.2, -1.0, 1.0, -1.0, float("nan")]  # of the first the mean of twice 0.4, 1 and -1
     np.testing.assert_allclose(batch["q"][:, 0], q, rtol=1e-6)
-    root = (0.4 - 1.0 + 1.0 - 1.0) / 4
-    np.testing.assert_allclose(batch["v"][:, 0], [root, root, 0.4 / 3, 0.4 / 3, -1.0], rtol=1e-6)
-    assert batch["last"][:, 0].tolist() == [0, 0, 1, 1, 1] and batch["right"][:, 0].tolist() == [1, 0, 1, 0, 0]
+    root = (2 * 0.4 - 1.0 + 1.0 - 1.0) / 5
+    np.testing.assert_allclose(batch["v"][:, 0], [root, root, 0.2, 0.2, -1.0], rtol=1e-6)
+    assert batch["last"][:, 0].tolist() == [0, 0, 1, 1, 1] and batch["right"][:, 0].tolist() == [2, 0, 1, 0, 0]
     batch.stream = "rl"
     index, columns = SiblingPairs()(batch, context()).links["pairs"]
     assert index.tolist() == [[0, 1], [2, 3]]
-    torch.testing.assert_close(columns["margin"], torch.tensor([0.4 / 3 + 1, 0.6]))
+    torch.testing.assert_close(columns["margin"], torch.tensor([1.2, 0.6]))
 
 
 def test_a_step_ends_at_the_delimiter_and_an_answer_after_its_longest() -> None:

@@ -21,6 +21,7 @@ from shuhari.bounds import AtLeast0, Length, check
 from shuhari.data import ContractError, Request, Trajectory
 from shuhari.kernel.registry import register
 from shuhari.models.text.rows import NoRoom
+from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.rollouts.single import force_steps
 from shuhari.rollouts.tree import Node, Tree, back_up_mean
@@ -34,13 +35,15 @@ class PlanSearch:
     Up to `iterations` times: from the root go down to the child with the largest Q + explore prior sqrt(N of the
     parent) / (1 + N), with prior = exp(mean log-probability of the step's tokens), to a node without children; sample
     its next steps; back up the V of each new node as a mean along its path. V of a complete answer is 2 r - 1 of its
-    `reward` r in [0, 1], otherwise the value model's, held in [-1, 1]. Equal next steps are one node. Nodes below which
-    all is complete are not selected, and a tree that is complete ends the search. An ungraded answer is not backed up.
+    `reward` r in [0, 1], otherwise the value model's, held in [-1, 1]. Equal next steps are one node, which is backed
+    up as often as it was sampled. Nodes below which all is complete are not selected, and a tree that is complete ends
+    the search. An ungraded answer is not backed up.
 
     A step ends at `delimiter`, or after `chunk` tokens; an answer has at most `max_new` tokens, whatever its steps.
     Each group is one trajectory, the whole tree; `rollout.n` has no effect. Steps carry the columns [K] `q`, the node's
     mean value (NaN if nothing was backed up); `v`, that of the state before the step; `last`, 1 if the answer ends with
-    it; `right`, 1 if a right answer lies at or below it. Raises ContractError for a problem with an environment.
+    it; `right`, how often the step was sampled, 0 if no right answer lies at or below it; and the column [B] `count`,
+    how often it was sampled. Raises ContractError for a problem with an environment.
     """
 
     iterations: Length = 200
@@ -62,7 +65,7 @@ class PlanSearch:
     value: str = "critic"
     """Role of the value model over text: one value for each state, before the next token."""
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
-    stamps = ("q", "v", "last", "right")
+    stamps = ("q", "v", "last", "right", "count")
     least_n = 0
 
     def __post_init__(self) -> None:
@@ -89,14 +92,14 @@ class PlanSearch:
                 break
             fresh = await self._expand(tree, node, i, ctx)
             for kid, v in zip(fresh, await self._value(tree, fresh, ctx), strict=True):
-                if not isnan(v):
+                for _ in range(0 if isnan(v) else count(kid)):
                     back_up_mean(kid, v)
         right = {id(n) for leaf in tree.nodes if leaf.worth > 0 for n in leaf.path}
         known = tree.trajectory(
             q=find_q,
             v=lambda n: find_q(n.parent) if n.parent is not None else None,
             last=lambda n: float(n.ended),
-            right=lambda n: float(id(n) in right),
+            right=lambda n: float(count(n) if id(n) in right else 0),
         )
         return [known]
 
@@ -131,9 +134,13 @@ class PlanSearch:
                 raise
             node.ended = True
             return [node]
-        traces = list({tuple(t.action.tolist()): t for t in reversed(traces)}.values())[::-1]  # the first of equal ones
-        going = [self._goes_on(t.action, t.info.get("ended") is False, ctx) for t in traces]
-        known = [replace(t, info={**t.info, "ended": not on}) for t, on in zip(traces, going, strict=True)]
+        equal: dict[tuple[int, ...], list[Trace]] = {}
+        for t in traces:
+            equal.setdefault(tuple(t.action.tolist()), []).append(t)
+        known = []
+        for t, *others in equal.values():
+            on = self._goes_on(t.action, t.info.get("ended") is False, ctx)
+            known.append(replace(t, info={**t.info, "ended": not on, "count": 1.0 + len(others)}))
         kids = tree.add(node, known, self.role)
         for kid in kids:
             assert kid.step is not None
@@ -157,6 +164,11 @@ class PlanSearch:
         for n, grade in zip(ended, await tree.grade(ended, ctx, self.reward), strict=True):
             n.worth = known[id(n)] = 2 * grade - 1
         return [known[id(n)] for n in nodes]
+
+
+def count(node: Node) -> int:
+    """Returns how often the step that led to a node was sampled from its state; 1 for the root."""
+    return int(node.step.info.get("count", 1)) if node.step is not None else 1
 
 
 def find_q(node: Node) -> float | None:

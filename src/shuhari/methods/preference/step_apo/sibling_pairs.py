@@ -30,12 +30,13 @@ class SiblingPairs:
     does not.
 
     Reads columns [B, K] that a search stamps (`plan_search`): `q`, the value of a step in [-1, 1], NaN if unknown;
-    `v`, that of the state before it; `last`, 1 if the answer ends with it; `right`, 1 if a right answer lies below.
+    `v`, that of the state before it; `last`, 1 if the answer ends with it; `right`, a weight, 0 if no right
+    answer lies below.
     Makes the links "pairs" [P, 2] of (better, worse) rows with Q above 0 and below 0, and their column `margin` [P]:
     the difference of their advantages A = Q - V, of which V cancels. All such pairs of steps that go on count; of last
     steps only the best with the worst (all of a tie), their Q times `last`. A step that goes on is not paired with a
     last one. Steps in no pair have weight 0 on `stream`. Stamps `weight/value`, 1 at the first position of one row for
-    each state, if `v` is known, and `weight/right`, 1 on the steps of right answers.
+    each state, if `v` is known, and `weight/right`, which is `right`.
     """
 
     margin: AtLeast0 = 1.0
@@ -70,7 +71,7 @@ class SiblingPairs:
         valued = keep_first(state, usable & ~v.isnan())
         columns = {
             "weight/value": (begins & valued[:, None]).float(),
-            "weight/right": (mask & (usable & (right > 0))[:, None]).float(),
+            "weight/right": mask * right.masked_fill(~usable, 0.0)[:, None],
         }
         return zero_weight(batch, unpaired, self.stream).put(columns).link("pairs", index, {"margin": margin})
 
