@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import exp, isnan, sqrt
 from typing import Any
 
@@ -94,7 +95,8 @@ class PlanSearch:
             for kid, v in zip(fresh, await self._value(tree, fresh, ctx), strict=True):
                 for _ in range(0 if isnan(v) else count(kid)):
                     back_up_mean(kid, v)
-        right = {id(n) for leaf in tree.nodes if leaf.worth > 0 for n in leaf.path}
+        paths = [leaf.path for leaf in tree.nodes if leaf.worth > 0]
+        right = {id(n) for n in chain.from_iterable(paths)}
         known = tree.trajectory(
             q=find_q,
             v=lambda n: find_q(n.parent) if n.parent is not None else None,
@@ -111,10 +113,10 @@ class PlanSearch:
                 live.add(id(n))
         node = tree.nodes[0]
         while node.kids and id(node) in live:
-            node = max((k for k in node.kids if id(k) in live), key=self.score)
+            node = max((k for k in node.kids if id(k) in live), key=self.puct)
         return node if node.open else None
 
-    def score(self, node: Node) -> float:
+    def puct(self, node: Node) -> float:
         """Returns a node's PUCT score among its siblings."""
         assert node.parent is not None
         prior = exp(-node.uncertainty)
