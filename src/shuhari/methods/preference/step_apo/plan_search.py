@@ -157,7 +157,8 @@ class PlanSearch:
 
     async def _value(self, tree: Tree, nodes: list[Node], ctx: Ctx) -> list[float]:
         """Returns V of new nodes; NaN for ungraded answers."""
-        ended, rest = [n for n in nodes if n.ended], [n for n in nodes if not n.ended]
+        ended = [n for n in nodes if n.ended]
+        rest = [n for n in nodes if not n.ended]
         # the value before the next token does not depend on it: any token will do
         asked = (ctx.engine.score(self.value, n.context, n.context[-1:], ["value"]) for n in rest)
         known: dict[int, float] = {}
