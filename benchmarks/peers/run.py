@@ -42,6 +42,7 @@ EQUAL = {**ROLLOUT, "size": "0.8M", "groups": 64, "length": 24, "batch": 512}
 # `settings` of generate_batch, `batch` and `cache` of generate: the best at this batch of those tried, see README.md
 PAGED = {"num_blocks": 100, "page_size": 256}
 TEXT: dict[str, Any] = {"module": "text", "unit": "samples", "prompts": 32, "n": 16, "new": 24, "block": 2}
+PAIRED = {**TEXT, "module": "online_dpo", "prompts": 64, "n": 2}
 CONTROL: dict[str, Any] = {"module": "control", "lr": 3e-4, "parts": 1, "unit": "env_steps"}
 PPO = {**CONTROL, "method": "ppo", "recipe": "ppo_cartpole", "width": 64, "block": 4}
 SAC = {**CONTROL, "method": "sac", "recipe": "sac_pendulum", "parts": 3, "block": 10}
@@ -60,6 +61,8 @@ CASES: dict[str, dict[str, Any]] = {
     "grpo, GPT-2 0.36M, 2 updates": {**TEXT, "architecture": "gpt2", "updates": 2},
     "grpo, Llama 0.80M, 1 update": {**TEXT, "architecture": "llama", "updates": 1},
     "grpo, Llama 0.80M, 2 updates": {**TEXT, "architecture": "llama", "updates": 2},
+    "online DPO, GPT-2 0.36M": {**PAIRED, "architecture": "gpt2"},
+    "online DPO, Llama 0.80M": {**PAIRED, "architecture": "llama"},
     "PPO CartPole": PPO,
     "PPO CartPole, theirs fused": {**PPO, "fused": True},
     "SAC Pendulum, width 64": {**SAC, "width": 64},

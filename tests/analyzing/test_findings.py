@@ -54,7 +54,7 @@ def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(AnalysisError, match="no run 'nothing'"):
         running.analyze("scaling", Names(("nothing",)))
     (tmp_path / "progress.csv").write_text("step,reward\n1,2\n")
-    with pytest.raises(AnalysisError, match="no file .*did you mean 'progress.csv'"):
+    with pytest.raises(AnalysisError, match=r"no file .*did you mean 'progress.csv'"):
         running.analyze("scaling", Names((str(tmp_path / "progres.csv"),)))
 
 

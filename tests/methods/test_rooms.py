@@ -23,6 +23,9 @@ SHARED = ("analysis", "buffers", "curricula", "learners", "metrics", "models", "
 KEPT = (
     "best.py",  # the stored result of data/raft has its digest under this name
     "label_outcomes.py",  # and that of reward/spct
+    "segments.py",  # for recorded preferences of controllers
+    "product.py",  # for policies made of several, whose page is docs/several-roles.md
+    "judge.py",  # for users of judges, whose page is docs/judges.md
     "reward_model.py",  # for users of reward models, whose page is docs/reward-models.md
 )
 NAMES = re.compile(r'^@register\("(\w+)", "([\w-]+)"', re.MULTILINE)

@@ -28,7 +28,9 @@ def compute_pass(right: Array, budgets: tuple[int, ...]) -> Array:
 
 def find_crossing(start: Array, later: Array, budgets: tuple[int, ...]) -> float:
     """Return the smallest budget k at which the mean pass@k of the start [n, len(budgets)] is at least that of the
-    later policy, after a smaller k at which it was not; 1 if it is from k = 1 on, NaN if it never is."""
+    later policy; 1 if it is from k = 1 on, NaN if it never is, or if neither ever solves a problem."""
+    if not max(start.max(initial=0.0), later.max(initial=0.0)):
+        return math.nan
     ahead = later.mean(0) - start.mean(0) > 1e-12
     return next((float(k) for k, later_leads in zip(budgets, ahead, strict=True) if not later_leads), math.nan)
 
@@ -52,7 +54,7 @@ def bootstrap(of: Callable[[Array], float], n: int, rng: np.random.Generator, dr
     if n < 2 or np.isfinite(values).mean() <= 1 - LEVEL[0]:
         return math.nan, math.nan
     low, high = np.quantile(values[np.isfinite(values)], LEVEL)
-    return float(low), float(high)
+    return round(float(low), 12), round(float(high), 12)
 
 
 def name_each(found: Mapping[str, Number], name: str, runs: int) -> dict[str, Number]:

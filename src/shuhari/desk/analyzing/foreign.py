@@ -9,6 +9,7 @@ import csv
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
@@ -222,7 +223,10 @@ def _read_parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _read_table(path: Path) -> dict[str, list[Any]]:
-    return _parse(_read_text(path).splitlines(), path, SEPARATORS[path.suffix], 1)
+    text = _read_text(path)
+    if text and not text.endswith(("\n", "\r")):
+        warnings.warn(f"{path}: its last line has no end: it may be cut", stacklevel=2)
+    return _parse(text.splitlines(), path, SEPARATORS[path.suffix], 1)
 
 
 def _parse(lines: Sequence[str], path: Path, separator: str, at: int) -> dict[str, list[Any]]:

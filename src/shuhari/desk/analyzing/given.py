@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from shuhari.loop.evaluation import find_held_out
 from shuhari.loop.opening import read_recipe
 from shuhari.loop.outcomes import name_measure
 from shuhari.store import NoRunError, Run, find_checkpoint
+from shuhari.store.listing import find_tested, name_task
 from shuhari.store.schema import FILE
 
 FILES = (".csv", ".tsv", ".parquet", ".json")  # ends of files of curves
@@ -30,7 +32,8 @@ AT_ONCE = 64  # samples of a problem that are drawn together
 class Names:
     """The runs, models and files that a user named, as an analysis asks them (`kernel.findings.Given`).
 
-    `asked`: the task, graders and settings that policies play with, by default those of the first run."""
+    `texts`: as the user wrote them; `asked`: the task, graders and settings that policies play with, by default those
+    of the first run."""
 
     texts: tuple[str, ...]
     seed: int = 0
@@ -39,7 +42,9 @@ class Names:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.texts
+        """What pictures and tables call them: the last part of each path, or all of it if two are alike."""
+        short = tuple(text if "=" in text else Path(text.rstrip("/")).name or text for text in self.texts)
+        return short if len(set(short)) == len(short) else self.texts
 
     def with_start(self) -> Names:
         """Return the same with the start of a single run before it; several are returned as they are."""
@@ -53,8 +58,9 @@ class Names:
 
     def read_curves(self) -> list[Curves]:
         out: list[Curves] = []
+        names = dict(zip(self.texts, self.names, strict=True))
         for arm, text in self._list_runs():
-            for one in read_all(find_path(text), text):
+            for one in read_all(find_path(text), names.get(text, text)):
                 out.append(replace(one, arm=arm or one.arm))
         return out
 
@@ -103,8 +109,17 @@ class Names:
         chosen = [one] if host is None or one.kind == "run" else [host, one]
         for found, served in serve_policies(chosen, self.asked):
             if found is one:
-                yield Opened(self.texts[i], served.ctx, dict(served.ctx.models))
+                yield Opened(self.names[i], served.ctx, dict(served.ctx.models))
                 return
+
+    def _check_tasks(self, policies: Sequence[Named]) -> None:
+        """Raises AnalysisError for runs that are tested on different problems, unless a task is given."""
+        runs = {one.name: _describe_tested(one.path) for one in policies if one.kind == "run"}
+        if self.asked.task is None and len(set(runs.values())) > 1:
+            first = next(iter(runs))
+            other = next(name for name in runs if runs[name] != runs[first])
+            raise AnalysisError(f"{first} is tested on {runs[first]}, {other} on {runs[other]}: expected one task, or "
+                                "--task for the problems of all")  # fmt: skip
 
     def sample(
         self, n: int, samples: int, *, temperature: float = 1.0, draw: int = 0, which: Sequence[int] | None = None,
@@ -114,13 +129,22 @@ class Names:
         chosen = list(range(len(every)) if which is None else which)
         host = next((i for i, one in enumerate(every) if one.kind == "run"), None)
         before = [] if host is None or host in chosen or not chosen else [host]  # its task is the one that all play
+        self._check_tasks(every)
         out: dict[int, Answers] = {}
         places = [*before, *chosen]
         for i, (_, served) in zip(places, serve_policies([every[i] for i in places], self.asked), strict=True):
             if i in chosen:
-                self.note(f"sampling {self.texts[i]}: {samples} answers to each of {n} problems")
-                out[i] = _sample(self.texts[i], served, n, samples, temperature, draw, split)
+                self.note(f"sampling {self.names[i]}: {samples} answers to each of at most {n} problems")
+                out[i] = _sample(self.names[i], served, n, samples, temperature, draw, split)
+                if len(out[i].ids) < n:
+                    self.note(f"there are {len(out[i].ids)} problems")
         return [out[i] for i in chosen]
+
+
+def _describe_tested(path: Path) -> str:
+    """Return what a run is tested on, with its settings."""
+    table = find_tested(Run(path).recipe)
+    return f"{name_task(table)} {json.dumps({k: v for k, v in table.items() if k != 'name'}, sort_keys=True)}"
 
 
 def find_start(path: Path) -> int:
@@ -130,8 +154,8 @@ def find_start(path: Path) -> int:
     first = next(step for step, stage in zip(steps["step"], steps["stage"], strict=True) if stage == steps["stage"][-1])
     before = [one["step"] for one in stored.checkpoints() if one["step"] < first]
     if not before:
-        raise AnalysisError(f"{path} keeps no checkpoint of what it began with: name that before it, as the run or the "
-                            "model that it was started from")  # fmt: skip
+        message = f"{path} keeps no checkpoint of what it began with: name that before it, as the run or model that "
+        raise AnalysisError(message + "it was started from (analyses of answers need one that writes text)")
     return int(max(before))
 
 

@@ -18,7 +18,7 @@ def sweep(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name, or a .toml file.")],
     over: Annotated[
         list[str],
-        typer.Option(metavar="KEY=...", help="To vary: KEY=LOW..HIGH, 'KEY=log LOW..HIGH', KEY=[a, b]; repeatable."),
+        typer.Option(metavar="KEY=...", help="To vary: KEY=LOW..HIGH, 'KEY=log LOW..HIGH', a list; may be repeated."),
     ],
     trials: Annotated[int, typer.Option(min=1, help="Number of trials.")] = TRIALS,
     metric: Annotated[
@@ -66,8 +66,12 @@ def sweep(
     _check_settings(asked)
     _check_optuna()
     at = out or Path("runs/sweeps") / found.name.replace("/", "-")
-    with end_by_sigterm():
-        result = run_sweep(asked, at, note)
+    try:
+        with end_by_sigterm():
+            result = run_sweep(asked, at, note)
+    except KeyboardInterrupt:
+        note(f"stopped; trials that have ended are in {at / 'trials.jsonl'}, and the same command goes on")
+        raise
     _write_best(result, recipe, at, read_settings(sets or []))
     if json:
         print_json(result)

@@ -46,12 +46,14 @@ class Expansion:
 
     def __call__(self, given: Given) -> Finding:
         """Raises AnalysisError if the start solves every problem, so that nothing is left."""
-        start, *later = given.sample(self.n, self.samples, temperature=self.temperature)
-        (again,) = given.sample(self.n, self.samples, temperature=self.temperature, draw=1, which=[0])
+        (start,) = given.sample(self.n, self.samples, temperature=self.temperature, which=[0])
         hard = ~find_solved(start.right)
         if not hard.any():
             raise AnalysisError(f"{start.name} solves each of {len(hard)} problems in {self.samples} tries: expected "
                                 "harder problems, or fewer tries (--set samples=...)")  # fmt: skip
+        (again,) = given.sample(self.n, self.samples, temperature=self.temperature, draw=1, which=[0])
+        others = range(1, len(given.names))
+        later = given.sample(self.n, self.samples, temperature=self.temperature, which=others)
         null = wilson(int((find_solved(again.right) & hard).sum()), int(hard.sum()))
         numbers: dict[str, Number] = {}
         for one in later:

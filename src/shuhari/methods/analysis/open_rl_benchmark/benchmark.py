@@ -23,6 +23,7 @@ from shuhari.kernel.registry import register
 from shuhari.kernel.stats import bootstrap_interquartile_mean, interquartile_mean, profile_performance
 
 HEAD = ("run", "method", "task", "seed", "made_with", "metric", "step", "value")
+FEW = 5  # runs of an arm
 TIMES = ("wall", "seconds", "speed")  # of the clock, which differ each time
 
 
@@ -58,8 +59,12 @@ class Benchmark:
             raise ValueError(f"to {self.to!r}: expected a file that ends with .csv or .parquet")
 
     def __call__(self, given: Given) -> Finding:
-        """Raises AnalysisError for a metric that a run does not have."""
+        """Raises AnalysisError for a metric that a run does not have, and for runs of different tasks."""
         every = given.read_curves()
+        tasks = {one.facts["task"]: one.name for one in every if one.facts.get("task")}
+        if len(tasks) > 1:
+            found = " and ".join(f"{name} solves {task}" for task, name in list(tasks.items())[:2])
+            raise AnalysisError(f"{found}: their scores cannot be compared: expected one task")
         if self.to:
             write_table(every, Path(self.to))
         arms: dict[str, list[Curves]] = {}
@@ -76,7 +81,10 @@ class Benchmark:
         for name, runs in arms.items():
             rows += [(name, one.name, float(score)) for one, score in zip(runs, scores[name], strict=True)]
         axis = self.over or every[0].axis
-        notes = [f"scores are read at {end:g} {axis}, where the shortest run ends"]
+        notes = [f"scores are read at {end:g} {axis} of the last stage, where the shortest run ends, linearly between "
+                 "its points"]  # fmt: skip
+        if min(map(len, arms.values())) < FEW:
+            notes.append(f"arms of fewer than {FEW} runs: their numbers are of these runs, not of the methods")
         if self.to:
             notes.append(f"curves: {self.to}")
         return Finding(numbers, self._draw(read, scores, axis), ("arm", "run", self.metric), rows, notes)
@@ -88,7 +96,8 @@ class Benchmark:
         first = next(iter(scores.values()))
         for name, values in scores.items():
             iqm = bootstrap_interquartile_mean(values)
-            yield f"iqm of {name}", Number(iqm.value, iqm.low, iqm.high, says=f"{len(values)} runs")
+            runs = f"{len(values)} run{'s' * (len(values) > 1)}"
+            yield f"iqm of {name}", Number(iqm.value, iqm.low, iqm.high, says=runs)
             gaps = np.maximum(0.0, self.target - values)
             ends = resample(gaps, gaps[:0], lambda a, _: float(a.mean()), rng)
             yield f"gap of {name}", Number(float(gaps.mean()), *ends, says=f"mean of max(0, {self.target:g} - score)")

@@ -81,7 +81,7 @@ class Contamination:
             if opened.ctx.task.spaces() is not None:
                 raise AnalysisError(f"{opened.name} acts in an environment: this analysis needs answers in text")
             for split in (self.members, self.others):
-                rows = [self.score_problem(problem, opened) for problem in self._list_problems(split, opened)]
+                rows = [self.measure_problem(problem, opened) for problem in self._list_problems(split, opened)]
                 for name in DETECTORS:
                     scores[name].append([row[name] for row in rows])
         return {name: (np.array(both[0]), np.array(both[1])) for name, both in scores.items()}
@@ -94,7 +94,7 @@ class Contamination:
         size = source.size()
         return [source[i] for i in range(self.n if size is None else min(self.n, size))]
 
-    def score_problem(self, problem: Problem, opened: Opened) -> dict[str, float]:
+    def measure_problem(self, problem: Problem, opened: Opened) -> dict[str, float]:
         """Return the score of each detector for one problem; higher means rather trained on."""
         ctx = opened.ctx
         context = ctx.encode(problem.prompt)

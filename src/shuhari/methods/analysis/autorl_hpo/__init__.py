@@ -1,0 +1,1 @@
+"""Hyperparameters in Reinforcement Learning and How To Tune Them."""

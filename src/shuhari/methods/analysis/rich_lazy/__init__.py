@@ -1,0 +1,1 @@
+"""How connectivity structure shapes rich and lazy learning in neural circuits."""

@@ -1,0 +1,1 @@
+"""Agnostic Reinforcement Learning: Foundations and Algorithms."""

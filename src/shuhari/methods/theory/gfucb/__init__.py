@@ -1,0 +1,1 @@
+"""Provable General Function Class Representation Learning in Multitask Bandits and MDPs."""

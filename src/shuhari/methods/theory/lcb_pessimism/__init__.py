@@ -1,0 +1,1 @@
+"""Bridging Offline Reinforcement Learning and Imitation Learning: A Tale of Pessimism."""

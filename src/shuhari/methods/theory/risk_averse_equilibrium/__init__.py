@@ -1,0 +1,1 @@
+"""A Game-Theoretic Framework for Managing Risk in Multi-Agent Systems."""
