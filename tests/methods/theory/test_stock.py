@@ -127,7 +127,7 @@ def test_the_best_cvar_is_that_of_the_best_policy_by_enumeration() -> None:
 def test_steps_of_the_cliff_are_those_of_its_table() -> None:
     world = Cliff(wind=0.4, horizon=50)
     table, rng = world.table, np.random.default_rng(0)
-    assert table.reward[world.first, 1].tolist() == [-9.0, -9.0] and table.place[world.first, 1, 0] == world.first
+    assert table.reward[world.first, 1].tolist() == [-4.0, -4.0] and table.place[world.first, 1, 0] == world.first
     count, gusts = 0, 0
     for seed in range(20):
         seen, over = world.reset(seed=seed)[0], False

@@ -47,9 +47,9 @@ class Cliff(gymnasium.Env[Any, Any]):
     """Number of rows of cells; the lowest has the cliff."""
     columns: Annotated[int, Bounds(3, 40)] = 6
     """Number of columns, at least 3."""
-    wind: Share = 0.02
+    wind: Share = 0.05
     """Probability of a gust at each step."""
-    fall: Positive = 8.0
+    fall: Positive = 3.0
     """Cost of a fall, in steps."""
     horizon: Length = 24
     """Number of steps after which an episode ends."""
