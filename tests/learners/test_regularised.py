@@ -103,6 +103,15 @@ def test_values_fall_with_the_radius_and_rise_with_the_bonus() -> None:
     assert all(bool((a < b).all()) for a, b in pairwise(by_bonus))
 
 
+def test_what_is_new_is_worth_the_bonus_or_the_most() -> None:
+    world = Episodic(layout="random", places=4, horizon=5)
+    counts = known(world, 10.0)
+    for name in ("visits", "earned", "after"):
+        counts[name][2, 1, 0] = 0.0
+    found = [float(plan(counts, uniform(world), 0.1, 0.3, 0.0, most).q[2, 1, 0]) for most in (False, True)]
+    assert found == pytest.approx([0.3, 3.0])
+
+
 def test_a_robust_plan_does_not_wait() -> None:
     """`invest` of four places and ten steps: 3 steps for 7 of reward are worth it, but not within 0.2 a step."""
     world = Episodic(layout="invest", places=4, horizon=10)

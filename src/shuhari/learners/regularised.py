@@ -59,6 +59,9 @@ class Regularised:
     """Weight of the KL penalty, in units of the reward, above 0; larger stays nearer to the reference."""
     bonus: AtLeast0 = 1.0
     """Scale of the uncertainty bonus; 0 is off."""
+    unseen: Literal["bonus", "most"] = "bonus"
+    """Value of a state and action that was never visited: the `bonus` alone, or the `most` there may be, H - h, which
+    explores all that can be reached."""
     radius: ShareBelow1 = 0.0
     """Total variation distance of the transitions that it guards against; 0 plans for the observed ones."""
     explore: Literal["plan", "gap"] = "plan"
@@ -98,7 +101,9 @@ class Regularised:
         if self.reference:
             logp = self._tables[self.reference][: H * P].double().view(H, P, A)
         logp = logp.log_softmax(-1)
-        high, low = (plan(mine, logp, self.temperature, bonus, self.radius) for bonus in (self.bonus, -self.bonus))
+        most = self.unseen == "most"
+        high = plan(mine, logp, self.temperature, self.bonus, self.radius, most)
+        low = plan(mine, logp, self.temperature, -self.bonus, self.radius)
         self._write(self.role, high.logp)
         if self.explorer:
             self._write(self.explorer, high.logp)
@@ -130,15 +135,20 @@ class Plan(NamedTuple):
     logp: Tensor
 
 
-def plan(counts: Mapping[str, Any], reference: Tensor, temperature: float, bonus: float, radius: float) -> Plan:
-    """Plans by counts (`make_counts`) with a KL penalty to a policy of log-probabilities `reference` [H, P, A]."""
-    n = counts["visits"].clamp(min=1)
+def plan(
+    counts: Mapping[str, Any], reference: Tensor, temperature: float, bonus: float, radius: float, most: bool = False
+) -> Plan:
+    """Plans by counts (`make_counts`) with a KL penalty to a policy of log-probabilities `reference` [H, P, A]; `most`:
+    what was never visited is worth H - h."""
+    new, n = counts["visits"] == 0, counts["visits"].clamp(min=1)
     r, p = counts["earned"] / n, counts["after"] / n[..., None]
     H, P, A = r.shape
     q, value, logp = r.new_zeros(H, P, A), r.new_zeros(H, P), r.new_zeros(H, P, A)
     after = r.new_zeros(P)
     for h in reversed(range(H)):
         q[h] = (r[h] + expect_worst(p[h], after, radius) + bonus / n[h].sqrt()).clamp(0, H - h)
+        if most:
+            q[h][new[h]] = float(H - h)
         tilted = reference[h] + q[h] / temperature
         after = value[h] = temperature * tilted.logsumexp(-1)
         logp[h] = tilted.log_softmax(-1)

@@ -68,17 +68,17 @@ class Tail:
                             "a `stock_q`")  # fmt: skip
         stocks = np.linspace(self.low, self.high, self.points)
 
-        def look(t: int, place: Array, stock: Array) -> torch.Tensor:
+        def observe(t: int, place: Array, stock: Array) -> torch.Tensor:
             seen = np.concatenate([table.seen[t, place], stock[:, None]], 1)
             return torch.from_numpy(seen.astype(np.float32))
 
         with torch.no_grad():
-            first = look(0, np.full(len(stocks), table.first), stocks)
+            first = observe(0, np.full(len(stocks), table.first), stocks)
             action = policy.decide(first)["action"]
             z = policy.find_quantiles(first)[torch.arange(len(stocks)), action].double().numpy()  # [C, m]
             hoped = -stocks + np.minimum(0, stocks[:, None] + z).mean(1) / self.share
             start = float(stocks[hoped.argmax()])
-            act = lambda t, place, earned: policy.decide(look(t, place, start + earned))["action"].numpy()  # noqa: E731
+            act = lambda t, place, earned: policy.decide(observe(t, place, start + earned))["action"].numpy()  # noqa: E731
             earned, chance = find_returns(table, act)
         if self._best is None or self._best[0] is not table:
             self._best = table, find_best(table, stocks, self.share)

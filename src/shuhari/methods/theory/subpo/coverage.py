@@ -66,7 +66,7 @@ class Coverage(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
         self.cell, self.at, self.seen = self.start, 0, np.zeros(self.side**2, bool)
-        return self._look(self.cell, self.at), {}
+        return self._observe(self.cell, self.at), {}
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         u, other = float(self.np_random.random()), int(self.np_random.integers(len(MOVES)))
@@ -75,7 +75,7 @@ class Coverage(gymnasium.Env[Any, Any]):
         self.seen = self.seen | (covers > 0)
         over = self.at >= self.horizon
         reward = float((self.seen * self.weight).sum()) if over else 0.0
-        return self._look(self.cell, self.at), reward, over, False, {"covers": covers, "at": self.at}
+        return self._observe(self.cell, self.at), reward, over, False, {"covers": covers, "at": self.at}
 
     def step_lanes(self, lanes: Any, actions: Array) -> Stepped:
         u, other = lanes.draw("random"), lanes.draw("integers", len(MOVES))
@@ -85,14 +85,14 @@ class Coverage(gymnasium.Env[Any, Any]):
         over = lanes.at >= self.horizon
         reward = np.where(over, (lanes.seen * self.weight).sum(1), 0.0)
         tells = {"covers": covers, "at": lanes.at}
-        return self._look(lanes.cell, lanes.at), reward, over, np.zeros(len(over), bool), tells
+        return self._observe(lanes.cell, lanes.at), reward, over, np.zeros(len(over), bool), tells
 
     def _move(self, cell: Any, action: Any) -> Any:
         there = np.stack(np.divmod(cell, self.side), -1) + MOVES[action]
         row, column = np.moveaxis(there.clip(0, self.side - 1), -1, 0)
         return row * self.side + column
 
-    def _look(self, cell: Any, at: Any) -> Array:
+    def _observe(self, cell: Any, at: Any) -> Array:
         row, column = np.divmod(cell, self.side)
         last = self.side - 1
         seen = np.stack([row / last, column / last, at / self.horizon], -1)
