@@ -28,7 +28,8 @@ from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
 from shuhari.kernel.registry import register
-from shuhari.learners.tables import SURE, find_table, report_regret, sum_rewards
+from shuhari.learners.counting import count_new, make_counts
+from shuhari.learners.tables import SURE, find_table, report_regret
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform, ability
 
@@ -84,23 +85,15 @@ class Linear:
 
     def bind(self, models: Mapping[str, Model]) -> None:
         self._table = find_table(models, self.role, "linear")
-        S, A = self._table.shape
-        H, P = self.horizon, S // (self.horizon + 1)
-        if S != (H + 1) * P:
-            raise ValueError(f"linear: {S} states: expected a multiple of horizon + 1 = {H + 1}, as they encode the "
-                             "step")  # fmt: skip
         if not self.state:
-            kinds = {"visits": (H, P, A), "earned": (H, P, A), "after": (H, P, A, P), "logdet": (H,)}
-            self.state = {name: torch.zeros(shape, dtype=torch.double) for name, shape in kinds.items()}
-            self.state |= {"counted": torch.zeros(0, dtype=torch.long), "plans": 0, "regret": 0.0}
+            self.state = make_counts(self._table, self.horizon, "linear")
+            self.state |= {"logdet": torch.zeros(self.horizon, dtype=torch.double), "plans": 0, "regret": 0.0}
 
     @torch.no_grad()
     def update(self, batch: Batch, ctx: Ctx) -> Updated:
         """Counts the drawn rows, and plans if due."""
-        mine, rows = self.state, self._find_new(batch.take(batch.decides))
+        mine, rows = self.state, count_new(batch, self.state, "linear")
         phi = self._phi = self._find_features(ctx) if self._phi is None else self._phi
-        if len(rows):
-            self._count(rows)
         gram = torch.einsum("hid,hi,hie->hde", phi, mine["visits"].flatten(1), phi)
         gram += self.ridge * torch.eye(phi.shape[2], dtype=torch.double)
         logdet = torch.logdet(gram)
@@ -130,28 +123,6 @@ class Linear:
             raise ValueError(f"linear: the largest norm of the features is {norm:g}: expected at most 1")
         return told[: H * P].reshape(H, P * A, -1)
 
-    def _find_new(self, rows: Batch) -> Batch:
-        """Returns the rows that were not counted before, each once, in order. Rows with an id below 0 are all new."""
-        mine, ids = self.state, rows["id"].numpy()
-        first = np.sort(np.unique(np.where(ids < 0, -1 - np.arange(len(ids)), ids), return_index=True)[1])
-        rows = rows.take(torch.from_numpy(first[~np.isin(ids[first], mine["counted"].numpy())]))
-        mine["counted"] = torch.cat([mine["counted"], rows["id"][rows["id"] >= 0]])
-        return rows
-
-    def _count(self, rows: Batch) -> None:
-        """Adds decisions to `visits`, rewards to `earned`, and the next places, if the episode goes on, to `after`."""
-        mine, behind = self.state, rows.successors()
-        P = mine["visits"].shape[1]
-        h, s, on, there = *_split(rows["context"], P), *_split(behind["context"], P)
-        if bool((on != h + 1).any()):
-            raise ValueError("linear: a state of step h is not followed by one of step h + 1: expected states step * "
-                             "P + place")  # fmt: skip
-        reward = sum_rewards(rows, "linear")
-        at = h, s, rows["action"].view(-1).long()
-        mine["visits"].index_put_(at, torch.ones_like(reward), accumulate=True)
-        mine["earned"].index_put_(at, reward, accumulate=True)
-        mine["after"].index_put_((*at, there), behind["cont"].view(len(rows), -1)[:, 0].double(), accumulate=True)
-
 
 def plan(phi: Tensor, inverse: Tensor, earned: Tensor, after: Tensor, bonus: float) -> Tensor:
     """Returns Q [H, P, A] (algorithm 1, lines 3 to 9). phi: [H, P A, d]; inverse: Lambda^-1 [H, d, d]; `earned` [H, P,
@@ -164,8 +135,3 @@ def plan(phi: Tensor, inverse: Tensor, earned: Tensor, after: Tensor, bonus: flo
         q[h] = (phi[h] @ w + bonus * width[h]).clamp(0, H - h).view(P, A)
         value = q[h].amax(1)
     return q
-
-
-def _split(state: Tensor, P: int) -> tuple[Tensor, Tensor]:
-    """Returns (step, place) of states."""
-    return state.long() // P, state.long() % P

@@ -1,0 +1,1 @@
+"""Demonstration-Regularized RL (arXiv 2310.17303)."""

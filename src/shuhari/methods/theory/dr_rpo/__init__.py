@@ -1,0 +1,1 @@
+"""Policy Regularized Distributionally Robust MDPs with Linear Function Approximation (arXiv 2510.14246)."""

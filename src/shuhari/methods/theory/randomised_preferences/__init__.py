@@ -1,0 +1,1 @@
+"""Making RL with Preference-based Feedback Efficient via Randomization (arXiv 2310.14554)."""

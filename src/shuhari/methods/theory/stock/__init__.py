@@ -1,0 +1,1 @@
+"""Optimizing Return Distributions with Distributional Dynamic Programming (arXiv 2501.13028)."""

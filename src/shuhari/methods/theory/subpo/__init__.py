@@ -1,0 +1,1 @@
+"""Submodular Reinforcement Learning (arXiv 2307.13372)."""
