@@ -47,7 +47,7 @@ def imitation_comes_first_and_the_baseline_has_noise_of_one_size(name: str) -> N
     model: Any = made["baseline"].models["policy"].model
     assert model.law == "noise" and model.low == model.high
     rates = {arm: stage.learners["main"].parts["policy"].optimiser.lr for arm, stage in made.items()}
-    assert rates["method"] == rates["baseline"] == rates["wide"] == 3e-4 and rates["taught"] == 0
+    assert rates["method"] == rates["baseline"] == rates["wide"] == 3e-4
 
 
 def chain_of(recipe: str) -> ChainPolicy:

@@ -35,6 +35,8 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: Path)
     wanted |= {f"shuhari/beds_data/{p.relative_to(beds).as_posix()}" for p in beds.rglob("*.json")}
     shown = ROOT / "results" / "demonstrations"
     wanted |= {f"shuhari/demonstrations_data/{p.relative_to(shown).as_posix()}" for p in shown.rglob("*.json")}
+    asked = ROOT / "results" / "findings"
+    wanted |= {f"shuhari/findings_data/{p.relative_to(asked).as_posix()}" for p in asked.rglob("*.json")}
     wanted |= {"shuhari/SKILL.md"}
     found = {n for n in names if ".dist-info/" not in n}
     assert found == wanted

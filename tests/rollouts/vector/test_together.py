@@ -40,6 +40,8 @@ WORLDS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {  # settings wi
     "cmdp": ("world/cmdp", {}, COST),
     "riverswim": ("world/riverswim", {"period": 5, "limit": 33}, REGRET),
     "key and door": ("world/key_door", {"cells": ("SaKDG",), "slip": 0.3, "limit": 12}, {"message": "column"}),
+    "coverage": ("world/coverage", {"horizon": 9}, {}),
+    "episodic": ("world/episodic", {}, REGRET),
     "cut": ("world/point", {"max_episode_steps": 8}, {}),
 }
 

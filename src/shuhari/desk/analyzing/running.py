@@ -120,7 +120,7 @@ def analyze(name: str, given: Names, settings: Mapping[str, Any] = EMPTY) -> Fin
 
 
 def _call(analysis: Any, given: Names) -> Finding:
-    if getattr(analysis, "from_start", False):
+    if vars(type(analysis)).get("from_start", False):
         given = given.with_start()
     found: Finding = analysis(given)
     if not found.numbers:
@@ -271,7 +271,7 @@ def read_finding(name: str, at: Path | None = None) -> dict[str, Any] | None:
 def to_json(name: str, given: Names, settings: Mapping[str, Any], found: Finding) -> dict[str, Any]:
     """Return what is kept of one analysis."""
     numbers = {key: _to_table(number) for key, number in found.numbers.items()}
-    return {"format": FORMAT, "analysis": name, "of": list(given.names), "seed": given.seed, "settings": dict(settings),
+    return {"format": FORMAT, "analysis": name, "of": list(given.texts), "seed": given.seed, "settings": dict(settings),
             "numbers": numbers, "heads": list(found.heads), "rows": [list(row) for row in found.rows],
             "notes": list(found.notes)}  # fmt: skip
 

@@ -130,7 +130,7 @@ def _list(json: bool) -> None:
 
     packaged = {one.stated.analysis: one for one in running.list_packaged().values()}
     rows = [
-        {"name": name, "reads": getattr(registry.find(kind, name), "reads", "nothing"),
+        {"name": name, "reads": vars(registry.find(kind, name)).get("reads", "nothing"),
          "finding": packaged[name].name if name in packaged else "", "answers": summarise(kind, name)["summary"]}
         for name, kind in running.list_analyses().items()
     ]  # fmt: skip
