@@ -156,6 +156,24 @@ def test_a_sweep_that_was_killed_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
+def test_steps_that_a_killed_run_makes_again_are_heard_once(tmp_path: Path) -> None:
+    """The process dies as a step has been stored, and the run's checkpoint lies before it."""
+    whole = run_sweep(make(trials=1), tmp_path / "whole")["trials"][0]
+    (tmp_path / "die.py").write_text(f"""
+import os
+from pathlib import Path
+from shuhari.config.recipe import load
+from shuhari.lab.sweeps.sweep import Objective, Sweep, train_once
+sweep = Sweep(load("baselines/bandit", settings={{"steps": 8}}), {{}}, (Objective("reward/mean"),), 1)
+train_once(sweep, {whole["settings"]!r}, 0, Path({str(tmp_path / "cut/trials/0000/s0")!r}),
+           lambda step, value: os._exit(9) if step == 5 else False)
+""")
+    died = subprocess.run([sys.executable, "-B", str(tmp_path / "die.py")], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert died.returncode == 9
+    again = run_sweep(make(trials=1), tmp_path / "cut")["trials"][0]
+    assert again == whole and [step for step, _ in again["path"]] == list(range(1, 9))
+
+
 # ---------------------------------------------------------------- whole sweeps
 
 

@@ -126,6 +126,8 @@ def _run_trial(sweep: Sweep, done: Sequence[Trial], number: int, at: Path, tell:
         return Trial(number, state, settings, values, tuple(path), {"asked": dict(kept.params), "system": system}, why)
 
     def falls_behind(step: int, value: float) -> bool:
+        if path and step <= path[-1][0]:
+            return False  # a resumed run makes the steps after its checkpoint again
         path.append((step, value))
         asked.report(value, step)
         return sweep.hyperband and bool(asked.should_prune())
@@ -149,9 +151,8 @@ def train_once(
 ) -> tuple[float, ...] | None:  # fmt: skip
     """Train one run, or continue it, and return the last value of each objective; None if `behind`, called with the
     step and each value of the first objective, has ended it. Raises ValueError if an objective has no finite value."""
-    from shuhari.desk.api import train
+    from shuhari.desk.api import read_trained, train
     from shuhari.loop.stopping import Stop
-    from shuhari.store import Run
     from shuhari.store.schema import FILE
 
     first, ended = sweep.objectives[0].metric, False
@@ -165,13 +166,11 @@ def train_once(
                 raise Stop("fell behind other trials")
 
     if (folder / FILE).is_file():  # what a stopped run has reported already
-        columns = Run(folder).metrics()
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        for row in rows:
-            try:
-                check_report(row)
-            except Stop:
-                return None
+        try:
+            for report in read_trained(folder).reports:
+                check_report(report)
+        except Stop:
+            return None
     recipe = sweep.recipe.with_settings({**settings, "seed": seed})
     logger = logging.getLogger("shuhari")
     level = logger.level
