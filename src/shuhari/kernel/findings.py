@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -175,16 +174,6 @@ class Given(Protocol):
 
 Reads = Literal["curves", "policies"]  # what an analysis needs: its class attribute `reads`; if it also has
 # `from_start`, a single run is given with its start before it
-
-
-def join_answers(parts: Sequence[Answers]) -> Answers:
-    """Return several draws of one policy on the same problems as one."""
-    first = parts[0]
-    every = zip(*(part.texts for part in parts), strict=True)
-    texts = [list(chain.from_iterable(same)) for same in every]
-    right = np.concatenate([part.right for part in parts], axis=1)
-    lengths = np.concatenate([part.lengths for part in parts], axis=1)
-    return Answers(first.name, first.ids, first.prompts, texts, right, lengths)
 
 
 def ignore(_: str) -> None:

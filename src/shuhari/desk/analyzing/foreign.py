@@ -10,7 +10,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -27,33 +27,16 @@ AXES = ("step", "global_step", STEPS, "total_timesteps", "timesteps", "env_steps
 OPEN = ("run", "metric", "step", "value")  # columns of an open table, a row a number; others are facts of the run
 MOST = 1 << 30  # bytes of a table
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TABLES = (*SEPARATORS, ".parquet")
 
 
 def read_all(path: Path, name: str = "") -> list[Curves]:
     """Read the curves of all runs at a path: several if it is an open table, with columns `run`, `metric`, `step` and
     `value`. Raises as `read_curves` does."""
-    if path.suffix in SEPARATORS and path.is_file():
-        rows = _list_texts(path)
-    elif path.suffix == ".parquet" and path.is_file():
-        rows = [row for _, row in _read_parquet(path)]
-    else:
+    if path.suffix not in TABLES or path.name.endswith(MONITOR) or not path.is_file():
         return [read_curves(path, name)]
-    return _split_table(path, rows) if rows and rows[0].keys() >= set(OPEN) else [read_curves(path, name)]
-
-
-def _list_texts(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a CSV or TSV whose head has the columns of an open table; none of another."""
-    lines = _read_text(path).splitlines()
-    head = next(csv.reader(lines[:1], delimiter=SEPARATORS[path.suffix]), [])
-    if not set(head) >= set(OPEN):
-        return []
-    out = []
-    for i, row in enumerate(csv.reader(lines[1:], delimiter=SEPARATORS[path.suffix]), 2):
-        if len(row) != len(head):
-            raise AnalysisError(f"{path} line {i} has {len(row)} of the {len(head)} columns {', '.join(head)}: is the "
-                                "file cut?")  # fmt: skip
-        out.append(dict(zip(head, row, strict=True)))
-    return out
+    rows = _read_rows(path)
+    return _split_table(path, rows) if rows and rows[0].keys() >= set(OPEN) else [_make_table(path, name, rows)]
 
 
 def _split_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Curves]:
@@ -90,19 +73,21 @@ def read_curves(path: Path, name: str = "") -> Curves:
         return Curves(name, path, "trainer", _read_trainer(path))
     if path.name.endswith(MONITOR):
         return Curves(name, path, "monitor", _read_monitors(path), "timesteps")
-    if path.suffix == ".parquet":
-        columns = _stack([row for _, row in _read_parquet(path)])
-    elif path.suffix in SEPARATORS:
-        columns = _read_table(path)
-    else:
+    if path.suffix not in TABLES:
         raise AnalysisError(f"{path} is not known as curves: expected a run, or one of {_describe()}")
+    return _make_table(path, name, _read_rows(path))
+
+
+def _make_table(path: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Curves:
+    """Return the curves of a table that is one run."""
+    columns = _to_columns(rows)
     kind = "progress" if path.name == PROGRESS and STEPS in columns else "table"
     axis = next((one for one in AXES if one in columns), "")
     if not axis:
         axis, columns = "row", {"row": list(range(len(next(iter(columns.values()), [])))), **columns}
     if len(columns) < 2 or not columns[axis]:
         raise AnalysisError(f"{path} has no row of numbers: expected a column such as {AXES[0]!r}, and one a metric")
-    return Curves(name, path, kind, columns, axis)
+    return Curves(name or path.name, path, kind, columns, axis)
 
 
 def _describe_run(run: Run) -> dict[str, str]:
@@ -194,10 +179,12 @@ def _read_monitors(path: Path) -> dict[str, list[Any]]:
         if math.isnan(begun):
             raise AnalysisError(f"{file} line 1: expected # and an object with t_start, as Stable-Baselines3's Monitor "
                                 "writes")  # fmt: skip
-        table = _parse(rest.splitlines(), file, ",", 2)
-        if missing := [name for name in ("r", "l", "t") if name not in table]:
+        head, cells = _read_cells(rest.splitlines(), file, ",", 2)
+        if missing := [name for name in ("r", "l", "t") if name not in head]:
             raise AnalysisError(f"{file} line 2: no column {missing[0]!r}: expected r, l and t")
-        rows += [(begun + (row["t"] or 0.0), row) for row in _list_rows(table)]
+        for row in cells:
+            episode = {name: _to_number(cell) for name, cell in row.items()}
+            rows.append((begun + (episode["t"] or 0.0), episode))
     rows.sort(key=lambda row: row[0])
     if not rows:
         raise AnalysisError(f"{path} has no finished episode")
@@ -205,50 +192,46 @@ def _read_monitors(path: Path) -> dict[str, list[Any]]:
     return {"timesteps": list(steps), **_stack([row for _, row in rows])}
 
 
-def _list_rows(table: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    for values in zip(*table.values(), strict=True):
-        yield dict(zip(table, values, strict=True))
-
-
 # ------------------------------------------------------------------------------------------------ of tables
 
 
-def _read_parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    from shuhari.tasks.parquet import read_parquet
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a CSV, TSV or Parquet file as they are written: cells of the first two are texts."""
+    if path.suffix == ".parquet":
+        from shuhari.tasks.parquet import read_parquet
 
-    try:
-        return list(read_parquet(path, path.name, MOST))
-    except (ValueError, ModuleNotFoundError) as error:
-        raise AnalysisError(str(error)) from None
-
-
-def _read_table(path: Path) -> dict[str, list[Any]]:
+        try:
+            return [row for _, row in read_parquet(path, path.name, MOST)]
+        except (ValueError, ModuleNotFoundError) as error:
+            raise AnalysisError(str(error)) from None
     text = _read_text(path)
     if text and not text.endswith(("\n", "\r")):
         warnings.warn(f"{path}: its last line has no end: it may be cut", stacklevel=2)
-    return _parse(text.splitlines(), path, SEPARATORS[path.suffix], 1)
+    return _read_cells(text.splitlines(), path, SEPARATORS[path.suffix], 1)[1]
 
 
-def _parse(lines: Sequence[str], path: Path, separator: str, at: int) -> dict[str, list[Any]]:
-    """Return the columns of a table that have a number; a cell that is empty, or no number, is None. `at`: the line of
-    the head."""
+def _read_cells(
+    lines: Sequence[str], path: Path, separator: str, at: int
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return (head, rows) of a table's lines, without empty ones. `at`: the line of the head."""
     try:
         rows = list(csv.reader(lines, delimiter=separator, strict=True))
     except csv.Error as error:
         raise AnalysisError(f"{path}: {error}") from None
     if not rows or len(set(rows[0])) < len(rows[0]):
         raise AnalysisError(f"{path} line {at}: expected a head of different names of columns")
-    head, out = rows[0], dict[str, list[Any]]()
+    head = rows[0]
     for i, row in enumerate(rows[1:], at + 1):
         if row and len(row) != len(head):
             shown = ", ".join(head[:8]) + (", ..." if len(head) > 8 else "")
             raise AnalysisError(f"{path} line {i} has {len(row)} of the {len(head)} columns {shown}: is the file cut?")
-    kept = [row for row in rows[1:] if row]
-    for j, name in enumerate(head):
-        values = [_read_number(row[j]) for row in kept]
-        if any(value is not None for value in values):
-            out[name] = values
-    return out
+    return head, [dict(zip(head, row, strict=True)) for row in rows[1:] if row]
+
+
+def _to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of rows that have a number; a cell that is empty, or no number, is None."""
+    numbers = {name: list(map(_to_number, values)) for name, values in _stack(rows).items()}
+    return {name: values for name, values in numbers.items() if set(values) != {None}}
 
 
 def _to_number(value: Any) -> float | None:

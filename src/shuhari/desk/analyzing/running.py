@@ -21,7 +21,6 @@ given = ["start", "end"]        # what of it: where its last stage began, and it
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +46,7 @@ FOLDER, FILE = "findings", "finding.toml"
 LEAST = 3  # seeds
 ON_RUNS, ALONE = "run_analysis", "analysis"  # kinds of components
 FIRST_SEED = 1000
+UNSAFE = re.compile(r"[^\w@.-]")  # characters that names of files do without
 DOTS = {"linestyle": "", "marker": "o", "markersize": 3}
 
 
@@ -219,18 +219,15 @@ def train_runs(one: Packaged, seed: int, root: Path, tell: Callable[[str], None]
 
 def _join(key: str, found: Sequence[Mapping[str, Number]]) -> dict[str, Any]:
     """Return one number of all seeds: values, their mean and Student interval, each seed's own interval and null."""
+    from shuhari.lab.claims.result import round_to
+
     numbers = [one.get(key, Number(math.nan)) for one in found]
     values = [n.value for n in numbers]
     whole = t_interval([v for v in values if math.isfinite(v)])
-    mean, low, high = _plain([whole.value, whole.low, whole.high])
-    nulls = _plain([n.null for n in numbers])
-    return {"says": numbers[0].says, "values": _plain(values), "mean": mean, "low": low, "high": high,
-            "own": [_plain([n.low, n.high]) for n in numbers], "null": nulls}  # fmt: skip
-
-
-def _plain(values: Sequence[float]) -> list[float | None]:
-    """Return numbers as JSON has them, with five digits."""
-    return [float(f"{v:.5g}") if math.isfinite(v) else None for v in values]
+    mean, low, high = map(round_to, (whole.value, whole.low, whole.high))
+    nulls = [round_to(n.null) for n in numbers]
+    return {"says": numbers[0].says, "values": list(map(round_to, values)), "mean": mean, "low": low, "high": high,
+            "own": [[round_to(n.low), round_to(n.high)] for n in numbers], "null": nulls}  # fmt: skip
 
 
 def find_digests(one: Packaged) -> dict[str, str]:
@@ -257,12 +254,19 @@ def write_finding(result: Mapping[str, Any], at: Path) -> Path:
 
 def read_finding(name: str, at: Path | None = None) -> dict[str, Any] | None:
     """Read the stored result of a packaged finding; None if it was not made. Raises RecipeError if it is damaged."""
-    from shuhari.lab.claims.kept_results import find_results, read_json
+    from shuhari.lab.claims.kept_results import find_results
+
+    return read_kept((at or find_results(FOLDER)) / f"{name}.json")
+
+
+def read_kept(path: Path) -> dict[str, Any] | None:
+    """Read what `write_kept` has written; None if there is nothing. Raises RecipeError if it is damaged."""
+    from shuhari.lab.claims.kept_results import read_json
 
     def refuse(found: Any) -> str:
         return "" if found["format"] == FORMAT and "numbers" in found else f"format {found['format']!r}, not {FORMAT}"
 
-    return read_json((at or find_results(FOLDER)) / f"{name}.json", "the result of a finding", refuse)
+    return read_json(path, "the result of an analysis", refuse)
 
 
 # ------------------------------------------------------------------------------------------------ of one call
@@ -290,8 +294,8 @@ def write_kept(found: Mapping[str, Any], path: Path) -> Path:
 
 def name_files(name: str, given: Sequence[str], at: Path) -> Path:
     """Return the path, without a suffix, of what is kept of an analysis of these runs."""
-    plain = [re.sub(r"[^\w@.-]", "-", Path(text).name or text) for text in given]
-    return at / name.replace("/", "-") / ("_".join(plain)[:120] or "alone")
+    plain = [UNSAFE.sub("-", Path(text).name or text) for text in given]
+    return at / UNSAFE.sub("-", name) / ("_".join(plain)[:120] or "alone")
 
 
 def draw_finding(found: Finding, to: Path, title: str) -> Path:
@@ -317,10 +321,3 @@ def draw_finding(found: Finding, to: Path, title: str) -> Path:
     save_figure(figure, to, title, find_kind(to))
     return to
 
-
-def load_json(path: Path) -> dict[str, Any]:
-    """Read what is kept of an analysis. Raises ValueError if it is damaged."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"{path}: expected what `shuhari analyze` has written")
-    return found

@@ -26,10 +26,12 @@ def list_analyses(runs: Catalogue) -> dict[str, Any]:
         try:
             if path.stat().st_size > LARGEST:
                 raise ValueError(f"{path}: too large for what an analysis keeps")
-            found = running.load_json(path)
-        except (OSError, ValueError, RecursionError) as error:
+            found = running.read_kept(path)
+        except (OSError, ValueError) as error:
             problems.append(str(error))
             continue
+        if found is None:
+            continue  # removed meanwhile
         name = f"{path.parent.name}/{path.stem}"
         kept.append({**found, "id": name, "picture": path.with_suffix(".png").is_file()})
     findings = []
