@@ -1,4 +1,5 @@
-"""Accuracy a problem, and means over problems with their intervals. Used by analyses."""
+"""Answers of a start and of later policies, accuracy a problem, and means over problems with their intervals. Used by
+analyses."""
 
 from __future__ import annotations
 
@@ -6,7 +7,17 @@ import numpy as np
 
 from shuhari.data import Array
 from shuhari.kernel.coverage import bootstrap
-from shuhari.kernel.findings import NAN, Answers, Number
+from shuhari.kernel.findings import NAN, Answers, Given, Number
+
+
+def sample_beside_null(
+    given: Given, n: int, samples: int, temperature: float
+) -> tuple[Answers, list[Answers], Answers]:
+    """Return answers of the start, which is given first, of each later policy, and of the start once more: by it, what
+    a number is where nothing has changed."""
+    start, *later = given.sample(n, samples, temperature=temperature)
+    (again,) = given.sample(n, samples, temperature=temperature, draw=1, which=[0])
+    return start, later, again
 
 
 def find_rates(one: Answers) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 
 from shuhari.bounds import Length, Positive, check
 from shuhari.data import EMPTY, Array
+from shuhari.kernel.accuracy import sample_beside_null
 from shuhari.kernel.coverage import bootstrap, name_each, note_failures
 from shuhari.kernel.findings import Answers, Finding, Given, Number, Panel, Reads
 from shuhari.kernel.registry import register
@@ -61,8 +62,7 @@ class Formats:
 
     def __call__(self, given: Given) -> Finding:
         """Raises AnalysisError for what plays no text."""
-        start, *later = given.sample(self.n, self.samples, temperature=self.temperature)
-        (again,) = given.sample(self.n, self.samples, temperature=self.temperature, draw=1, which=[0])
+        start, later, again = sample_beside_null(given, self.n, self.samples, self.temperature)
         every = [start, again, *later]
         classes = [self._classify_all(one) for one in every]
         names = list(dict.fromkeys(chain.from_iterable(chain.from_iterable(classes))))

@@ -12,6 +12,7 @@ import numpy as np
 
 from shuhari.bounds import Length, Positive, check
 from shuhari.data import Array
+from shuhari.kernel.accuracy import estimate, sample_beside_null
 from shuhari.kernel.coverage import bootstrap, count_solved, name_each, note_failures
 from shuhari.kernel.findings import Answers, Finding, Given, Number, Panel, Reads
 from shuhari.kernel.registry import register
@@ -48,16 +49,13 @@ class Support:
 
     def __call__(self, given: Given) -> Finding:
         """Raises AnalysisError for what plays no text."""
-        start, *later = given.sample(self.n, self.samples, temperature=self.temperature)
-        (again,) = given.sample(self.n, self.samples, temperature=self.temperature, draw=1, which=[0])
+        start, later, again = sample_beside_null(given, self.n, self.samples, self.temperature)
         rng, numbers, rows = given.draw_from("problems"), dict[str, Number](), []
         before = compute_entropies(start)
         for one in later:
             found = compare_support(start, one, again, rng)
-            gap, null = compute_entropies(one) - before, compute_entropies(again) - before
-            ends = bootstrap(lambda i, gap=gap: float(gap[i].mean()), len(gap), rng)  # type: ignore[misc]
-            found["answer entropy"] = Number(float(gap.mean()), *ends, null=float(null.mean()),
-                                             says="nats a problem, difference to the start")  # fmt: skip
+            gap, null = compute_entropies(one) - before, float((compute_entropies(again) - before).mean())
+            found["answer entropy"] = estimate(gap, rng, "nats a problem, less the start's", null)
             numbers |= name_each(found, one.name, len(later))
             rows.append((one.name, *count_solved(start.right, one.right).values()))
         rows.append(("start, drawn again", *count_solved(start.right, again.right).values()))

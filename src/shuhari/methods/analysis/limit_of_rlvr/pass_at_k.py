@@ -11,6 +11,7 @@ import numpy as np
 
 from shuhari.bounds import Length, Positive, check
 from shuhari.data import Array
+from shuhari.kernel.accuracy import estimate, sample_beside_null
 from shuhari.kernel.coverage import (
     bootstrap,
     compute_pass,
@@ -53,8 +54,7 @@ class PassAtK:
         check(self)
 
     def __call__(self, given: Given) -> Finding:
-        start, *later = given.sample(self.n, self.samples, temperature=self.temperature)
-        (again,) = given.sample(self.n, self.samples, temperature=self.temperature, draw=1, which=[0])
+        start, later, again = sample_beside_null(given, self.n, self.samples, self.temperature)
         budgets, rng = list_budgets(self.samples), given.draw_from("problems")
         base, null = compute_pass(start.right, budgets), compute_pass(again.right, budgets)
         numbers: dict[str, Number] = {}
@@ -79,10 +79,9 @@ class PassAtK:
     ) -> dict[str, Number]:
         found = {}
         for j in (0, len(budgets) - 1):
+            chance = float((null - base)[:, j].mean())
             gap = curve[:, j] - base[:, j]
-            ends = bootstrap(lambda i, gap=gap: float(gap[i].mean()), len(gap), rng)  # type: ignore[misc]
-            found[f"pass@{budgets[j]}"] = Number(float(gap.mean()), *ends, null=float((null - base)[:, j].mean()),
-                                                 says="difference to the start, a problem")  # fmt: skip
+            found[f"pass@{budgets[j]}"] = estimate(gap, rng, "more than the start's, a problem", chance)
         ends = bootstrap(lambda i: find_crossing(base[i], curve[i], budgets), len(base), rng)
         found["crossing"] = Number(find_crossing(base, curve, budgets), *ends, null=find_crossing(base, null, budgets),
                                    says="k at which the start is as good")  # fmt: skip
