@@ -18,15 +18,15 @@ START = "@start"  # ends the name of a run: the checkpoint from which its last s
 
 
 class AnalysisError(ValueError):
-    """An analysis that what was given cannot answer; the message says what to give or to record."""
+    """An analysis that cannot be done with what was given; the message names what to give or to record."""
 
 
 @dataclass(frozen=True)
 class Number:
     """A number that was found, with its 95 % interval if it has one.
 
-    `null`: its value where there is no effect by construction, such as a redraw of the same model; NaN if that was not
-    asked. `says`: what it is, in a phrase, with its unit."""
+    `null`: its value if there is no effect by construction, such as for a redraw of the same model; NaN if that was not
+    measured. `says`: what it is, in a phrase, with its unit."""
 
     value: float
     low: float = NAN
@@ -49,7 +49,7 @@ class Panel:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """What an analysis has found: numbers by name, a table if there is more to say, panels to draw, and notes on what
+    """What an analysis has found: numbers by name, a table if there is more to show, panels to draw, and notes on what
     limits the numbers."""
 
     numbers: Mapping[str, Number]
@@ -65,7 +65,7 @@ class Curves:
 
     `kind`: "run" (of shuhari), "trainer" (`trainer_state.json`), "progress" and "monitor" (of Stable-Baselines3),
     "table" (CSV or Parquet). `axis`: the column that its rows are in order of. `arm`: what it is one of several runs
-    of, "" if nobody said; `facts`: what else is known of it, such as its seed and task."""
+    of, "" if unknown; `facts`: what else is known of it, such as its seed and task."""
 
     name: str
     path: Path
@@ -90,8 +90,8 @@ class Curves:
         return found[:, 0], found[:, 1]
 
     def select_last(self, over: str = "") -> Curves:
-        """Return the rows of the last stage alone, with the column `over` (default: the axis) counted from where the
-        stage begins; a run without stages as it is."""
+        """Return the rows of the last stage alone, with the column `over` (default: the axis) counted from the
+        beginning of the stage; a run without stages as it is."""
         over = over or self.axis
         stages = self.columns.get("stage", ())
         rows = [i for i, stage in enumerate(stages) if stage == stages[-1]]
@@ -132,10 +132,10 @@ class Opened:
 
 
 class Given(Protocol):
-    """What the user named, in order, and how to ask it.
+    """What the user named, in order, and ways to read, play and open it.
 
-    `names`: of what was given. `seed`: of all draws. An analysis whose first run is the start of the others says so in
-    its docstring."""
+    `names`: of what was given. `seed`: of all draws. If the first run must be the start of the others, the docstring of
+    the analysis states it."""
 
     names: tuple[str, ...]
     seed: int

@@ -1,8 +1,8 @@
-"""Judgements of candidates by what a query asks for: `a?abc,bca,aab,cab=` -> `a:a,a,aa,a[2,2,3,2]`.
+"""Judgements of candidates by a query: `a?abc,bca,aab,cab=` -> `a:a,a,aa,a[2,2,3,2]`.
 
 A query is a letter, and the best candidate has the most of it. A judgement is a principle, the letter that is to
 count; a critique, for each candidate the letters found; and scores, their numbers plus 1. Demonstrations choose wrong
-principles and slip in scores as the settings say. Only the scores are graded.
+principles and slip in scores by the settings. Only the scores are graded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sums worked out in steps, each labelled right or wrong: `7-5+6=` -> `-5=2,?2,+6=8,;8`.
 
-The problems are those of `chain`. A step is a term, `=` and the running sum; a recheck `?2`, which says the sum again;
+The problems are those of `chain`. A step is a term, `=` and the running sum; a recheck `?2`, which repeats the sum;
 or the answer behind `;`. Any number of rechecks may stand anywhere, and only the answer is graded, so rechecks cost
-tokens and are worth nothing. Demonstrations slip and recheck as the settings say, and are also the rows from which a
+tokens and are worth nothing. Demonstrations slip and recheck by the settings, and are also the rows from which a
 process reward model learns (buffer `labelled`).
 """
 
@@ -28,7 +28,7 @@ SEPARATOR = ","
 class LabelledSums:
     """Sums worked out in steps with a comma between two, and a label for each step: `7-5+6=` -> `-5=2,?2,+6=8,;8`.
 
-    Every running sum is one digit, and an answer is right if it ends in `;` and the last sum. `?2` says the sum again
+    Every running sum is one digit, and an answer is right if it ends in `;` and the last sum. `?2` repeats the sum
     and changes nothing. `info`: `terms`, their number; `steps`, those of the demonstration; `labels`, whether the work
     is right up to each step.
     """

@@ -4,8 +4,8 @@ A packaged finding stands in the `finding.toml` of a method's folder:
 
 ```toml
 analysis = "pass_at_k"          # the component: of kind run_analysis, or analysis (a function of the seed alone)
-says = "..."                    # what is asked, in a sentence
-null = "..."                    # what its numbers are compared with, where there is no effect by construction
+says = "..."                    # the question, in a sentence
+null = "..."                    # what its numbers are compared with: a case without any effect by construction
 seeds = 3                       # at least 3
 settings = {n = 64}             # of the analysis
 
@@ -16,7 +16,7 @@ name = "start"
 recipe = "beds/trie/twins"      # of the library, or a file of the folder
 settings = {steps = 60}
 init = ""                       # a run above, from whose end this one starts
-given = ["start", "end"]        # what of it: where its last stage began, and its end; []: it only starts another
+given = ["start", "end"]        # checkpoints: of the last stage's beginning, of its end; []: it only starts another
 ```"""
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Trained:
     init: str = ""
     """Name of the run from whose end it starts; from the recipe's own start if empty."""
     given: tuple[Literal["start", "end"], ...] = ("end",)
-    """What of it the analysis gets: "start", where its last stage began, and "end"; nothing if it only starts
-    another."""
+    """Checkpoints that the analysis gets: "start", of the beginning of its last stage, and "end"; none if it only
+    starts another run."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Stated:
     analysis: str
     """Name of the analysis: a component of kind run_analysis, or of kind analysis, which needs no runs."""
     says: str
-    """What is asked, in a sentence."""
+    """The question, in a sentence."""
     null: str = ""
-    """What the numbers are compared with, where there is no effect by construction."""
+    """What the numbers are compared with: a case without any effect by construction."""
     seeds: Annotated[int, Bounds(LEAST)] = LEAST
     """Number of seeds, at least 3."""
     settings: Mapping[str, Any] = field(default=EMPTY)
@@ -112,7 +112,7 @@ def make_analysis(name: str, settings: Mapping[str, Any] = EMPTY) -> tuple[str, 
 
 
 def analyze(name: str, given: Names, settings: Mapping[str, Any] = EMPTY) -> Finding:
-    """Analyse what the user named. Raises AnalysisError if it cannot answer; the message says what to give."""
+    """Analyse what the user named. Raises AnalysisError if it cannot answer; the message names what to give."""
     kind, analysis = make_analysis(name, settings)
     if kind == ALONE:
         raise AnalysisError(f"{name} reads no runs: call it without any")

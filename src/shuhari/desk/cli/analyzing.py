@@ -1,4 +1,4 @@
-"""`analyze`: questions that people ask of runs, with intervals, a picture and JSON."""
+"""`analyze`: answers to common questions about runs, with intervals, a picture and JSON."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def analyze(
 ) -> None:
     """Answer a question about runs: numbers with 95 % intervals, a picture, JSON. Without a name, list the analyses.
 
-    Analyses of curves read any program's; those that play policies need runs of shuhari, or models with --task. An
-    analysis says in its help (`shuhari components run_analysis NAME`) which run comes first. A packaged finding is the
+    Analyses of curves read any program's; those that play policies need runs of shuhari, or models with --task. Which
+    run comes first is in its help (`shuhari components run_analysis NAME`). A packaged finding is the
     same analysis on runs that it trains itself, on three seeds, beside a null.
 
     Example: shuhari analyze scaling runs/a --set metric=evaluate/greedy
@@ -142,7 +142,7 @@ def _list(json: bool) -> None:
 
 
 def _analyze_alone(name: str, sets: Sequence[str], seed: int, json: bool) -> None:
-    """Run an analysis that reads no runs, on one seed; of another, say what to give."""
+    """Run an analysis that reads no runs, on one seed; for any other, the error names what to give."""
     from shuhari.config.overlay import read_settings
     from shuhari.desk.analyzing import running
 
@@ -197,7 +197,7 @@ def _list_cells(key: str, x: Mapping[str, Any]) -> list[Any]:
 
 @contextmanager
 def _explain() -> Iterator[None]:
-    """Turn what an analysis refuses, and a name that there is not, into a mistake in the command."""
+    """Turn what an analysis refuses, and an unknown name, into a mistake in the command."""
     from shuhari.kernel.findings import AnalysisError
 
     try:

@@ -18,7 +18,7 @@ from shuhari.kernel.registry import register
 from shuhari.tasks.lanes import Stepped
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
-MESSAGES = (  # what a number in `info["message"]` says; 0 is nothing
+MESSAGES = (  # the message of each number in `info["message"]`; 0 is none
     "",
     "You bump into something.",
     "You find a key and take it.",
@@ -39,13 +39,13 @@ class KeyDoor(gymnasium.Env[Any, Any]):
     """A walk to a key, with it through a door, and to a goal, which pays 1 and ends the episode; nothing else pays.
 
     Actions: up, right, down, left. Observation: phase * C + cell, where the phase is 0 without the key, 1 with it, and
-    2 once the door is open. `info` has `message`, the number of what the step says (`MESSAGES`), 0 for nothing. Raises
+    2 once the door is open. `info` has `message`, the number of the step's message (`MESSAGES`), 0 for none. Raises
     ValueError for a map without exactly one of each of S, K, D and G, or with other cells.
     """
 
     cells: tuple[str, ...] = ("S..a..", "..b..c", ".....K", "##D###", "a....b", "..c..G")
     """Rows of the map, all of one length: `S` start, `K` key, `D` door, `G` goal, `#` wall, `.` free, and `a`, `b` and
-    `c`, free cells that say something about the place."""
+    `c`, free cells with a message about the place."""
     limit: Length = 60
     """Number of steps after which an episode is truncated."""
     slip: Share = 0.1

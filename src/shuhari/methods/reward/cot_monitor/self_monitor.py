@@ -1,4 +1,4 @@
-"""What a model says of its own reasoning, in the middle of an answer, as a cost.
+"""A model's warning about its own reasoning, in the middle of an answer, as a cost.
 
 Source: Ji et al. 2025, "Mitigating Deceptive Alignment via Self-Monitoring", section 4. Left out: comments of several
 words, of which only the verdict counts; comments that the live policy writes.

@@ -1,4 +1,4 @@
-"""An intrinsic reward of what an environment says: a label, or a score that was fitted to labels.
+"""An intrinsic reward for messages of an environment: a label, or a score that was fitted to labels.
 
 Source: Zheng et al. 2024, "Online Intrinsic Rewards for Decision Making Agents from Large Language Model Feedback",
 sections 3.2 and 3.3.
@@ -24,12 +24,12 @@ from shuhari.ports import Ctx
 @register("transform", "intrinsic")
 @dataclass
 class Intrinsic:
-    """reward = extrinsic * reward + intrinsic * r(m) / N(m)^power, with N(m) how often the message m has been said in
+    """reward = extrinsic * reward + intrinsic * r(m) / N(m)^power, with N(m) how often the message m has come in
     the episode, this time counted.
 
     r by `kind`: `retrieval`, the label that `annotate` stamps, 0 without one; `classification`, 1 if sigmoid of the
     role's value is above `threshold`, else 0; `ranking`, the role's value by its running mean and deviation over all
-    that was said so far, 0 below `least`. Stamps `reward` [B, K] and `intrinsic` [B], the second summand. A transform
+    that came so far, 0 below `least`. Stamps `reward` [B, K] and `intrinsic` [B], the second summand. A transform
     of `[collect]`, behind `annotate`: each row passes once, also of episodes that go on in the next batch.
     """
 
@@ -48,7 +48,7 @@ class Intrinsic:
     role: str = "helpful"
     """Role of the model that scores messages; unused by `retrieval`."""
     column: str = "message"
-    """Column [B] with the number of what the environment says after a decision; 0 or less is nothing."""
+    """Column [B] with the number of the environment's message after a decision; 0 or less is none."""
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"counts": {}, "n": 0, "mean": 0.0, "squares": 0.0}
     )
@@ -79,7 +79,7 @@ class Intrinsic:
         return batch.put({"reward": reward, "intrinsic": self.intrinsic * bonus})
 
     def _count(self, episode: Tensor, message: Tensor) -> Tensor:
-        """Returns [B] which time this is that the message is said in the episode, from 1; rows in order of time."""
+        """Returns [B] how often the message has come in the episode, this time included; rows in order of time."""
         before, now, out = self.state["counts"], dict[str, dict[str, int]](), torch.ones(len(message))
         for i, (e, m) in enumerate(zip(map(str, episode.tolist()), map(str, message.tolist()), strict=True)):
             counts = now.setdefault(e, dict(before.get(e, {})))
@@ -90,7 +90,7 @@ class Intrinsic:
         return out
 
     def _rank(self, score: Tensor, said: Tensor) -> Tensor:
-        """Returns [B] scores by the mean and the deviation of all that were said so far; 0 where they lie below
+        """Returns [B] scores by the mean and the deviation of all that came so far; 0 if they lie below
         `least`."""
         state, x = self.state, score[said].double()
         if len(x):
