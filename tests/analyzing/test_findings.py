@@ -11,6 +11,7 @@ import pytest
 from shuhari.config.overlay import RecipeError
 from shuhari.desk.analyzing import running
 from shuhari.desk.analyzing.given import Names
+from shuhari.desk.api import train
 from shuhari.kernel import registry
 from shuhari.kernel.findings import AnalysisError, Finding, Number
 
@@ -65,3 +66,16 @@ def test_what_is_kept_of_a_call_is_json(tmp_path: Path) -> None:
     assert path == tmp_path / "scaling" / "a_c.json"
     assert json.loads(path.read_text())["numbers"]["gain"] == {
         "value": 1.5, "low": 1.0, "high": None, "null": None, "says": ""}  # fmt: skip
+
+
+def test_runs_of_different_problems_are_not_compared_and_seeds_of_one_are(tmp_path: Path) -> None:
+    """By name the task is one; its settings differ."""
+    small = {"steps": 1, "stage.warm-up.steps": 1, "evaluate.n": 2, "models.policy.hidden": 15}
+    runs = {"one": {"task.digits": 1}, "two": {"task.digits": 2}, "other": {"task.digits": 1, "seed": 1}}
+    for name, more in runs.items():
+        train("baselines/grpo", tmp_path / name, progress=False, **{**small, **more})
+    one, two, other = (str(tmp_path / name) for name in ("one", "two", "other"))
+    for analysis, settings in (("benchmark", {"metric": "reward/mean"}), ("support", {"n": 2, "samples": 2})):
+        with pytest.raises(AnalysisError, match=r"arithmetic \{.*digits.*expected one task"):
+            running.analyze(analysis, Names((one, two)), settings)
+        assert running.analyze(analysis, Names((one, other)), settings).numbers

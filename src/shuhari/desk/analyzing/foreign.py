@@ -18,7 +18,7 @@ from typing import Any
 from shuhari.kernel.findings import AnalysisError, Curves
 from shuhari.store import Run
 from shuhari.store.files import read_file
-from shuhari.store.listing import name_tasks
+from shuhari.store.listing import find_tested, name_task
 from shuhari.store.schema import FILE
 
 STATE, PROGRESS, MONITOR = "trainer_state.json", "progress.csv", "monitor.csv"
@@ -95,7 +95,16 @@ def _describe_run(run: Run) -> dict[str, str]:
     recipe = run.recipe
     laid = "+".join(recipe.get("laid", {}))
     method = f"{recipe.get('name', '')}{'+' if laid else ''}{laid}"
-    return {"method": method, "task": name_tasks(recipe), "seed": str(recipe.get("seed", 0)), "made_with": "shuhari"}
+    seed = str(recipe.get("seed", 0))
+    return {"method": method, "task": describe_tested(recipe), "seed": seed, "made_with": "shuhari"}
+
+
+def describe_tested(recipe: Mapping[str, Any]) -> str:
+    """Return the task that a run is tested on, with its settings but for the seed: runs of which it is equal can be
+    compared."""
+    table = find_tested(recipe)
+    settings = {key: value for key, value in table.items() if key not in ("name", "seed")}
+    return f"{name_task(table)} {json.dumps(settings, sort_keys=True)}" if settings else name_task(table)
 
 
 def _describe() -> str:

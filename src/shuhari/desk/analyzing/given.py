@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import Request, Trajectory, code, nearest
-from shuhari.desk.analyzing.foreign import read_all, read_curves
+from shuhari.desk.analyzing.foreign import describe_tested, read_all, read_curves
 from shuhari.desk.evaluating import Asked, Named, Served, find_policy, serve_policies
 from shuhari.desk.opening import find_kind
 from shuhari.kernel.findings import START, AnalysisError, Answers, Curves, Opened, ignore
@@ -21,7 +20,6 @@ from shuhari.loop.evaluation import find_held_out
 from shuhari.loop.opening import read_recipe
 from shuhari.loop.outcomes import name_measure
 from shuhari.store import NoRunError, Run, find_checkpoint
-from shuhari.store.listing import find_tested, name_task
 from shuhari.store.schema import FILE
 
 FILES = (".csv", ".tsv", ".parquet", ".json")  # ends of files of curves
@@ -114,7 +112,7 @@ class Names:
 
     def _check_tasks(self, policies: Sequence[Named]) -> None:
         """Raises AnalysisError for runs that are tested on different problems, unless a task is given."""
-        runs = {one.name: _describe_tested(one.path) for one in policies if one.kind == "run"}
+        runs = {one.name: describe_tested(Run(one.path).recipe) for one in policies if one.kind == "run"}
         if self.asked.task is None and len(set(runs.values())) > 1:
             first = next(iter(runs))
             other = next(name for name in runs if runs[name] != runs[first])
@@ -139,12 +137,6 @@ class Names:
                 if len(out[i].ids) < n:
                     self.note(f"there are {len(out[i].ids)} problems")
         return [out[i] for i in chosen]
-
-
-def _describe_tested(path: Path) -> str:
-    """Return what a run is tested on, with its settings."""
-    table = find_tested(Run(path).recipe)
-    return f"{name_task(table)} {json.dumps({k: v for k, v in table.items() if k != 'name'}, sort_keys=True)}"
 
 
 def find_start(path: Path) -> int:
