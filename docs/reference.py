@@ -82,6 +82,7 @@ def names() -> Iterator[str]:
 
 PLACES = {  # kind -> where a recipe names one
     "task": "`[task] name`, also `[evaluate.task]` and the `tasks` of a mixture; `seed` is the run's unless it is set",
+    "world": "the test environment `gym/world/<name>` of `[task] name`, with its settings in `task.kwargs`",
     "model": "`[models.<role>] use`",
     "reward": "`[reward.<name>] use`, by default the table's name",
     "rollout": "`[rollout] use`, by default `single`",

@@ -46,6 +46,33 @@ def test_a_link_to_nothing_is_refused(stage: ModuleType, tmp_path: Path) -> None
     assert {*stage.gather(tmp_path, [tmp_path / "a.md"])} == {tmp_path / "a.md", tmp_path / "b.md"}
 
 
+def test_a_link_to_a_heading_leads_to_one(stage: ModuleType, tmp_path: Path) -> None:
+    stage.main(tmp_path / "pages")
+    pages = {path.resolve(): stage.CODE.sub(_keep_inline, path.read_text(encoding="utf-8"))
+             for path in (tmp_path / "pages").rglob("*.md")}  # fmt: skip
+    headings = {path: {*map(_shorten, re.findall("^#+ (.+)$", text, re.MULTILINE)), *re.findall(r'id="([^"]+)"', text)}
+                for path, text in pages.items()}  # fmt: skip
+    links = [(path, page, anchor) for path, text in pages.items()
+             for page, anchor in re.findall(r"\]\((?!https?:|mailto:)([^)\s#]*)#([^)\s]+)\)", text)]  # fmt: skip
+    assert len(links) > 100
+    broken = [(path.name, page, anchor) for path, page, anchor in links
+              if anchor not in headings.get((path.parent / page).resolve() if page else path, set())]  # fmt: skip
+    assert not broken
+    references = [(path.name, found) for path, text in pages.items() for found in re.findall(r"\[\w+\]\[\w+\]", text)]
+    assert not references  # the generator reads it as a link
+
+
+def _keep_inline(code: re.Match[str]) -> str:
+    """Code in a heading is part of its name; anything else in code is no heading and no link."""
+    return "" if code[0].startswith("```") else re.sub(r"[\[\]#]", "", code[0])
+
+
+def _shorten(heading: str) -> str:
+    """The name of a heading in a link, as the generator makes it."""
+    bare = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)).strip().lower()
+    return re.sub(r"[\s]+", "-", bare)
+
+
 def test_the_name_of_a_method_leads_to_its_page(stage: ModuleType, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     linked = re.findall(r"^\| \[`(\S+)`\]\((\S+)\)", text, re.MULTILINE)

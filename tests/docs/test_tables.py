@@ -57,7 +57,7 @@ def test_every_kind_and_component_has_its_settings(tables: ModuleType) -> None:
     from shuhari.kernel import registry
 
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    assert tables.reference.PLACES.keys() == registry.KINDS.keys() - {"world"}  # worlds are settings of no recipe
+    assert tables.reference.PLACES.keys() == registry.KINDS.keys()
     for kind in tables.reference.PLACES:
         for name in tables.reference.own_names(kind):
             assert f"[`{name}`](#{kind}-" in page
