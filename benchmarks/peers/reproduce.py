@@ -3,8 +3,9 @@
     benchmarks/.peers/bin/python benchmarks/peers/reproduce.py sac-hopper td3-hopper --seeds 3
     benchmarks/.peers/bin/python benchmarks/peers/reproduce.py all
 
-Each seed trains for 100,000 steps on one thread; the last policy plays 20 episodes without noise. What a result file
-has already is not trained again. Writes `peer` of results/reproduce/NAME.json: `by`, `version`, and `runs` like ours.
+Each seed trains on one thread. SAC and TD3: 100,000 steps, then the last policy plays 20 episodes without noise. DQN:
+1M frames of MinAtar (`pip install minatar` there), the mean return of the last 100 training episodes. What a result
+file has already is not trained again. Writes `peer` of results/reproduce/NAME.json: `by`, `version`, and `runs`.
 """
 
 from __future__ import annotations
@@ -16,47 +17,101 @@ from pathlib import Path
 from typing import Any
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "reproduce"
-STEPS, EPISODES, EVERY = 100_000, 20, 1_000
+STEPS, EPISODES = {"sac": 100_000, "td3": 100_000, "dqn": 1_000_000}, 20
+ENVS = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4"}
+GAMES = {"minatar-breakout": "MinAtar/Breakout-v1", "minatar-space-invaders": "MinAtar/SpaceInvaders-v1"}
 CASES = {
     f"{method}-{name}": (method, env)
-    for method in ("sac", "td3")
-    for name, env in {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4"}.items()
+    for method, tasks in {"sac": ENVS, "td3": ENVS, "dqn": GAMES}.items()
+    for name, env in tasks.items()
 }
+
+
+def make_model(method: str, envs: Any, seed: int) -> Any:
+    """The learner of Stable-Baselines3 with the settings of our recipe."""
+    import numpy as np
+    from stable_baselines3 import DQN, SAC, TD3
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    common: dict[str, Any] = {"seed": seed, "device": "cpu"}
+    if method == "dqn":
+        return DQN("CnnPolicy", envs, learning_rate=2.5e-4, buffer_size=100_000, learning_starts=5_000, batch_size=128,
+                   train_freq=4, gradient_steps=1, target_update_interval=1_000, exploration_fraction=0.1,
+                   exploration_final_eps=0.1, max_grad_norm=10, gamma=0.99,
+                   policy_kwargs={"features_extractor_class": make_extractor(), "net_arch": [],
+                                  "normalize_images": False}, **common)  # fmt: skip
+    common |= {"learning_starts": 10_000, "batch_size": 256, "buffer_size": 1_000_000, "train_freq": 1,
+               "gradient_steps": 1}  # fmt: skip
+    if method == "sac":
+        return SAC("MlpPolicy", envs, learning_rate=3e-4, **common)
+    n = int(envs.action_space.shape[0])
+    return TD3("MlpPolicy", envs, learning_rate=1e-3, policy_kwargs={"net_arch": [256, 256]},
+               action_noise=NormalActionNoise(np.zeros(n), 0.1 * np.ones(n)), **common)  # fmt: skip
+
+
+def make_extractor() -> type:
+    """The class of a net for MinAtar like ours: the small layers of `shuhari.models.convolution`."""
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    from shuhari.models.convolution import SMALL, Convolution
+
+    class Extractor(BaseFeaturesExtractor):
+        def __init__(self, space: Any) -> None:
+            super().__init__(space, SMALL[1])
+            self.net = Convolution(space.shape)
+
+        def forward(self, x: Any) -> Any:
+            return self.net(x)
+
+    return Extractor
+
+
+def make_envs(env: str, seed: int) -> Any:
+    """One environment as Stable-Baselines3 takes it; MinAtar's pictures [10, 10, C] of bool become uint8."""
+    import gymnasium
+    import numpy as np
+    from stable_baselines3.common.env_util import make_vec_env
+
+    if env not in GAMES.values():
+        return make_vec_env(env, n_envs=1, seed=seed)
+    from minatar.gym import register_envs
+
+    register_envs()
+
+    def make() -> Any:
+        game = gymnasium.make(env)
+        space = gymnasium.spaces.Box(0, 1, game.observation_space.shape, np.uint8)
+        return gymnasium.wrappers.TransformObservation(game, lambda x: x.astype(np.uint8), space)
+
+    return make_vec_env(make, n_envs=1, seed=seed)
 
 
 def train(method: str, env: str, seed: int) -> dict[str, Any]:
     """One run: `seed`, `value`, `curve` [[steps, mean return of the last 100 episodes], ...], `wall_s`, `cpu_s`."""
     import numpy as np
     import torch
-    from stable_baselines3 import SAC, TD3
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
-    from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
-    envs = make_vec_env(env, n_envs=1, seed=seed)
     curve: list[list[float]] = []
+    every = STEPS[method] // 100
 
     class Record(BaseCallback):
         def _on_step(self) -> bool:
             ended = self.model.ep_info_buffer
-            if self.num_timesteps % EVERY == 0 and ended:
+            if self.num_timesteps % every == 0 and ended:
                 curve.append([self.num_timesteps, float(f"{np.mean([e['r'] for e in ended]):.6g}")])
             return True
 
-    common: dict[str, Any] = {"learning_starts": 10_000, "batch_size": 256, "buffer_size": 1_000_000, "seed": seed,
-                              "train_freq": 1, "gradient_steps": 1, "device": "cpu"}  # fmt: skip
-    if method == "sac":
-        model: Any = SAC("MlpPolicy", envs, learning_rate=3e-4, **common)
-    else:
-        n = int(envs.action_space.shape[0])
-        model = TD3("MlpPolicy", envs, learning_rate=1e-3, policy_kwargs={"net_arch": [256, 256]},
-                    action_noise=NormalActionNoise(np.zeros(n), 0.1 * np.ones(n)), **common)  # fmt: skip
+    model = make_model(method, make_envs(env, seed), seed)
     wall, cpu = time.monotonic(), time.process_time()
-    model.learn(STEPS, callback=Record(), log_interval=None)
+    model.learn(STEPS[method], callback=Record(), log_interval=None)
     spent = {"wall_s": round(time.monotonic() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
-    value = evaluate_policy(model, make_vec_env(env, n_envs=1, seed=50_000 + seed), EPISODES, deterministic=True)[0]
+    if method == "dqn":
+        value = curve[-1][1]
+    else:
+        value = evaluate_policy(model, make_envs(env, 50_000 + seed), EPISODES, deterministic=True)[0]
     return {"seed": seed, "value": float(f"{value:.6g}"), "curve": curve, **spent}
 
 
