@@ -30,16 +30,17 @@ def test_numbers_of_the_paper() -> None:
         "models.reference.init": "policy",
     }
     stage = holds("data/step_negatives", wanted, usual=True)
-    assert list(stage.learners["main"].parts["policy"].terms) == ["loss"]
+    assert list(stage.learners["main"].parts["policy"].terms) == ["loss", "imitation"]
 
 
 def test_a_pit_is_pushed_down_and_the_best_beside_it_up() -> None:
     """Rewards 1, 1, 0 of steps from the prompt: the third is the pit, the first its better side, the second in no
-    pair. m = (-0.5 + 1) - (-0.2 + 0.7) + 1 = 1 over the reference; the gradient is beta sigmoid(-beta m) either way."""
+    pair. m = (-0.5 + 1) - (-0.2 + 0.7) + 1 = 1 over the reference; the gradient is beta sigmoid(-beta m) either way,
+    and 1 more on the better side, which is imitated."""
     stage = built("data/step_negatives")
     log_prob, before = padded([-0.5], [-3.0], [-1.2]).requires_grad_(), padded([-1.0], [-1.0], [-0.7])
     batch = answers(stage, ["a", "b", "c"], [1.0, 1.0, 0.0])
     models = {"policy": table(log_prob=log_prob), "reference": table(log_prob=before)}
     (found,) = learnt(stage, batch, log_prob, **models)
     slope = 0.1 / (1 + exp(0.1 * 1.0))
-    same(found, [[-slope], [0.0], [slope]])
+    same(found, [[-slope - 1.0], [0.0], [slope]])
