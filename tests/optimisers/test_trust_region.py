@@ -113,9 +113,11 @@ def stepped(method, of=Quadratic, **more):
 def test_a_whole_step_moves_the_parameters():
     theta, info = stepped("trpo", Alone)
     assert theta[0] == theta[1] == pytest.approx(math.sqrt(0.5) * 0.8 ** info["search"]) and info["search"] < 2
+    assert "bent" not in info
     theta, info = stepped("pcpo")
     assert theta == pytest.approx([0.0, math.sqrt(0.5)], abs=1e-6)
-    assert info["gain"] == pytest.approx(math.sqrt(0.5))
+    assert info["gain"] == pytest.approx(math.sqrt(0.5)) and info["bent"] == 1.0
+    assert all(stepped(method, c=-9.0)[1]["bent"] == 0.0 for method in ("cpo", "pcpo"))  # the limit is far
 
 
 def test_the_search_looks_at_the_cost():

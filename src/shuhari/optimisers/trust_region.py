@@ -35,8 +35,8 @@ class TrustRegion:
     shortens x until the KL is within the bound, the cost at most 0 or its previous value, and, if the cost was not
     above 0, the loss no higher; otherwise nothing changes.
 
-    Reports `kl` after the step, `search` (how often it was shortened; `tries` if every length failed) and `gain`, the
-    decrease of the loss.
+    Reports `kl` after the step, `search` (how often it was shortened; `tries` if every length failed), `gain`, the
+    decrease of the loss, and, but for `trpo`, `bent`: 1 if the constraint changed the step from TRPO's, else 0.
     """
 
     method: Literal["trpo", "cpo", "pcpo"] = "cpo"
@@ -77,12 +77,13 @@ class TrustRegion:
             return evaluate.hvp("kl", v) + self.damping * v
 
         v = solve(curvature, g, self.iterations)
-        x = step_trpo(g, v, self.bound)
+        x = free = step_trpo(g, v, self.bound)
         if self.method != "trpo":
             b, step = gradients["cost"], step_cpo if self.method == "cpo" else step_pcpo
             w = solve(curvature, b, self.iterations)
             if float(b @ w) > 0:  # otherwise no step changes the cost
                 x = step(g, b, before["cost"], v, w, self.bound)
+            info["bent"] = float(not torch.allclose(x, free))
         if not bool(x.isfinite().all()):
             raise FloatingPointError("the step is not finite: no parameter was changed")
         return {**info, **self._search(evaluate, before, x)}
