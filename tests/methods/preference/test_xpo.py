@@ -131,5 +131,5 @@ def test_a_run_pairs_an_answer_of_each_role(tmp_path: Path) -> None:
 
 def test_a_group_without_an_answer_of_the_policy_is_refused() -> None:
     request = Request(Problem("letters", "p", "pq="), 2, Sampling(max_new=1), key="key")
-    with pytest.raises(ContractError, match="n is 2 and others is 2: expected a larger rollout.n"):
+    with pytest.raises(ContractError, match=r"n is 2 and others is 2: expected a larger rollout\.n"):
         asyncio.run(BesideRole(others=2).group(request, context(task=Letters())))
