@@ -314,7 +314,7 @@ def test_what_is_no_verdict_is_told_and_counted_and_never_0(
     assert again == ([None] if kind == "unread" else [1.0])
 
 
-@pytest.mark.parametrize("reply", ["[[A]] [[B]]", "Antwort A ist besser", "[[甲]]", "[[A]] is better than B, so [[B]]", ""])
+@pytest.mark.parametrize("reply", ["[[A]] [[B]]", "Antwort A ist besser", "[[\u7532]]", "[[A]] over B, so [[B]]", ""])
 def test_of_a_pair_neither_gets_a_grade_without_one_verdict(server: Server, reply: str) -> None:
     server.reply = lambda text, body: reply
     judge, ctx = by_server(server, against="group"), testing.context()

@@ -1,4 +1,4 @@
-"""Votes of several samples by hand: majority, weighed votes, ties, and the chance of a right majority by enumeration."""
+"""Votes of several samples by hand: majority, weighed votes, ties, and the chance of a right majority."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shuhari.testing import context
 
 def test_most_votes_by_hand() -> None:
     assert count_votes(["a", "b", "b", "c"], [1, 1, 1, 1]) == (1, 0.5)
-    assert count_votes(["a", "b", "b", "c"], [0.9, 0.2, 0.3, 0.4]) == (0, pytest.approx(0.5))  # the sure one against two
+    assert count_votes(["a", "b", "b", "c"], [0.9, 0.2, 0.3, 0.4]) == (0, pytest.approx(0.5))  # the sure one
     assert count_votes(["a", "b", "b", "c"], [0.4, 0.2, 0.3, 0.4]) == (2, pytest.approx(0.5 / 1.3))  # the better b
     assert count_votes(["b", "a"], [1, 1]) == (0, 0.5)  # of equal ones the first
     assert count_votes(["a", "b"], [0, 0]) == (0, 0.0)
@@ -87,7 +87,7 @@ def test_votes_by_a_reward_and_an_ungraded_answer_has_none() -> None:
 
 def test_a_reward_below_0_is_no_number_of_votes() -> None:
     of = Say(["1", "2"], [0.9, -0.2])
-    with pytest.raises(ContractError, match="-0.2 by reward 'sure': expected 0 or more, as a reward model gives"):
+    with pytest.raises(ContractError, match="by reward 'sure': expected 0 or more, as a reward model gives"):
         ask(Vote(2, weight="sure", of=of))
 
 

@@ -33,8 +33,8 @@ def normalise(batch: Batch, weights: dict[str, float], over_batch: bool) -> Batc
 
 
 def test_by_hand() -> None:
-    """Group 1: right is (1, 0, 0, 1), deviation 0.57735, so ±0.86603; brief has deviation 8.16497: 1.22474, -1.22474, 0,
-    0. Group 2: right has deviation 0.5, so 1.5 for its third; brief is equal, and says nothing."""
+    """Group 1: right is (1, 0, 0, 1), deviation 0.57735, so ±0.86603; brief has 8.16497, so 1.22474, -1.22474, 0, 0.
+    Group 2: right has deviation 0.5, so 1.5 for its third; brief is equal, and says nothing."""
     batch = normalise(make_batch(), {"right": 1.0, "brief": 0.5}, over_batch=False)
     wanted = [0.86603 + 0.61237, -0.86603 - 0.61237, -0.86603, 0.86603, -0.5, -0.5, 1.5, -0.5]
     torch.testing.assert_close(batch["advantage"][:, 0], torch.tensor(wanted), atol=4e-4, rtol=0)
