@@ -22,9 +22,9 @@ from shuhari.rollouts.single import Single
 from shuhari.tasks.source import answer_text
 
 
-@register("rollout", "vote")
+@register("rollout", "vote_answers")
 @dataclass
-class Vote:
+class VoteAnswers:
     """Samples `votes` answers for each one, and gives that which most of them say.
 
     Answers say the same if their texts behind the last `after`, up to the next `until`, are equal but for spaces. Each
@@ -77,13 +77,13 @@ class Vote:
 
     def _weigh(self, t: Trajectory) -> float:
         if len(t.paths()) != 1:
-            raise ContractError(f"vote: an answer of {len(t.paths())} paths: expected one")
+            raise ContractError(f"vote_answers: an answer of {len(t.paths())} paths: expected one")
         if not self.weight:
             return 1.0
         number = sum_reward(t.steps, self.weight)
         if number < 0:
             expected = "expected 0 or more, as a reward model gives with scale = 'probability'"
-            raise ContractError(f"vote: an answer has {number:g} by reward {self.weight!r}: {expected}")
+            raise ContractError(f"vote_answers: an answer has {number:g} by reward {self.weight!r}: {expected}")
         return 0.0 if isnan(number) else number
 
 

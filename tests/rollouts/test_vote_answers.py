@@ -13,7 +13,7 @@ import pytest
 
 from shuhari.data import EMPTY, ContractError, Problem, Request, Sampling, Step, Trajectory
 from shuhari.ports import Ctx
-from shuhari.rollouts.vote import Vote, count_votes, find_part
+from shuhari.rollouts.vote_answers import VoteAnswers, count_votes, find_part
 from shuhari.testing import context
 
 
@@ -58,7 +58,7 @@ class Say:
         return found
 
 
-def ask(vote: Vote, n: int = 1) -> list[Trajectory]:
+def ask(vote: VoteAnswers, n: int = 1) -> list[Trajectory]:
     ctx = context()
 
     async def grade(group: Any, until: str = "") -> Any:
@@ -77,18 +77,18 @@ def read(found: list[Trajectory]) -> list[tuple[str, float]]:
 
 def test_each_answer_has_votes_of_its_own() -> None:
     of = Say(["x #1", "y #2", "z #2", "p #3", "q #3", "r #4"], [None] * 6)
-    assert read(ask(Vote(3, after="#", of=of), n=2)) == [("y #2", pytest.approx(2 / 3)), ("p #3", pytest.approx(2 / 3))]
+    assert read(ask(VoteAnswers(3, after="#", of=of), n=2)) == [("y #2", pytest.approx(2 / 3)), ("p #3", pytest.approx(2 / 3))]
 
 
 def test_votes_by_a_reward_and_an_ungraded_answer_has_none() -> None:
     of = Say(["1", "2", "2", "3"], [0.9, 0.2, 0.3, None])
-    assert read(ask(Vote(4, weight="sure", of=of))) == [("1", pytest.approx(0.9 / 1.4))]
+    assert read(ask(VoteAnswers(4, weight="sure", of=of))) == [("1", pytest.approx(0.9 / 1.4))]
 
 
 def test_a_reward_below_0_is_no_number_of_votes() -> None:
     of = Say(["1", "2"], [0.9, -0.2])
     with pytest.raises(ContractError, match="by reward 'sure': expected 0 or more, as a reward model gives"):
-        ask(Vote(2, weight="sure", of=of))
+        ask(VoteAnswers(2, weight="sure", of=of))
 
 
 @pytest.mark.parametrize("p", [0.3, 0.6])
