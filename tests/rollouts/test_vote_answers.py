@@ -77,7 +77,8 @@ def read(found: list[Trajectory]) -> list[tuple[str, float]]:
 
 def test_each_answer_has_votes_of_its_own() -> None:
     of = Say(["x #1", "y #2", "z #2", "p #3", "q #3", "r #4"], [None] * 6)
-    assert read(ask(VoteAnswers(3, after="#", of=of), n=2)) == [("y #2", pytest.approx(2 / 3)), ("p #3", pytest.approx(2 / 3))]
+    share = pytest.approx(2 / 3)
+    assert read(ask(VoteAnswers(3, after="#", of=of), n=2)) == [("y #2", share), ("p #3", share)]
 
 
 def test_votes_by_a_reward_and_an_ungraded_answer_has_none() -> None:
