@@ -162,6 +162,11 @@ TRAINERS = {  # of TRL; recipes by their full names
     "that "
     "the policy has just given, on recorded pairs with `buffer.use = \"preferences\"`; [all "
     "losses](#losses-of-preferences)",
+    "`OnlineDPOTrainer`": "`baselines/dpo`, with a reward or a judge; `preference/online_rlhf` in rounds",
+    "`XPOTrainer`, which 1.16 no longer has": "`preference/xpo`, the same loss",
+    "`NashMDTrainer`, which 1.16 no longer has": "`preference/nash_md`; [its page]("
+    "../src/shuhari/methods/preference/nash_md/README.md#as-released-as-here) has the settings that make the "
+    "gradient theirs",
     "`CPOTrainer`, `ORPOTrainer`; SimPO": "`pretrained/cpo`, `pretrained/orpo`, `pretrained/simpo`",
     "`DistillationTrainer`": "`pretrained/opd`, `baselines/opd`",
     "PPO, which 1.16 no longer has": "`baselines/ppo`",

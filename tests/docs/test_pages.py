@@ -23,7 +23,8 @@ GUIDES = ("choosing", "gpu", "settings", "troubleshooting")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RECIPE = re.compile(r"`((?:baselines|rlvr|curriculum|data|engine|beds)/[\w/]+)`")
 OWN = {"ranks.toml", "counts.toml", "topr.toml", "sums.toml", "gravity.toml", "corridor:", "tank:",
-       "mine.toml", "staged.toml", "guided.toml", "graded.toml", "by_role.toml", "stepped.toml", "watched.toml"}
+       "mine.toml", "staged.toml", "guided.toml", "graded.toml", "by_role.toml", "stepped.toml", "watched.toml",
+       "gated.toml", "apart.toml", "voted.toml"}
 SECTIONS = r"(?:models|part|rollout|collect|buffer|engine|reward|evaluate|store|transform|follow)"
 
 

@@ -20,6 +20,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reward-models.md"
 FILE = re.compile(r"^`(?P<name>[\w.]+)`\n\n```toml\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = ["steps=1", "buffer.size=2", "evaluate.n=2", "threads=1"]
 ANSWERS = ["rollout.n=2", "rollout.sampling.max_new=4"]
+NAMES = (("graded", "learnt"), ("by_role", "learnt"), ("stepped", "steps"), ("watched", "other"), ("gated", "gated"),
+         ("apart", "learnt"), ("voted", "sure"))  # fmt: skip
 ROWS = {
     "problems": {"answer": "2"},
     "pairs": {"chosen": "It is 2.", "rejected": "It is 3."},
@@ -28,7 +30,7 @@ ROWS = {
 }
 
 
-@pytest.mark.timeout(300)  # ten runs, which take seconds of a quiet machine
+@pytest.mark.timeout(300)  # thirteen runs, which take seconds of a quiet machine
 def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
@@ -40,7 +42,7 @@ def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for found in FILE.finditer(page):
         (tmp_path / found["name"]).write_text(found["text"], encoding="utf-8")
     commands = re.findall(r"^shuhari (.*)$", page, re.MULTILINE)
-    assert len(commands) == 13
+    assert len(commands) == 16
     for command in commands:
         argv = shlex.split(command)
         if argv[0] == "train":
@@ -48,9 +50,10 @@ def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             argv += [part for setting in own for part in ("--set", setting)]
         told = CliRunner().invoke(app, argv)
         assert told.exit_code == 0, f"{command}: {told.output}"
-    for run, name in (("graded", "learnt"), ("by_role", "learnt"), ("stepped", "steps"), ("watched", "other")):
+    for run, name in NAMES:
         metrics = Run(Path("runs") / run).metrics()
         assert {f"reward/{name}", f"evaluate/greedy.{name}", "evaluate/greedy.maths"} <= {*metrics}, run
+    assert {"evaluate/majority.mean", "evaluate/weighed.mean"} <= {*Run(Path("runs/voted")).metrics()}
     for name in ("rm", "orm", "rm2"):
         assert AutoModelForSequenceClassification.from_pretrained(name).config.num_labels == 1
     assert AutoModelForTokenClassification.from_pretrained("prm").config.id2label == {0: "bad", 1: "good"}

@@ -22,10 +22,11 @@ import torch
 from grading import Graded
 from shuhari import testing
 from shuhari.config.recipe import load
-from shuhari.data import ContractError, FrozenDict, Problem, Request, Sampling, Step, Trajectory
+from shuhari.data import ContractError, FrozenDict, Problem, Request, Sampling, StalledError, Step, Trajectory
 from shuhari.engines import client
+from shuhari.events import Collected
 from shuhari.loop.collect import grade_group
-from shuhari.loop.run import open_run, train
+from shuhari.loop.run import loop, open_run, train
 from shuhari.rewards import verdicts
 from shuhari.rewards.judge import Judge
 from shuhari.rewards.verdicts import VerdictError, read_choice, read_grade
@@ -292,6 +293,11 @@ def test_groups_that_wait_for_one_text_ask_once(server: Server) -> None:
     ((200, {"choices": []}), r"without choices\[0\]", "failed"),
     ((200, write(None)), r"without choices\[0\]", "failed"),
     ("it is fine", "'it is fine': expected one number", "unread"),
+    ("Note: sieben von zehn", "'Note: sieben von zehn': expected one number", "unread"),
+    ("[[七]]", "expected one number", "unread"),
+    ("[[3]], or rather [[9]]", "2 different verdicts: expected one", "unread"),
+    ("[[nan]]", "expected one number", "unread"),
+    ("[[inf]]", "expected one number", "unread"),
     ((200, write("7", "length")), "was cut after 512 tokens", "unread"),
 ])  # fmt: skip
 def test_what_is_no_verdict_is_told_and_counted_and_never_0(
@@ -306,6 +312,51 @@ def test_what_is_no_verdict_is_told_and_counted_and_never_0(
     server.reply = lambda text, body: "[[10]]"
     again = ask(judge, group("a"), ctx)  # an answer that was no verdict is kept, what did not answer is asked again
     assert again == ([None] if kind == "unread" else [1.0])
+
+
+@pytest.mark.parametrize("reply", ["[[A]] [[B]]", "Antwort A ist besser", "[[\u7532]]", "[[A]] over B, so [[B]]", ""])
+def test_of_a_pair_neither_gets_a_grade_without_one_verdict(server: Server, reply: str) -> None:
+    server.reply = lambda text, body: reply
+    judge, ctx = by_server(server, against="group"), testing.context()
+    assert ask(judge, group("a", "b"), ctx) == [None, None]
+    assert ctx.ledger["judge_unread"] == 2 == ctx.ledger["failed_graders"] and len(ctx.problems) >= 1
+
+
+def test_what_has_no_verdict_is_not_trained_on(server: Server, tmp_path: Path) -> None:
+    """Answers that begin with an even digit, or with another sign, have none: no weight, and no part of a baseline."""
+    server.reply = lambda text, body: count_even(text, body) if text.split(">")[1].strip()[:1] in "13579" else "hm"
+    run = open_run(write_recipe(server, tmp_path), tmp_path / "run")
+    seen, hear = list[Any](), run.tell
+
+    def note(event: Any) -> None:
+        seen.extend([event.batch] if isinstance(event, Collected) else [])
+        hear(event)
+
+    run.tell = note  # type: ignore[method-assign]
+    for _ in loop(run):
+        pass
+    lost = graded = 0
+    for batch in seen:
+        unknown, weight = batch.outcome("reward").isnan(), batch.weight("rl").sum(1)
+        assert torch.equal(weight > 0, ~unknown) and not bool(batch["advantage"][unknown].any())
+        lost, graded = lost + int(unknown.sum()), graded + int((~unknown).sum())
+    assert lost > 4 < graded and run.ctx.ledger["ungraded"] >= lost
+    assert run.ctx.ledger["judge_unread"] > 0
+
+
+@pytest.mark.parametrize("reply", ["[[A]] [[B]]", (429, {"error": "slow down"}), (200, b" " * 10_000_000)])
+def test_a_judge_that_never_has_one_ends_the_run_and_no_weight_has_moved(
+    server: Server, tmp_path: Path, reply: Any
+) -> None:
+    server.reply = lambda text, body: reply
+    run = open_run(write_recipe(server, tmp_path, ", retries = 0"), tmp_path / "run")
+    steps = loop(run)
+    with pytest.raises(StalledError, match="failed_graders"):
+        next(steps)
+    begun = open_run(write_recipe(server, tmp_path, ", retries = 0"), tmp_path / "other")
+    begun.enter_stage()
+    for a, b in zip(*(r.ctx.models["policy"].module.parameters() for r in (run, begun)), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_a_busy_server_is_asked_again(server: Server) -> None:

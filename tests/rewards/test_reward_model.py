@@ -144,6 +144,15 @@ def test_scores_that_are_none_are_no_grades() -> None:
     assert ctx.ledger["failed_graders"] == 2 and "too long" in "".join(ctx.problems)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("scale", ["score", "probability"])
+def test_a_score_that_is_no_number_is_no_grade_and_the_others_are(bad: float, scale: Any) -> None:
+    ctx = scripted(lambda action: np.full(len(action), bad if len(action) > 2 else 1.0, np.float32))
+    first, second = grade(RewardModel(role="reward", scale=scale), [answer("ab"), answer("a")], ctx)
+    assert first is None and 0 < second <= 1
+    assert ctx.ledger["failed_graders"] == 1 and len(ctx.problems) == 1
+
+
 def test_a_role_of_other_values_ends_the_run() -> None:
     last = scripted(lambda action: np.eye(len(action), dtype=np.float32)[-1])
     with pytest.raises(ContractError, match="values the last token alone: expected after = true"):
@@ -258,6 +267,20 @@ def test_a_text_that_is_too_long_is_ungraded(saved: tuple[Causal, Path]) -> None
     ctx = testing.context(models={"policy": model})
     short, long = grade(reward, [answer("ab", model.text), answer("abcabc", model.text)], ctx)
     assert 0 < short < 1 and long is None and "the model reads 6" in ctx.problems[0]
+
+
+def test_a_role_reads_the_text_by_its_own_tokens() -> None:
+    """A policy of whole words, a reward model of bytes and one of letters that knows some of them alone."""
+    words = bpe_tokenizer(["cab abc"] * 50, 300)
+    policy = SimpleNamespace(decode=words.decode, encode=words.encode, encode_answer=words.encode_answer)
+    said = answer("abcabc", words)
+    own = bpe_tokenizer(["ab"] * 50, 260)
+    ctx = scripted(places, policy=policy, reward=own)
+    assert grade(RewardModel(role="reward"), [said], ctx) == [float(len(own.encode_answer("a", "abcabc")))]
+    assert len(own.encode_answer("a", "abcabc")) != len(words.encode_answer("a", "abcabc"))
+    few = scripted(places, policy=policy, reward=character_tokenizer("ab"))
+    assert grade(RewardModel(role="reward"), [said, answer("abab", words)], few) == [None, 5.0]
+    assert few.ledger["failed_graders"] == 1 and "'c'" in few.problems[0]
 
 
 def test_a_byte_tokenizer_is_read_at_its_own_tokens(tmp_path: Path) -> None:
