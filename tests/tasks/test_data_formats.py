@@ -330,4 +330,13 @@ def test_pairs_of_one_answer_are_left_out_and_told(make: Any) -> None:
 def test_empty_demonstrations_are_told(make: Any) -> None:
     rows = [{"prompt": f"p{i}", "completion": "" if i else "c"} for i in range(6)]
     assert "5 rows have an empty demonstration (line 2, line 3, line 4 and 2 more)" in make(*rows).odd[0]
-    assert "1 row has an empty `rejected` (line 1)" in make({"prompt": "p", "chosen": "a", "rejected": " "}).odd[0]
+
+
+def test_pairs_with_an_empty_side_are_left_out_and_told(make: Any) -> None:
+    one, other = {"prompt": "p", "chosen": "a", "rejected": " "}, {"prompt": "r", "chosen": "", "rejected": "b"}
+    task = make(one, {"prompt": "q", "chosen": "a", "rejected": "b"}, other)
+    assert [p.prompt for p in listed(task)] == ["q"]
+    assert task.odd[0].endswith("1 row has an empty `chosen` (line 3); no pair is made of it")
+    assert task.odd[1].endswith("1 row has an empty `rejected` (line 1); no pair is made of it")
+    with pytest.raises(ValueError, match="or one of them is empty: expected pairs of answers that differ"):
+        make(one, other)

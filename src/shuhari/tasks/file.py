@@ -23,7 +23,7 @@ from shuhari.kernel.registry import held, register
 from shuhari.models.text.tokenizers import plain_chat
 from shuhari.tasks.labels import list_steps
 from shuhari.tasks.mapped import Form, Mapped, cut_answer
-from shuhari.tasks.rows import ROLE, Read, Row, list_texts, name_places, read_file
+from shuhari.tasks.rows import ROLE, Read, Row, has_empty_side, list_texts, name_places, read_file
 from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, is_held_out
 from shuhari.tasks.splits import find_split
 
@@ -231,10 +231,10 @@ class File:
     def _placed(self) -> tuple[dict[str, tuple[Problem, ...]], dict[str, str]]:
         """(split -> its problems, id of a problem -> its place)."""
         called = f"file/{self.path}"
-        rows = [row for row in self._read.rows if not _is_same(row)]
+        rows = [row for row in self._read.rows if not (_is_same(row) or has_empty_side(row))]
         if not rows:
-            message = "in every row `chosen` is the `rejected` too: expected pairs of answers that differ"
-            raise ValueError(f"{called}: {message}")
+            message = "in every row `chosen` is the `rejected` too, or one of them is empty"
+            raise ValueError(f"{called}: {message}: expected pairs of answers that differ")
         home: dict[str, tuple[str, str]] = {}  # prompt -> its split and the row that names it
         for row in rows:
             split, before = home.setdefault(row.text, (row.split, row.place)) if row.split else ("", "")

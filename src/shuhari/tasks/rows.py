@@ -176,8 +176,13 @@ def _list_odd(rows: Sequence[Row]) -> list[str]:
         told.append(f"{_count(bare)} an empty `answer` ({name_places(bare)}), which only an empty text equals")
     for side in ("chosen", "rejected"):
         if none := [r.place for r in rows if not r.info.get(side, "x").strip()]:
-            told.append(f"{_count(none)} an empty `{side}` ({name_places(none)})")
+            told.append(f"{_count(none)} an empty `{side}` ({name_places(none)}); no pair is made of {'it' if len(none) == 1 else 'them'}")
     return told
+
+
+def has_empty_side(row: Row) -> bool:
+    """Whether one answer of a row's pair is empty, which is seldom meant: an answer that was cut, or is missing."""
+    return not all(row.info.get(side, "x").strip() for side in ("chosen", "rejected"))
 
 
 def _count(places: Sequence[str]) -> str:
