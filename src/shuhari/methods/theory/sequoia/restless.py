@@ -41,10 +41,11 @@ class Restless(gymnasium.Env[Any, Any]):
     """Restless bandits with coupled arms: at each step, some arms are acted on, and all arms move.
 
     An arm that is acted on moves a state up with a large chance, and down otherwise; another one stays where it is with
-    chance `hold`, and else moves up with a small chance. The reward is the expected worth of the next states. The best state of the first `budget` arms is worth most, but their worth
-    falls on the way to it, so that looking one step ahead chooses the others. At most `budget` arms are acted on, each
-    by a worker with its cost, and the costs of a worker's arms are within its capacity. An action that is not feasible
-    acts on no arm. Episodes are cut off after `horizon` steps.
+    chance `hold`, and else moves up with a small chance, and down otherwise. The reward is the expected worth of the
+    next states. The best state of the first `budget` arms is worth most, but their worth falls on the way to it, so
+    that looking one step ahead chooses the others. At most `budget` arms are acted on, each by a worker at a cost; the
+    costs of a worker's arms are within its capacity. An action that is not feasible acts on no arm. Episodes are cut
+    off after `horizon` steps.
 
     Action: a bit for each arm. Observation [J]: the states divided by S - 1. Arms begin in the lowest two states, at
     random. `table` is an `Arms`.
