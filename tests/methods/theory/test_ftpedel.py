@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def walk(world: World, policy: np.ndarray) -> tuple[list[np.ndarray], float]:
     occupancy, value = [np.zeros((S, ACTIONS)) for _ in range(horizon)], 0.0
     for path in product(range(S), repeat=horizon):
         chance = world.start[path[0]]
-        for h, (s, t) in enumerate(zip(path, path[1:], strict=False)):
+        for h, (s, t) in enumerate(pairwise(path)):
             chance *= world.moves[h, s, policy[h, s], t]
         for h, s in enumerate(path):
             occupancy[h][s, policy[h, s]] += chance

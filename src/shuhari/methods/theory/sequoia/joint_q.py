@@ -23,7 +23,7 @@ from shuhari.data import Array, Sampling
 from shuhari.kernel.registry import register
 from shuhari.methods.theory.sequoia.embedding import Coupling, Layer, maximise
 from shuhari.models.mlp import Mlp
-from shuhari.models.sampling import honour, uniform_share
+from shuhari.models.sampling import epsilon, honour, uniform_share
 from shuhari.models.spaces import box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task, ability
@@ -37,10 +37,11 @@ class JointQ:
     """Q(s, a) of a joint action a of J bits, a ReLU network of both; as a policy greedy on it over all feasible a, or
     epsilon-greedy by `Sampling.epsilon`.
 
-    The environment's `table` has the `Coupling` that says what is feasible. An exploring row takes the feasible action
-    that is the best in a random direction (normal weights of the bits); its log-probability is unknown (NaN). With
-    the objective `soft_td` (greedy, without entropy, `policy` = its target) this is deep Q-learning. Raises TypeError
-    for other spaces and for a world without a coupling, ValueError to list actions that it has not listed.
+    The environment's `table` has the `Coupling` that says what is feasible. An exploring row takes one of the listed
+    actions, each as likely; where none are listed, the one that is the best in a random direction (normal weights of
+    the bits), and log-probabilities are unknown (NaN). With the objective `soft_td` (greedy, without entropy, `policy`
+    = its target) this is deep Q-learning. Raises TypeError for other spaces and for a world without a coupling,
+    ValueError to list actions that it has not listed.
     """
 
     hidden: tuple[Width, ...] = (32,)
@@ -66,11 +67,13 @@ class JointQ:
         if self.by == "list" and coupling.listed is None:
             raise ValueError("joint_q: by is 'list', and the world does not list its feasible actions: expected 'milp'")
         self.coupling, self._known = coupling, (b"", dict[bytes, Array]())
+        self.listed = None if coupling.listed is None else torch.from_numpy(coupling.listed).long()  # [F, J]
         self._mlp = Mlp((coupling.bits + size, *self.hidden, 1), "relu")
         self.module = self._mlp
 
     def __call__(self, batch: Batch) -> Joint:
-        return Joint(self, batch)
+        contexts = batch["context"]
+        return Joint(self, contexts, batch["action"].view(len(contexts), -1), epsilon(batch))
 
     def rate(self, contexts: Tensor, actions: Tensor) -> Tensor:
         """Returns [B] the values of actions [B, J] of bits in contexts [B, D]."""
@@ -103,33 +106,38 @@ class JointQ:
         return [(weights[:, :J], bias + weights[:, J:] @ context), *layers[1:]]
 
     def _rate_list(self, contexts: Tensor) -> Tensor:
-        actions = torch.from_numpy(self.coupling.listed).float()
-        best = []
+        assert self.listed is not None
+        best, actions = [], self.listed.float()
         for some in contexts.float().split(max(1, CHUNK // len(actions))):
             pairs = torch.cat([actions.repeat(len(some), 1), some.repeat_interleave(len(actions), 0)], 1)
             best.append(self.module(pairs).view(len(some), -1).argmax(1))
-        return actions[torch.cat(best)].long()
+        return self.listed[torch.cat(best)]
 
-    def explore(self, directions: Tensor) -> Tensor:
-        """Returns [B, J] the feasible actions that are the best in directions [B, J]."""
-        if self.by == "list":
-            actions = torch.from_numpy(self.coupling.listed).float()
-            return actions[(directions.float() @ actions.T).argmax(1)].long()
-        found = [maximise([(x[None], np.zeros(1))], self.coupling)[0] for x in directions.double().numpy()]
-        return torch.from_numpy(np.stack(found)).long()
+    def find_log_prob(self, contexts: Tensor, action: Tensor, e: Tensor) -> Tensor:
+        """Returns [B] the log-probabilities of feasible actions [B, J] of the epsilon-greedy policy, with shares e [B];
+        NaN for shares above 0 of actions that are not listed."""
+        p = (1 - e) * (action == self.find_best(contexts)).all(1)
+        if self.listed is None:
+            return torch.where(e > 0, math.nan, p).log()
+        return (p + e / len(self.listed)).log()
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
         """Samples contexts [B, D] -> action [B, J], logp [B, 1]; `info`: `epsilon` [B, 1]."""
         honour(sampling, ("greedy", "epsilon"), "joint_q")
-        e = 0.0 if sampling.greedy else uniform_share(sampling)
+        e, n, J = 0.0 if sampling.greedy else uniform_share(sampling), len(contexts), self.coupling.bits
         explores = noise.uniform(0, 1)[:, 0] < e
-        action = torch.zeros(len(contexts), self.coupling.bits, dtype=torch.long)
-        if bool(explores.any()):
-            action[explores] = self.explore(noise.normal(1, self.coupling.bits)[explores])
-        if not bool(explores.all()):
+        action, shares = torch.zeros(n, J, dtype=torch.long), torch.full((n,), e)
+        if bool((~explores).any()):
             action[~explores] = self.find_best(contexts[~explores])
-        logp = torch.full((len(action), 1), math.nan if e else 0.0)
-        return Traces(action, logp, info={"epsilon": torch.full_like(logp, e)})
+        if self.listed is not None:
+            action[explores] = self.listed[(noise.uniform(1, 1)[:, 0] * len(self.listed)).long()[explores]]
+        elif bool(explores.any()):
+            rows = noise.normal(1, J)[explores].double().numpy()
+            found = [maximise([(row[None], np.zeros(1))], self.coupling)[0] for row in rows]
+            action[explores] = torch.from_numpy(np.stack(found)).long()
+        known = self.listed is not None or e == 0
+        logp = self.find_log_prob(contexts, action, shares) if known else torch.full((n,), math.nan)
+        return Traces(action, logp.float().unsqueeze(1), info={"epsilon": shares.unsqueeze(1)})
 
     def decide(self, contexts: Any) -> dict[str, Tensor]:
         """Returns for contexts [B, D] the best `action` [B, J] and its `values` [B, 1]."""
@@ -138,18 +146,33 @@ class JointQ:
 
 
 class Joint:
-    """The decisions of a batch under a `joint_q`: methods answer [B, 1], `mode` [B, J]."""
+    """The decisions of rows under a `joint_q`: contexts [B, D], action [B, J], epsilon [B, 1] or None for 0. Methods
+    answer [B, 1], `mode` [B, J]; after `at`, [N]."""
 
-    __slots__ = ("_batch", "_model")
+    __slots__ = ("_action", "_contexts", "_epsilon", "_model", "_picked")
 
-    def __init__(self, model: JointQ, batch: Batch) -> None:
-        self._model, self._batch = model, batch
+    def __init__(
+        self, model: JointQ, contexts: Tensor, action: Tensor, share: Tensor | None, picked: bool = False
+    ) -> None:
+        self._model, self._contexts, self._action, self._picked = model, contexts, action, picked
+        self._epsilon = contexts.new_zeros(len(contexts), 1) if share is None else share
 
     def value(self) -> Tensor:
         """Of the action taken."""
-        seen = self._batch["context"]
-        return self._model.rate(seen, self._batch["action"].view(len(seen), -1)).unsqueeze(1)
+        return self._shape(self._model.rate(self._contexts, self._action))
 
     def mode(self) -> Tensor:
         """The best feasible action."""
-        return self._model.find_best(self._batch["context"])
+        return self._model.find_best(self._contexts)
+
+    def log_prob(self) -> Tensor:
+        """-inf for an action that the greedy policy does not take."""
+        return self._shape(self._model.find_log_prob(self._contexts, self._action, self._epsilon[:, 0]))
+
+    def at(self, index: Tensor) -> Joint:
+        """The decisions `index` [N]."""
+        rows = self._contexts[index], self._action[index], self._epsilon[index]
+        return Joint(self._model, *rows, picked=True)
+
+    def _shape(self, x: Tensor) -> Tensor:
+        return x if self._picked else x.unsqueeze(1)
