@@ -86,7 +86,7 @@ class JointQ:
         if self.by == "list":
             return self._rate_list(contexts)
         layers = self.read_layers()
-        now = b"".join(x.tobytes() for layer in layers for x in layer)
+        now = b"".join(weights.tobytes() + bias.tobytes() for weights, bias in layers)
         if self._known[0] != now:
             self._known = now, {}
         known, rows = self._known[1], contexts.double().numpy()
