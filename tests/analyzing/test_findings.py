@@ -69,9 +69,10 @@ def test_what_is_kept_of_a_call_is_json(tmp_path: Path) -> None:
 
 
 def test_runs_of_different_problems_are_not_compared_and_seeds_of_one_are(tmp_path: Path) -> None:
-    """By name the task is one; its settings differ."""
+    """By name the task is one; its settings differ. One that changes demonstrations alone leaves the problems alike."""
     small = {"steps": 1, "stage.warm-up.steps": 1, "evaluate.n": 2, "models.policy.hidden": 15}
-    runs = {"one": {"task.digits": 1}, "two": {"task.digits": 2}, "other": {"task.digits": 1, "seed": 1}}
+    runs = {"one": {"task.digits": 1}, "two": {"task.digits": 2}, "other": {"task.digits": 1, "seed": 1},
+            "shown": {"task.digits": 1, "task.forget": 0.0}}  # fmt: skip
     for name, more in runs.items():
         train("baselines/grpo", tmp_path / name, progress=False, **{**small, **more})
     one, two, other = (str(tmp_path / name) for name in ("one", "two", "other"))
@@ -79,3 +80,4 @@ def test_runs_of_different_problems_are_not_compared_and_seeds_of_one_are(tmp_pa
         with pytest.raises(AnalysisError, match=r"arithmetic \{.*digits.*expected one task"):
             running.analyze(analysis, Names((one, two)), settings)
         assert running.analyze(analysis, Names((one, other)), settings).numbers
+    assert running.analyze("support", Names((one, str(tmp_path / "shown"))), {"n": 2, "samples": 2}).numbers
