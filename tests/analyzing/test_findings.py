@@ -68,6 +68,22 @@ def test_what_is_kept_of_a_call_is_json(tmp_path: Path) -> None:
         "value": 1.5, "low": 1.0, "high": None, "null": None, "says": ""}  # fmt: skip
 
 
+def test_a_diffusion_run_is_answered_or_refused_in_words(tmp_path: Path) -> None:
+    """Its weights and curves can be read; its answers are points, and no text."""
+    small = {"steps": 3, "stage.imitation.steps": 2, "evaluate.n": 2, "evaluate.every": 1, "buffer.size": 2}
+    train("baselines/ddpo_clusters", tmp_path / "d", progress=False, **small)
+    given = Names((str(tmp_path / "d"),))
+    assert running.analyze("principals", given).numbers["rank"].value > 0
+    assert running.analyze("benchmark", given, {"metric": "evaluate/mean"}).numbers
+    for analysis in ("pass_at_k", "contamination"):
+        with pytest.raises(AnalysisError, match="answers with actions: this analysis needs a policy that writes text"):
+            running.analyze(analysis, given)
+    with pytest.raises(AnalysisError, match=r"evaluate/mean has .* evaluate more often"):
+        running.analyze("scaling", given, {"metric": "evaluate/mean"})
+    with pytest.raises(AnalysisError, match="rich_lazy reads no runs"):
+        running.analyze("rich_lazy", given)
+
+
 def test_runs_of_different_problems_are_not_compared_and_seeds_of_one_are(tmp_path: Path) -> None:
     """By name the task is one; its settings differ. One that changes demonstrations alone leaves the problems alike."""
     small = {"steps": 1, "stage.warm-up.steps": 1, "evaluate.n": 2, "models.policy.hidden": 15}

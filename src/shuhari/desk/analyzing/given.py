@@ -203,7 +203,7 @@ def _sample(
     size = source.size()
     problems = [source[i] for i in range(n if size is None else min(n, size))]
     if ctx.task.spaces() is not None:
-        raise AnalysisError(f"{name} acts in an environment: this analysis needs answers in text")
+        raise AnalysisError(f"{name} answers with actions: this analysis needs a policy that writes text")
     sampling = replace(used.sampling or served.ctx.now(served.ctx.sampling), greedy=False, epsilon=0.0,
                        temperature=temperature)  # fmt: skip
     texts: list[list[str]] = [[] for _ in problems]

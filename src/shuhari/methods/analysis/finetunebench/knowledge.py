@@ -79,7 +79,7 @@ class Knowledge:
         check(self)
 
     def __call__(self, given: Given) -> Finding:
-        """Raises AnalysisError for a file that cannot be read, a single policy, and a task without facts."""
+        """Raises AnalysisError for a file that cannot be read, a single policy, one that acts, a task without facts."""
         if len(given.names) < 2:
             raise AnalysisError("1 policy: expected a start, and what fine-tuning made of it")
         listed = read_facts(Path(self.facts)) if self.facts else []
@@ -88,6 +88,8 @@ class Knowledge:
         for i, name in enumerate(given.names):
             given.note(f"asking {name}")
             with given.open(i) as opened:
+                if opened.ctx.task.spaces() is not None:
+                    raise AnalysisError(f"{name} answers with actions: this analysis needs a policy that writes text")
                 facts = listed or list_facts(opened)
                 found.append(measure(facts, [ask(fact, opened) for fact in facts]))
                 shown = count_shown(facts, opened.ctx.task) if i else 0
@@ -135,11 +137,8 @@ def measure(facts: Sequence[Fact], answers: Sequence[Sequence[str]]) -> dict[str
 
 
 def ask(fact: Fact, opened: Opened) -> list[str]:
-    """Return the first line of the greedy answer to each question of a fact, the trained one first. Raises
-    AnalysisError for a policy that acts."""
+    """Return the first line of the greedy answer to each question of a fact, the trained one first."""
     ctx = opened.ctx
-    if ctx.task.spaces() is not None:
-        raise AnalysisError(f"{opened.name} acts in an environment: this analysis needs answers in text")
     sampling = replace(ctx.now(ctx.sampling), greedy=True, epsilon=0.0)
 
     async def answer(one: Question) -> str:
