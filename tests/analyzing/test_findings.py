@@ -76,7 +76,7 @@ def test_a_diffusion_run_is_answered_or_refused_in_words(tmp_path: Path) -> None
     assert running.analyze("principals", given).numbers["rank"].value > 0
     assert running.analyze("benchmark", given, {"metric": "evaluate/mean"}).numbers
     for analysis in ("pass_at_k", "contamination"):
-        with pytest.raises(AnalysisError, match="answers with actions: this analysis needs a policy that writes text"):
+        with pytest.raises(AnalysisError, match=r"answers with actions: this analysis needs .* that writes text"):
             running.analyze(analysis, given)
     with pytest.raises(AnalysisError, match=r"evaluate/mean has .* evaluate more often"):
         running.analyze("scaling", given, {"metric": "evaluate/mean"})

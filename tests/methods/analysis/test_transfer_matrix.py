@@ -89,7 +89,7 @@ def test_a_sign_is_that_of_an_interval_without_0() -> None:
 
 @pytest.mark.parametrize(("settings", "chances", "message"), [
     ({}, {"start": (0.1, 0.1)}, "1 policy: expected a start, and runs called after"),
-    ({}, {"start": (0.1, 0.1), "runs/sum-s1": (0.1, 0.1)}, "a run is called 'sum', and 'sum' is no domain.*'sums'"),
+    ({}, {"start": (0.1, 0.1), "runs/sum-s1": (0.1, 0.1)}, "a run is called 'sum', 'sum' is no domain.*'sums'"),
     ({"by": "kind"}, CHANCES, "problem 0 has no 'kind' in its info"),
 ])  # fmt: skip
 def test_what_cannot_be_told_is_refused(settings: Any, chances: Any, message: str) -> None:
@@ -98,7 +98,7 @@ def test_what_cannot_be_told_is_refused(settings: Any, chances: Any, message: st
 
 
 def test_problems_of_one_domain_are_refused() -> None:
-    with pytest.raises(AnalysisError, match="all problems are of 'one': expected a mixture, or --set by=KEY"):
+    with pytest.raises(AnalysisError, match="all problems are of 'one': expected a mixture, or --set by=KEY of their"):
         TransferMatrix(n=8)(Mixed(CHANCES, info=True))
 
 

@@ -147,8 +147,8 @@ class Names:
 
 
 def _have_same_problems(one: Mapping[str, Any], other: Mapping[str, Any], split: str) -> bool:
-    """Whether the tasks of two recipes, with one seed, have the same first held-out questions and answers; false if that
-    cannot be told."""
+    """Whether the tasks of two recipes, with one seed, have the same first held-out questions and answers; false if
+    that cannot be told."""
     found = []
     for recipe in (one, other):
         table = {key: value for key, value in find_tested(recipe).items() if key != "seed"}

@@ -67,8 +67,8 @@ class Knowledge:
 
     facts: str = ""
     """JSON Lines file, a fact a line: `q` and `a`; `probes`, a list of questions with that answer, or of tables with
-    `q`, `a` and `a_old`; `a_old` if the fact has changed; `kind`, `kept` if it is untouched. Empty: the split `facts` of
-    each run's task, with these in the `info` of a problem."""
+    `q`, `a` and `a_old`; `a_old` if the fact has changed; `kind`, `kept` if it is untouched. Empty: the split `facts`
+    of each run's task, with these in the `info` of a problem."""
     premise: Share = 0.8
     """Share of the probes on untouched facts that the start should answer."""
 
@@ -105,8 +105,8 @@ class Knowledge:
             numbers["known"] = estimate(start["known"], rng, f"{SAYS['known']}, by the start")
         if "known" not in start or numbers["known"].value < self.premise:
             said = f"{numbers['known'].value:.2f}" if "known" in start else "an unknown share"
-            notes.append(f"the start answers {said} of the probes on untouched facts, and should {self.premise:g}: it may "
-                         "be the policy that cannot use a fact, however it is taught")  # fmt: skip
+            notes.append(f"the start answers {said} of the probes on untouched facts, and should {self.premise:g}: it "
+                         "may be the policy that cannot use a fact, however it is taught")  # fmt: skip
         rows = [
             (name, key, float(values.mean()), len(values))
             for name, own in zip(names, found, strict=True)

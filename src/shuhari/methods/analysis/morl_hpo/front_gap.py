@@ -74,7 +74,7 @@ def list_best() -> Array:
 
 
 def train(settings: Mapping[str, Array], episodes: int, rng: np.random.Generator) -> Array:
-    """Train a run of each row of the settings [runs], and return the greedy returns [runs, WEIGHTS, 2] of its tables."""
+    """Train a run of each row of the settings [runs]; return the greedy returns [runs, WEIGHTS, 2] of its tables."""
     runs = len(settings["rate"])
     rate, epsilon, discount, start = (np.repeat(settings[key], WEIGHTS) for key in DEFAULT)
     weight = np.tile(np.linspace(0, 1, WEIGHTS), runs)

@@ -1,5 +1,6 @@
 """Where in the weights RL moved: off the largest singular directions and large weights? (The Path Not Taken, Zhu et
-al. 2025, arXiv 2511.08567.) Also the rank of the change, and the share of weights that are as they were (arXiv 2505.11711).
+al. 2025, arXiv 2511.08567.) Also the rank of the change, and the share of weights that are as they were (arXiv
+2505.11711).
 
 Left out: training inside a mask, and rotations that keep the function."""
 
@@ -45,11 +46,11 @@ class Principals:
     Numbers, the mean over matrices: `unchanged` and `unchanged bf16`, the share of weights that are exactly as they
     were, in single precision and rounded to bfloat16: a small step does not reach the next number that bfloat16 has, so
     that the second is large whatever moved the weights; `changed`, the share with |w1 - w0| > `tolerance` max(|w0|,
-    |w1|), about what bfloat16 tells apart; `principal`, the share of the squared change that lies in the `share` largest entries of
-    the leading part of the start's matrix, U_k S_k V_k'; `small`, the same of its smallest entries; `spectrum`, the
-    norm of the change of the singular values over theirs; `rotation`, the mean angle between the leading subspaces
-    before and after; `rank`, of the change. The null of each is a random change of the same norm, for which `principal`
-    and `small` are near `share`. Intervals: bootstrap over matrices.
+    |w1|), about what bfloat16 tells apart; `principal`, the share of the squared change that lies in the `share`
+    largest entries of the leading part of the start's matrix, U_k S_k V_k'; `small`, the same of its smallest entries;
+    `spectrum`, the norm of the change of the singular values over theirs; `rotation`, the mean angle between the
+    leading subspaces before and after; `rank`, of the change. The null of each is a random change of the same norm, for
+    which `principal` and `small` are near `share`. Intervals: bootstrap over matrices.
     """
 
     role: str = "policy"

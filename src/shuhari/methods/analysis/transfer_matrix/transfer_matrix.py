@@ -62,14 +62,14 @@ class TransferMatrix:
     def __call__(self, given: Given) -> Finding:
         """Raises AnalysisError for a single policy, a task of one domain, and a run called after no domain."""
         if len(given.names) < 2:
-            raise AnalysisError("1 policy: expected a start, and runs called after the domains that they were trained on")
+            raise AnalysisError("1 policy: expected a start, and runs called after the domains that they trained on")
         domains = self._find_domains(given)
         names = [self.trained.get(name) or SEED.sub("", Path(name.partition("@")[0]).name) for name in given.names[1:]]
         for name in names:
             for part in name.split(JOINS) if name != self.control else ():
                 if part not in domains.values():
-                    raise AnalysisError(f"a run is called {name!r}, and {part!r} is no domain; "
-                                        f"{nearest(part, [*domains.values(), self.control])} (setting trained)")  # fmt: skip
+                    known = nearest(part, [*dict.fromkeys(domains.values()), self.control])
+                    raise AnalysisError(f"a run is called {name!r}, {part!r} is no domain; {known} (setting trained)")
         every = given.sample(self.n, self.samples, temperature=self.temperature, split=self.split)
         (again,) = given.sample(self.n, self.samples, temperature=self.temperature, split=self.split, draw=1, which=[0])
         start, *later = map(find_rates, every)
@@ -107,11 +107,12 @@ class TransferMatrix:
             size = source.size()
             problems = [source[i] for i in range(self.n if size is None else min(self.n, size))]
         if self.by and (without := next((p for p in problems if self.by not in p.info), None)):
-            raise AnalysisError(f"problem {without.id} has no {self.by!r} in its info; {nearest(self.by, without.info)}")
+            known = nearest(self.by, without.info)
+            raise AnalysisError(f"problem {without.id} has no {self.by!r} in its info; {known}")
         found = {p.id: str(p.info[self.by]) if self.by else p.task for p in problems}
         if len(set(found.values())) < 2:
-            raise AnalysisError(f"all problems are of {next(iter(found.values()))!r}: expected a mixture, or --set by=KEY "
-                                "with a key of their info")  # fmt: skip
+            only = next(iter(found.values()))
+            raise AnalysisError(f"all problems are of {only!r}: expected a mixture, or --set by=KEY of their info")
         return found
 
 
