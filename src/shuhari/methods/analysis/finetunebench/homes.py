@@ -85,7 +85,11 @@ class Homes:
         told = [one for one in self.homes if one.kind != "known"]
         if split == "facts":
             return Listed([self._describe(one) for one in told])
-        return Listed([self._ask(one, *probe) for one in told for probe in one.list_probes(one.city).items()])
+        return Listed([
+            self._ask(one, *probe)
+            for one in told
+            for probe in one.list_probes(one.city).items()
+        ])  # fmt: skip
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """Returns {"score": 1.0} for exactly the answer's text, else 0.0."""

@@ -113,7 +113,11 @@ class Knowledge:
             for key, values in own.items()
         ]
         place = np.arange(len(names))
-        lines = {key: (place, np.array([own[key].mean() for own in found])) for key in start if "gap" not in key}
+        means = {
+            key: np.array([own[key].mean() for own in found])
+            for key in start if "gap" not in key
+        }  # fmt: skip
+        lines = {key: (place, mean) for key, mean in means.items()}
         return Finding(numbers, {"answers": Panel(lines, "run, in order", "share that is right", tuple(lines))},
                        ("run", "number", "mean", "facts"), rows, notes)  # fmt: skip
 
@@ -157,7 +161,11 @@ def count_shown(facts: Sequence[Fact], task: Any) -> int:
     """Return how many probes are among the training problems of a task; 0 of one whose training has no end."""
     source = task.problems("train")
     prompts = [source[i].prompt for i in range(source.size() or 0)]
-    probes = [probe.text for fact in facts if fact.kind != KEPT for probe in fact.probes]
+    probes = [
+        probe.text
+        for fact in facts if fact.kind != KEPT
+        for probe in fact.probes
+    ]  # fmt: skip
     return sum(probe in prompts for probe in probes)
 
 

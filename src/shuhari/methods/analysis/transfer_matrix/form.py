@@ -40,4 +40,7 @@ class Form:
 
 def find_form(text: str) -> str:
     """Return a text with `0` for each digit, `1` for a small letter and `2` for a capital one; the rest as it is."""
-    return "".join(next((str(i) for i, of in enumerate(CLASSES) if of(c)), c) for c in text)
+    def mark(c: str) -> str:
+        return next((str(i) for i, of in enumerate(CLASSES) if of(c)), c)
+
+    return "".join(map(mark, text))
