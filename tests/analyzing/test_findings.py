@@ -68,10 +68,27 @@ def test_what_is_kept_of_a_call_is_json(tmp_path: Path) -> None:
         "value": 1.5, "low": 1.0, "high": None, "null": None, "says": ""}  # fmt: skip
 
 
+def test_a_diffusion_run_is_answered_or_refused_in_words(tmp_path: Path) -> None:
+    """Its weights and curves can be read; its answers are points, and no text."""
+    small = {"steps": 3, "stage.imitation.steps": 2, "evaluate.n": 2, "evaluate.every": 1, "buffer.size": 2}
+    train("baselines/ddpo_clusters", tmp_path / "d", progress=False, **small)
+    given = Names((str(tmp_path / "d"),))
+    assert running.analyze("principals", given).numbers["rank"].value > 0
+    assert running.analyze("benchmark", given, {"metric": "evaluate/mean"}).numbers
+    for analysis in ("pass_at_k", "contamination"):
+        with pytest.raises(AnalysisError, match=r"answers with actions: this analysis needs .* that writes text"):
+            running.analyze(analysis, given)
+    with pytest.raises(AnalysisError, match=r"evaluate/mean has .* evaluate more often"):
+        running.analyze("scaling", given, {"metric": "evaluate/mean"})
+    with pytest.raises(AnalysisError, match="rich_lazy reads no runs"):
+        running.analyze("rich_lazy", given)
+
+
 def test_runs_of_different_problems_are_not_compared_and_seeds_of_one_are(tmp_path: Path) -> None:
-    """By name the task is one; its settings differ."""
+    """By name the task is one; its settings differ. One that changes demonstrations alone leaves the problems alike."""
     small = {"steps": 1, "stage.warm-up.steps": 1, "evaluate.n": 2, "models.policy.hidden": 15}
-    runs = {"one": {"task.digits": 1}, "two": {"task.digits": 2}, "other": {"task.digits": 1, "seed": 1}}
+    runs = {"one": {"task.digits": 1}, "two": {"task.digits": 2}, "other": {"task.digits": 1, "seed": 1},
+            "shown": {"task.digits": 1, "task.forget": 0.0}}  # fmt: skip
     for name, more in runs.items():
         train("baselines/grpo", tmp_path / name, progress=False, **{**small, **more})
     one, two, other = (str(tmp_path / name) for name in ("one", "two", "other"))
@@ -79,3 +96,4 @@ def test_runs_of_different_problems_are_not_compared_and_seeds_of_one_are(tmp_pa
         with pytest.raises(AnalysisError, match=r"arithmetic \{.*digits.*expected one task"):
             running.analyze(analysis, Names((one, two)), settings)
         assert running.analyze(analysis, Names((one, other)), settings).numbers
+    assert running.analyze("support", Names((one, str(tmp_path / "shown"))), {"n": 2, "samples": 2}).numbers

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import rc_context
 
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.lab.sweeps.pareto import compute_hypervolume, find_front
+from shuhari.lab.sweeps.picture import draw_sweep, find_history
 from shuhari.lab.sweeps.space import Choice, Range, read_space
 from shuhari.lab.sweeps.sweep import Objective, Sweep, find_importance, run_sweep
 from shuhari.lab.sweeps.trials import DONE, FAILED, PRUNED, Trial, add_trial, make_study, propose, read_trials
@@ -193,6 +195,30 @@ def test_two_objectives_give_a_front_and_its_hypervolume(tmp_path: Path) -> None
     goals = (Objective("reward/mean"), Objective("policy/grad_norm", up=False))
     found = run_sweep(make(objectives=goals, trials=4), tmp_path)
     assert found["hypervolume"] >= 0 and 1 <= len(found["best"]) <= 4 and found["importance"] == {}
+
+
+def test_the_history_of_trials_by_hand() -> None:
+    trials = [{"number": i, "values": v} for i, v in enumerate([(2.0, 5.0), (), (1.0, 3.0), (4.0, 6.0)])]
+    number, value, record = find_history(trials, 0, up=True)
+    assert (number.tolist(), value.tolist(), record.tolist()) == ([0, 2, 3], [2, 1, 4], [2, 2, 4])
+    assert find_history(trials, 1, up=False)[2].tolist() == [5, 3, 3]
+
+
+def test_a_picture_has_a_panel_for_each_objective_and_one_of_importances(tmp_path: Path) -> None:
+    """An SVG, whose texts can be read: what was asked, and the largest share above the other."""
+    trials = [{"number": 0, "state": DONE, "values": [1.0], "path": []},
+              {"number": 1, "state": PRUNED, "values": [], "path": [[3, 0.5]]}]  # fmt: skip
+    result = {"recipe": "b", "objectives": [{"metric": "reward/mean", "up": True}], "trials": trials,
+              "best": [{"number": 0}], "importance": {"part.lr": 0.75, "rollout.n": 0.25}}  # fmt: skip
+    with rc_context({"svg.fonttype": "none"}):
+        text = draw_sweep(result, tmp_path / "a.svg").read_text()
+        for name in ("reward/mean", "best so far", "ended early", "importance", "sweep of b"):
+            assert name in text
+        assert text.index("rollout.n") < text.index("part.lr")  # from below
+        alone = draw_sweep({**result, "importance": {}}, tmp_path / "b.svg").read_text()
+    assert "reward/mean" in alone and "importance" not in alone
+    found = run_sweep(make(trials=2), tmp_path / "whole")
+    assert found["best"] and (tmp_path / "whole" / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_hyperband_ends_trials_early_and_their_runs_say_so(tmp_path: Path) -> None:

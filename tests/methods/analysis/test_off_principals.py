@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from shuhari.kernel.findings import AnalysisError
-from shuhari.methods.analysis.off_principals.principals import Principals, find_angle, find_rank, match, move_randomly
+from shuhari.methods.analysis.off_principals.principals import (
+    Principals,
+    find_angle,
+    find_rank,
+    find_unchanged,
+    match,
+    move_randomly,
+)
 
 RNG = torch.Generator().manual_seed(0)
 BEFORE = torch.randn(40, 30, generator=RNG, dtype=torch.float64)
@@ -19,6 +26,26 @@ U, S, V = torch.linalg.svd(BEFORE, full_matrices=False)
 def test_the_tolerance_is_of_bfloat16() -> None:
     assert torch.tensor(1.003).bfloat16().item() == 1.0
     assert torch.tensor(1.005).bfloat16().item() == 1.0078125
+
+
+def test_the_share_of_weights_that_are_as_they_were() -> None:
+    """3 of 12 entries change, two of them by less than bfloat16 can tell from 1."""
+    before = torch.ones(3, 4, dtype=torch.float64)
+    after = before.clone()
+    after[0, 0], after[1, 1], after[2, 2] = 1.003, 0.999, 1.005
+    assert find_unchanged(before, before, torch.float32) == 1
+    assert find_unchanged(before, after, torch.float32) == 0.75
+    assert find_unchanged(before, after, torch.bfloat16) == pytest.approx(11 / 12)
+    assert find_unchanged(before, before + 1e-9, torch.float32) == 1
+
+
+def test_the_same_relative_change_leaves_as_many_numbers_alike_at_any_size() -> None:
+    """Of weights that are spread over one binade, a change by c of a unit in the last place leaves a share of 1 - c."""
+    before = 1 + (torch.arange(4096, dtype=torch.float64).reshape(64, 64) + 0.5) / 4096
+    after = before + 0.25 * 2**-7
+    for scale in (1.0, 2.0**-10):
+        assert find_unchanged(scale * before, scale * after, torch.bfloat16) == pytest.approx(0.75, abs=0.01)
+        assert find_unchanged(scale * before, scale * after, torch.float32) == 0
 
 
 def test_a_scaled_matrix_moves_its_spectrum_and_turns_nothing() -> None:

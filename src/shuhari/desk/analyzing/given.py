@@ -11,19 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from shuhari.config.overlay import RecipeError
 from shuhari.data import Request, Trajectory, code, nearest
 from shuhari.desk.analyzing.foreign import describe_tested, read_all, read_curves
-from shuhari.desk.evaluating import Asked, Named, Served, find_policy, serve_policies
+from shuhari.desk.evaluating import Asked, Named, Served, find_policy, make_task, serve_policies
 from shuhari.desk.opening import find_kind
 from shuhari.kernel.findings import START, AnalysisError, Answers, Curves, Opened, ignore
 from shuhari.loop.evaluation import find_held_out
 from shuhari.loop.opening import read_recipe
 from shuhari.loop.outcomes import name_measure
 from shuhari.store import NoRunError, Run, find_checkpoint
+from shuhari.store.listing import find_tested
 from shuhari.store.schema import FILE
 
 FILES = (".csv", ".tsv", ".parquet", ".json")  # ends of files of curves
 AT_ONCE = 64  # samples of a problem that are drawn together
+COMPARED = 64  # problems of two tasks that are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +113,18 @@ class Names:
                 yield Opened(self.names[i], served.ctx, dict(served.ctx.models))
                 return
 
-    def _check_tasks(self, policies: Sequence[Named]) -> None:
-        """Raises AnalysisError for runs that are tested on different problems, unless a task is given."""
-        runs = {one.name: describe_tested(Run(one.path).recipe) for one in policies if one.kind == "run"}
-        if self.asked.task is None and len(set(runs.values())) > 1:
-            first = next(iter(runs))
-            other = next(name for name in runs if runs[name] != runs[first])
-            raise AnalysisError(f"{first} is tested on {runs[first]}, {other} on {runs[other]}: expected one task, or "
-                                "--task for the problems of all")  # fmt: skip
+    def _check_tasks(self, policies: Sequence[Named], split: str) -> None:
+        """Raises AnalysisError for runs that are tested on different problems, unless a task is given. Settings may
+        differ that change training alone, such as what demonstrations are like."""
+        recipes = {one.name: Run(one.path).recipe for one in policies if one.kind == "run"}
+        if self.asked.task is not None or not recipes:
+            return
+        first, *others = recipes
+        told = {name: describe_tested(recipe) for name, recipe in recipes.items()}
+        for other in others:
+            if told[other] != told[first] and not _have_same_problems(recipes[first], recipes[other], split):
+                raise AnalysisError(f"{first} is tested on {told[first]}, {other} on {told[other]}: expected one task, "
+                                    "or --task for the problems of all")  # fmt: skip
 
     def sample(
         self, n: int, samples: int, *, temperature: float = 1.0, draw: int = 0, which: Sequence[int] | None = None,
@@ -127,7 +134,7 @@ class Names:
         chosen = list(range(len(every)) if which is None else which)
         host = next((i for i, one in enumerate(every) if one.kind == "run"), None)
         before = [] if host is None or host in chosen or not chosen else [host]  # its task is the one that all play
-        self._check_tasks(every)
+        self._check_tasks(every, split)
         out: dict[int, Answers] = {}
         places = [*before, *chosen]
         for i, (_, served) in zip(places, serve_policies([every[i] for i in places], self.asked), strict=True):
@@ -137,6 +144,25 @@ class Names:
                 if len(out[i].ids) < n:
                     self.note(f"there are {len(out[i].ids)} problems")
         return [out[i] for i in chosen]
+
+
+def _have_same_problems(one: Mapping[str, Any], other: Mapping[str, Any], split: str) -> bool:
+    """Whether the tasks of two recipes, with one seed, have the same first held-out questions and answers; false if
+    that cannot be told."""
+    found = []
+    for recipe in (one, other):
+        table = {key: value for key, value in find_tested(recipe).items() if key != "seed"}
+        try:
+            task = make_task(table)
+            source = task.problems(split or recipe.get("evaluate", {}).get("split", "test"))
+        except (RecipeError, ValueError, LookupError):
+            return False
+        if task.spaces() is not None:
+            return False
+        size = source.size()
+        problems = [source[i] for i in range(COMPARED if size is None else min(COMPARED, size))]
+        found.append((size, [(p.id, p.prompt, repr(p.answer)) for p in problems]))
+    return bool(found[0] == found[1])
 
 
 def find_start(path: Path) -> int:
@@ -177,7 +203,7 @@ def _sample(
     size = source.size()
     problems = [source[i] for i in range(n if size is None else min(n, size))]
     if ctx.task.spaces() is not None:
-        raise AnalysisError(f"{name} acts in an environment: this analysis needs answers in text")
+        raise AnalysisError(f"{name} answers with actions: this analysis needs a policy that writes text")
     sampling = replace(used.sampling or served.ctx.now(served.ctx.sampling), greedy=False, epsilon=0.0,
                        temperature=temperature)  # fmt: skip
     texts: list[list[str]] = [[] for _ in problems]

@@ -52,7 +52,7 @@ def sweep(
     from shuhari.config.overlay import read_settings
     from shuhari.desk.cli.claiming import end_by_sigterm
     from shuhari.lab.sweeps.space import read_space
-    from shuhari.lab.sweeps.sweep import Objective, Sweep, run_sweep
+    from shuhari.lab.sweeps.sweep import PICTURE, Objective, Sweep, run_sweep
 
     if sampler not in ("tpe", "random"):
         raise typer.BadParameter(f"{sampler!r}: expected tpe or random", param_hint="--sampler")
@@ -77,7 +77,7 @@ def sweep(
         print_json(result)
         return
     show_sweep(result)
-    say(f"best settings as a recipe: {at / 'best.toml'}; all trials: {at / 'trials.jsonl'}")
+    say(f"best settings as a recipe: {at / 'best.toml'}; all trials: {at / 'trials.jsonl'}; picture: {at / PICTURE}")
 
 
 def _check_optuna() -> None:

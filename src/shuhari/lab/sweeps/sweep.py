@@ -21,6 +21,7 @@ from shuhari.data import Info
 from shuhari.kernel.findings import ignore
 from shuhari.kernel.stats import difference
 from shuhari.lab.sweeps.pareto import compute_hypervolume, find_front
+from shuhari.lab.sweeps.picture import draw_sweep
 from shuhari.lab.sweeps.space import Space
 from shuhari.lab.sweeps.trials import (
     DONE,
@@ -34,7 +35,7 @@ from shuhari.lab.sweeps.trials import (
     read_trials,
 )
 
-PLAN, TRIALS, RESULT = "sweep.json", "trials.jsonl", "result.json"
+PLAN, TRIALS, RESULT, PICTURE = "sweep.json", "trials.jsonl", "result.json", "sweep.png"
 BAD = 3  # trials that fail before any ends well, after which the sweep is given up
 ENOUGH = 8  # trials with values, from which on importances are told
 
@@ -217,6 +218,7 @@ def _sum_up(sweep: Sweep, done: Sequence[Trial], at: Path, tell: Callable[[str],
     if sweep.tests:
         out["test"] = list(_test(sweep, chosen, at, tell))
     (at / RESULT).write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")
+    draw_sweep(out, at / PICTURE)
     return out
 
 

@@ -1,5 +1,6 @@
 """Where in the weights RL moved: off the largest singular directions and large weights? (The Path Not Taken, Zhu et
-al. 2025, arXiv 2511.08567.) Also the rank of the change (arXiv 2505.11711).
+al. 2025, arXiv 2511.08567.) Also the rank of the change, and the share of weights that are as they were (arXiv
+2505.11711).
 
 Left out: training inside a mask, and rotations that keep the function."""
 
@@ -23,7 +24,9 @@ from shuhari.needs import role_model
 
 LEAST = 4  # rows and columns of a matrix that has principal directions
 MEASURES = {
-    "changed": "share of weights that bfloat16 would store otherwise",
+    "unchanged": "share of weights that are as they were, in single precision",
+    "unchanged bf16": "the same, stored in bfloat16",
+    "changed": "share of weights that differ by more than the tolerance",
     "principal": "share of the change's energy in the largest entries of the leading part",
     "small": "share of the change's energy in the smallest weights",
     "spectrum": "change of the singular values, of their norm",
@@ -40,12 +43,14 @@ class Principals:
     The first run is the start; each other is compared with it, matrix by matrix, and a single run with where its last
     stage began. Compare runs at equal score and equal distance: a larger step moves everything more.
 
-    Numbers, the mean over matrices: `changed`, the share of weights with |w1 - w0| > `tolerance` max(|w0|, |w1|), about
-    what bfloat16 tells apart; `principal`, the share of the squared change that lies in the `share` largest entries of
-    the leading part of the start's matrix, U_k S_k V_k'; `small`, the same of its smallest entries; `spectrum`, the
-    norm of the change of the singular values over theirs; `rotation`, the mean angle between the leading subspaces
-    before and after; `rank`, of the change. The null of each is a random change of the same norm, for which `principal`
-    and `small` are near `share`. Intervals: bootstrap over matrices.
+    Numbers, the mean over matrices: `unchanged` and `unchanged bf16`, the share of weights that are exactly as they
+    were, in single precision and rounded to bfloat16: a small step does not reach the next number that bfloat16 has, so
+    that the second is large whatever moved the weights; `changed`, the share with |w1 - w0| > `tolerance` max(|w0|,
+    |w1|), about what bfloat16 tells apart; `principal`, the share of the squared change that lies in the `share`
+    largest entries of the leading part of the start's matrix, U_k S_k V_k'; `small`, the same of its smallest entries;
+    `spectrum`, the norm of the change of the singular values over theirs; `rotation`, the mean angle between the
+    leading subspaces before and after; `rank`, of the change. The null of each is a random change of the same norm, for
+    which `principal` and `small` are near `share`. Intervals: bootstrap over matrices.
     """
 
     role: str = "policy"
@@ -83,6 +88,10 @@ class Principals:
             places = np.arange(len(pairs))
             lines = {"change": (places, pairs[:, 0]), "random change": (places, pairs[:, 1])}
             panels[given.names[i]] = Panel(lines, "matrix", "energy in principal entries", tuple(lines))
+            kept = {key: np.array(found[key]) for key in MEASURES if key.startswith("unchanged")}
+            lines = {key: (places, pairs[:, 0]) for key, pairs in kept.items()}
+            lines["random change, bf16"] = places, kept["unchanged bf16"][:, 1]
+            panels[f"{given.names[i]}, unchanged"] = Panel(lines, "matrix", "share of weights", tuple(lines))
         return Finding(numbers, panels, ("run", "matrix", *MEASURES), rows)
 
     def _read(self, given: Given, i: int) -> dict[str, Tensor]:
@@ -106,6 +115,8 @@ class Principals:
         bound = self.tolerance * torch.maximum(before.abs(), after.abs())
         lead = ((u[:, :k] * s[:k]) @ v[:k]).abs()
         return {
+            "unchanged": find_unchanged(before, after, torch.float32),
+            "unchanged bf16": find_unchanged(before, after, torch.bfloat16),
             "changed": float((change.abs() > bound).double().mean()),
             "principal": float(energy[_mark_largest(lead, self.share)].sum()) / whole if whole else math.nan,
             "small": float(energy[_mark_largest(-before.abs(), self.share)].sum()) / whole if whole else math.nan,
@@ -113,6 +124,11 @@ class Principals:
             "rotation": (find_angle(u[:, :k], w[:, :k]) + find_angle(v[:k].T, x[:k].T)) / 2,
             "rank": find_rank(change) / min(change.shape),
         }
+
+
+def find_unchanged(before: Tensor, after: Tensor, dtype: torch.dtype) -> float:
+    """Return the share of entries that are equal if both are rounded to `dtype`, to nearest, ties to even."""
+    return float((before.to(dtype) == after.to(dtype)).double().mean())
 
 
 def _mark_largest(x: Tensor, share: float) -> Tensor:

@@ -79,7 +79,7 @@ class Contamination:
         scores: dict[str, list[list[float]]] = {name: [] for name in DETECTORS}
         with given.open(i) as opened:
             if opened.ctx.task.spaces() is not None:
-                raise AnalysisError(f"{opened.name} acts in an environment: this analysis needs answers in text")
+                raise AnalysisError(f"{opened.name} answers with actions: this analysis needs one that writes text")
             for split in (self.members, self.others):
                 rows = [self.measure_problem(problem, opened) for problem in self._list_problems(split, opened)]
                 for name in DETECTORS:

@@ -1,0 +1,1 @@
+"""FineTuneBench: how well fine-tuning teaches facts."""

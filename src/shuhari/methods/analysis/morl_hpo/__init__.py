@@ -1,0 +1,1 @@
+"""Hyperparameter Optimization for Multi-Objective Reinforcement Learning."""

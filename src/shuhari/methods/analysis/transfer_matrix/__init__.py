@@ -1,0 +1,1 @@
+"""Can One Domain Help Others? A signed table of transfer."""
