@@ -90,6 +90,17 @@ def test_a_premise_that_fails_costs_its_baselines_and_no_run_of_the_method(tmp_p
     assert found["mde"] == {"planned": None, "achieved": None}
 
 
+def test_a_premise_that_is_open_is_asked_again_of_more_seeds(tmp_path: Path, root: Path) -> None:
+    """Of the baseline's numbers, 0.55 in the mean with a deviation of 0.08, five seeds cannot say whether they are below
+    0.62, and eight can; whether they are below 0.6, twelve cannot."""
+    found = measured(tmp_path, root / "open", premise=("against = 1.0", "against = 0.62"))
+    assert (found["checks"][0]["verdict"], found["checks"][0]["n"]) == ("met", 8)
+    assert found["verdict"] == "holds" and found["seeds"] == [*range(1000, 1008)]
+    assert Counter(MADE) == {"baseline": 8, "method": 8, "half": 8}
+    found = measured(tmp_path, root / "open", premise=("against = 1.0", "against = 0.6"))
+    assert (found["verdict"], found["checks"][0]["n"], Counter(MADE)) == ("not tested", 12, {"baseline": 4})
+
+
 def test_a_changed_protocol_goes_on_with_other_seeds_and_keeps_what_was_found(tmp_path: Path, root: Path) -> None:
     first = measured(tmp_path, root)
     found = measured(tmp_path, root, first, premise=("against = 1.0", "against = 0.1"))

@@ -155,40 +155,54 @@ def measure(
 
 
 def _judge_premises(found: Findings) -> bool:
-    """Whether all premises are met. Uses the bed's card if it has the arms, otherwise runs of the claim."""
+    """Whether all premises are met. Uses the bed's card if it has the arms, otherwise runs of the claim, look by look:
+    premises that are open at a look are asked again at the next, and one that fails ends it."""
     claim, card = found.claim, found.card
     have = card.arms if card else {}
     numbers = claim.find_checks("premise")
     known = [i for i in numbers if claim.checks[i].trains and {*claim.checks[i].arms} <= {*have}]
     met = [
-        _judge_premise(found, i, {a: card.read_runs(a) for a in claim.checks[i].arms}, card.bed)
+        _judge_premise(found, i, {a: card.read_runs(a) for a in claim.checks[i].arms}, card.bed) is Verdict.HOLDS
         for i in known
         if card
     ]
     met.append(_plan_seeds(found))
     if not all(met) and not claim.smoke:
         return False
-    seeds = claim.seeds[: claim.looks[0]]
     # a smoke reads no card, and skips premises that only a card could decide
-    if own := [i for i in numbers if i not in known and {*claim.checks[i].arms} <= {*claim.arms}]:
-        if any(claim.checks[i].trains for i in own):
-            found.add(own, seeds)
+    own = [i for i in numbers if i not in known and {*claim.checks[i].arms} <= {*claim.arms}]
+    words = _look_at_premises(found, own) if own else []
+    return all(word is Verdict.HOLDS for word in words) or claim.smoke
+
+
+def _look_at_premises(found: Findings, numbers: Sequence[int]) -> list[Verdict]:
+    claim = found.claim
+    trains = any(claim.checks[i].trains for i in numbers)
+    words: list[Verdict] = []
+    for n in claim.looks:
+        seeds = claim.seeds[:n]
+        if trains:
+            found.add(numbers, seeds)
             found.seeds = tuple(seeds)
-        for i in own:
-            check = claim.checks[i]
-            met.append(
-                _judge_premise(
-                    found, i, found.made.evidence if check.trains else {check.rule.arm: _make_blank(seeds)}, ""
-                )
+        words = [
+            _judge_premise(
+                found,
+                i,
+                found.made.evidence if claim.checks[i].trains else {claim.checks[i].rule.arm: _make_blank(seeds)},
+                "",
             )
-    return all(met) or claim.smoke
+            for i in numbers
+        ]
+        if Verdict.FAILS in words or Verdict.OPEN not in words or not trains or claim.smoke:
+            break
+    return words
 
 
-def _judge_premise(found: Findings, number: int, runs: Mapping[str, Sequence[Evidence]], bed: str) -> bool:
+def _judge_premise(found: Findings, number: int, runs: Mapping[str, Sequence[Evidence]], bed: str) -> Verdict:
     effect, verdict, sides = cards.judge_premise(found.claim.checks[number], number, found.quantities[number], runs)
     found.enter(number, effect, sides, 0.95)
     found.checks[number] |= {"verdict": "met" if verdict is Verdict.HOLDS else "not met", "card": bed}
-    return verdict is Verdict.HOLDS
+    return verdict
 
 
 def _plan_seeds(found: Findings) -> bool:
@@ -204,12 +218,14 @@ def _plan_seeds(found: Findings) -> bool:
 
 
 def _look(found: Findings) -> tuple[Headline, float]:
-    """Run looks until one decides. Returns (the worst verdict of the headline and its rivals, the level of the interval
-    that gave it). The first look judges the dose: a method that does not act is not tested."""
-    claim, guards = found.claim, found.claim.find_checks("guard")
+    """Run looks until one decides, from the one on that the premises took. Returns (the worst verdict of the headline and
+    its rivals, the level of the interval that gave it). A method that does not act is not tested."""
+    claim, guards, least = found.claim, found.claim.find_checks("guard"), len(found.seeds)
     headline, level = Headline.OPEN, math.nan
     found.line = found.begin()
     for n, level in zip(claim.looks, compute_levels(claim.looks), strict=True):
+        if n < least:
+            continue
         found.seeds = tuple(claim.seeds[:n])
         found.add([*found.comparisons, *guards, *claim.find_checks("dose")], found.seeds)
         if not _judge_dose(found) and not claim.smoke:
