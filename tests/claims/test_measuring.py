@@ -91,7 +91,7 @@ def test_a_premise_that_fails_costs_its_baselines_and_no_run_of_the_method(tmp_p
 
 
 def test_a_premise_that_is_open_is_asked_again_of_more_seeds(tmp_path: Path, root: Path) -> None:
-    """Of the baseline's numbers, 0.55 in the mean with a deviation of 0.08, five seeds cannot say whether they are below
+    """The baseline's numbers, 0.55 in the mean with a deviation of 0.08: five seeds cannot say whether they are below
     0.62, and eight can; whether they are below 0.6, twelve cannot."""
     found = measured(tmp_path, root / "open", premise=("against = 1.0", "against = 0.62"))
     assert (found["checks"][0]["verdict"], found["checks"][0]["n"]) == ("met", 8)

@@ -176,7 +176,8 @@ def _list_odd(rows: Sequence[Row]) -> list[str]:
         told.append(f"{_count(bare)} an empty `answer` ({name_places(bare)}), which only an empty text equals")
     for side in ("chosen", "rejected"):
         if none := [r.place for r in rows if not r.info.get(side, "x").strip()]:
-            told.append(f"{_count(none)} an empty `{side}` ({name_places(none)}); no pair is made of {'it' if len(none) == 1 else 'them'}")
+            of = "it" if len(none) == 1 else "them"
+            told.append(f"{_count(none)} an empty `{side}` ({name_places(none)}); no pair is made of {of}")
     return told
 
 

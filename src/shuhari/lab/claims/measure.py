@@ -218,8 +218,8 @@ def _plan_seeds(found: Findings) -> bool:
 
 
 def _look(found: Findings) -> tuple[Headline, float]:
-    """Run looks until one decides, from the one on that the premises took. Returns (the worst verdict of the headline and
-    its rivals, the level of the interval that gave it). A method that does not act is not tested."""
+    """Run looks until one decides, from the one on that the premises took. Returns (the worst verdict of the headline
+    and its rivals, the level of the interval that gave it). A method that does not act is not tested."""
     claim, guards, least = found.claim, found.claim.find_checks("guard"), len(found.seeds)
     headline, level = Headline.OPEN, math.nan
     found.line = found.begin()
