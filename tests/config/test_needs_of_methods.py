@@ -19,7 +19,7 @@ METHODS = [name for name, table in TABLES.items() if "on" in table]
 DERIVED = {  # as these methods wrote it by hand once, and OREAL forgot
     "data/direct_advantage": 2, "data/raft": 2, "data/rl_plus": 2, "data/step_negatives": 2, "diffusion/prdp": 2,
     "rlvr/canon": 2, "rlvr/cog_rethinker": 2, "rlvr/deepsearch": 2, "rlvr/prorl": 2, "rlvr/oreal": 2,
-    "preference/gdc": 2, "preference/inpo": 2, "preference/online_rlhf": 2,
+    "preference/gdc": 2, "preference/inpo": 2, "preference/online_rlhf": 2, "preference/xpo": 2,
 }  # fmt: skip
 
 

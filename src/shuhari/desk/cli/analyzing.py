@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HEAD = ("number", "value", "95 % interval", "null", "what it is")
 READS = {
-    "": "NAME --json",
+    "": "NAME --set --seed --json",
     "RUN...": "NAME --task --reward --set --seed --plot --out --json",
     "--packaged": "NAME --runs --out --json",
     "--show": "NAME --out --json",
