@@ -105,7 +105,7 @@ def test_it_keeps_to_its_settings_and_sides() -> None:
     arms = demonstrations.read("theory/nora").claim.arms
     found: Any = {name: build_stage(arm.stages[-1]).learners["main"] for name, arm in arms.items()}
     assert {name: (x.bonus, x.target, x.resets, x.growth) for name, x in found.items()} == {
-        "method": (1.0, "best", True, 2.0), "baseline": (0.0, "actor", False, 1.0),
+        "method": (1.0, "best", True, 2.0), "baseline": (1.0, "actor", False, 1.0),
     }  # fmt: skip
 
 

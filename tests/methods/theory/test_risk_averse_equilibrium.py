@@ -9,12 +9,14 @@ from scipy.optimize import minimize
 from shuhari.methods.theory.risk_averse_equilibrium.matrix_games import (
     STAG_HUNT,
     RiskAverseEquilibrium,
+    add_tremble,
     describe,
     find_moments,
     list_supports,
     measure_utility,
     play,
     respond,
+    solve_zero_sum,
 )
 
 HUNT = np.array([[[10.0, 1.0], [8.0, 5.0]]])
@@ -79,6 +81,21 @@ def test_play_without_dislike_of_risk_reaches_the_mixed_nash_of_matching_pennies
     assert mine[0] == pytest.approx([0.5, 0.5], abs=0.05) and theirs[0] == pytest.approx([0.5, 0.5], abs=0.05)
 
 
+def test_zero_sum_nash_by_hand() -> None:
+    """[[3, -1], [-1, 1]]: each is indifferent if the other plays the first action a third of the time."""
+    mine, theirs = solve_zero_sum(np.array([[[3.0, -1.0], [-1.0, 1.0]]]), 0.0)
+    assert mine[0] == pytest.approx([1 / 3, 2 / 3]) and theirs[0] == pytest.approx([1 / 3, 2 / 3])
+
+
+@pytest.mark.parametrize("tremble", [0.0, 0.05, 0.3])
+def test_nobody_can_better_a_zero_sum_nash(tremble: float) -> None:
+    payoffs = np.random.default_rng(4).random((20, 4, 5))
+    mine, theirs = solve_zero_sum(payoffs, tremble)
+    for own, here, there in ((payoffs, mine, theirs), (1 - payoffs.swapaxes(1, 2), theirs, mine)):
+        means = np.einsum("gab,gb->ga", own, add_tremble(there, tremble))
+        assert means.max(1) == pytest.approx(np.einsum("ga,ga->g", means, here), abs=1e-9)
+
+
 def test_the_stag_hunt_without_tremble_splits_at_two_thirds() -> None:
     """Stag is the better answer to p if p + .1 (1 - p) > .8 p + .5 (1 - p): p > 2/3."""
     for chance, ends in ((0.6, 1), (0.72, 0)):
@@ -92,4 +109,5 @@ def test_risk_aversion_lowers_the_variance_and_picks_the_safe_action() -> None:
         assert found[f"variance/{kind}/unseen/rae"] < found[f"variance/{kind}/unseen/nash"]
         assert found[f"mean/{kind}/unseen/rae"] > 0.9 * found[f"mean/{kind}/unseen/nash"]
         assert -1e-6 <= found[f"gap/{kind}/rae"] < 0.02
+    assert found["gap/zero_sum/nash"] == pytest.approx(0, abs=1e-8)
     assert found["hare/rae"] > found["hare/nash"] == pytest.approx(0.68)

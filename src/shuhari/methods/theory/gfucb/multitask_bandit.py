@@ -31,8 +31,8 @@ class GFUCB:
 
     The reward of an arm x in task i is w_i phi(x) and noise; phi is one of a finite class. Numbers, cumulative regret
     a task: `regret/independent`, each task by optimism over a confidence set of its own; `regret/joint/<M>`, M tasks
-    by GFUCB; `regret/greedy/<M>`, M tasks by the best joint fit, without optimism; `regret/random`, arms at random.
-    `found/...` is the share of tasks whose best fit ends at the right representation.
+    by GFUCB; `regret/greedy/<M>`, M tasks by the best joint fit, without optimism, and each by its own for M = 1;
+    `regret/random`, arms at random. `found/...` is the share of tasks whose best fit ends at the right representation.
     """
 
     tasks: Length = 10
@@ -68,7 +68,7 @@ class GFUCB:
         few = problem.keep(2)
         chosen = rng.integers(self.arms, size=problem.values.shape[:2])
         out = {"regret/random": float(problem.find_regret(chosen).mean())}
-        rules = {"independent": (problem, 1, self.scale)}
+        rules = {"independent": (problem, 1, self.scale), "greedy/1": (problem, 1, 0.0)}
         for one in {2: few, self.tasks: problem}.values():
             n = one.values.shape[1]
             rules |= {f"joint/{n}": (one, n, self.scale), f"greedy/{n}": (one, n, 0.0)}

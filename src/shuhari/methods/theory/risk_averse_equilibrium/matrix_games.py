@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from scipy.optimize import linprog
 
 from shuhari.bounds import AtLeast0, Length, ShareBelow1, check
 from shuhari.data import Array
@@ -31,12 +32,12 @@ class RiskAverseEquilibrium:
     the mean it costs; exact up to fictitious play, nothing is trained.
 
     Both come from fictitious play from a uniform start, with best responses to mean - gamma variance, gamma = 0 for
-    Nash. Payoffs lie within [0, 1]. Of random games of 5 actions, `symmetric` and `zero_sum` (payoffs sum to 1):
+    Nash; but Nash of zero-sum games, which fictitious play nears slowly, is the solution of a linear programme. Payoffs
+    lie within [0, 1]. Of random games of 5 actions, `symmetric` and `zero_sum` (payoffs sum to 1):
     `variance/<games>/<opponent>/<rule>` is the variance of the payoff over the opponent's actions, the player's own mix
     averaged, as in the paper; `total/...` that of one play, own mix included; `mean/...` the mean. Opponents: `met`,
     the opponent of the same equilibrium, and `unseen`, who chooses uniformly. Rules: `nash` and `rae`. `gap/<games>/
-    <rule>` is how much better another strategy would be than that of fictitious play, by its own measure; 0 at an
-    equilibrium.
+    <rule>` is how much better another strategy would be than the one found, by its own measure; 0 at an equilibrium.
 
     `hare/<rule>` is the share of 50 first strategies from which the stag hunt ends at the safe action, which is
     risk-dominant.
@@ -60,7 +61,10 @@ class RiskAverseEquilibrium:
         kinds = {"symmetric": (first, first), "zero_sum": (first, 1 - first.swapaxes(1, 2))}
         uniform = np.full((self.games, ACTIONS), 1 / ACTIONS)
         for (kind, (own, other)), (rule, gamma) in product(kinds.items(), (("nash", 0.0), ("rae", self.gamma))):
-            mine, theirs = play(own, other, uniform, gamma, self.tremble, self.rounds)
+            if kind == "zero_sum" and rule == "nash":
+                mine, theirs = solve_zero_sum(own, self.tremble)
+            else:
+                mine, theirs = play(own, other, uniform, gamma, self.tremble, self.rounds)
             expected = add_tremble(theirs, self.tremble)
             for opponent, strategy in (("met", expected), ("unseen", uniform)):
                 mean, variance, total = describe(own, mine, strategy)
@@ -129,6 +133,32 @@ def play(
         b = respond(other, add_tremble(mine, tremble), gamma)
         mine, theirs = mine + (a - mine) / (t + 1), theirs + (b - theirs) / (t + 1)
     return mine, theirs
+
+
+def solve_zero_sum(payoffs: Array, tremble: float) -> tuple[Array, Array]:
+    """Return both players' Nash strategies, [G, A] and [G, B], of games in which they get `payoffs` [G, A, B] and a
+    constant less them, and each expects a share `tremble` of uniform choices.
+
+    What a player gets by the other's tremble does not depend on the other's strategy. Added to both players' payoffs it
+    leaves best responses as they are, and the game zero-sum.
+    """
+    game = (1 - tremble) * payoffs + tremble * (payoffs.mean(2, keepdims=True) + payoffs.mean(1, keepdims=True))
+    return np.stack([_secure(one) for one in game]), np.stack([_secure(-one.T) for one in game])
+
+
+def _secure(payoffs: Array) -> Array:
+    """Return the strategy, [A], whose least mean over the other's actions is largest, of one game's payoffs [A, B]."""
+    a, b = payoffs.shape
+    found = linprog(
+        np.append(np.zeros(a), -1.0),  # the last variable is the least mean
+        A_ub=np.hstack([-payoffs.T, np.ones((b, 1))]),
+        b_ub=np.zeros(b),
+        A_eq=np.append(np.ones(a), 0.0)[None],
+        b_eq=[1.0],
+        bounds=[(0, None)] * a + [(None, None)],
+    )
+    out: Array = found.x[:a]
+    return out
 
 
 def describe(payoffs: Array, mine: Array, theirs: Array) -> tuple[Array, Array, Array]:
