@@ -83,7 +83,7 @@ def test_a_random_change_is_where_chance_has_it() -> None:
 
 
 def test_a_random_change_has_the_norm_of_every_row_and_column() -> None:
-    """Rows of 1, 2, ... and columns of 1, 4, 9, ... times a sign: the random one is as large there and elsewhere not."""
+    """Rows grow as 1, 2, ... and columns as 1, 4, 9, ...: the random one is as large in each, with either sign."""
     change = torch.outer(torch.arange(1.0, 41), torch.arange(1.0, 31).square()).double()
     change[3] = 0
     noise = move_randomly(BEFORE, BEFORE + change, np.random.default_rng(0)) - BEFORE

@@ -46,15 +46,15 @@ class Principals:
     stage began. Compare runs at equal score and equal distance: a larger step moves everything more.
 
     Numbers, the mean over matrices: `still`, the share of weights in rows and columns none of which changed, such as
-    those of tokens that no text has; they are left out of the others. `unchanged` and `unchanged bf16`, the share of weights that are exactly as they
-    were, in single precision and rounded to bfloat16: a small step does not reach the next number that bfloat16 has, so
-    that the second is large whatever moved the weights; `changed`, the share with |w1 - w0| > `tolerance` max(|w0|,
-    |w1|), about what bfloat16 tells apart; `principal`, the share of the squared change that lies in the `share`
-    largest entries of the leading part of the start's matrix, U_k S_k V_k'; `small`, the same of its smallest entries;
-    `spectrum`, the norm of the change of the singular values over theirs; `rotation`, the mean angle between the
-    leading subspaces before and after; `rank`, of the change. The null of each is a random change with the same norm of each
-    row and column: `principal` and `small` are near `share` only if these are alike, and rows that hold large weights
-    often change more. Intervals: bootstrap over matrices.
+    those of tokens that no text has; they are left out of the others. `unchanged` and `unchanged bf16`, the share of
+    weights that are exactly as they were, in single precision and rounded to bfloat16: a small step does not reach the
+    next number that bfloat16 has, so that the second is large whatever moved the weights; `changed`, the share with |w1
+    - w0| > `tolerance` max(|w0|, |w1|), about what bfloat16 tells apart; `principal`, the share of the squared change
+    that lies in the `share` largest entries of the leading part of the start's matrix, U_k S_k V_k'; `small`, the same
+    of its smallest entries; `spectrum`, the norm of the change of the singular values over theirs; `rotation`, the mean
+    angle between the leading subspaces before and after; `rank`, of the change. The null of each is a random change
+    with the same norm of each row and column: `principal` and `small` are near `share` only if these are alike, and
+    rows that hold large weights often change more. Intervals: bootstrap over matrices.
     """
 
     role: str = "policy"

@@ -32,9 +32,9 @@ class Scaling:
     The curve is R(x) = R0 + (A - R0) / (1 + (M / x)^B): R0 the score at the first point, A the ceiling, M the compute
     at half of the gain, B the steepness. Beside it a power law, A - D x^-B. Numbers, of each run: `ceiling` A,
     `midpoint` M, `steepness` B, fitted on the points up to `share` of the compute; `error` and `power error`, the mean
-    absolute difference to the later points, in units of the score. Intervals: bootstrap of the residuals, R0's among them. The error of
-    a null, that the score stays at the last fitted points' mean, stands beside `error`. A ceiling far above the points
-    is not determined by them: its interval is wide then.
+    absolute difference to the later points, in units of the score. Intervals: bootstrap of the residuals, R0's among
+    them. The error of a null, that the score stays at the last fitted points' mean, stands beside `error`. A ceiling
+    far above the points is not determined by them: its interval is wide then.
     """
 
     metric: str = ""
