@@ -37,7 +37,8 @@ class PassAtK:
     problem, in [-1, 1]; `crossing`, the smallest k of 1, 2, 4, ... at which the start is at least as good, NaN if there
     is none; `lost` and `gained`, problems that only the start, or only the later policy, ever solves. The null of the
     others is a second draw from the start in the place of the later policy: problems that are solved rarely are lost
-    and gained by chance; `crossing` has none, as two draws of one policy cross anywhere. Intervals: bootstrap over problems.
+    and gained by chance; `crossing` has none, as two draws of one policy cross anywhere. Intervals: bootstrap over
+    problems.
     """
 
     n: Length = 64
