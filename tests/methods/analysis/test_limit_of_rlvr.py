@@ -40,6 +40,7 @@ def test_rl_that_gives_up_half_of_the_problems_is_caught() -> None:
         assert found[f"pass@{k}"].low - 0.05 < gap < found[f"pass@{k}"].high + 0.05
         assert abs(found[f"pass@{k}"].null) < 0.1
     assert found["crossing"].value == 4  # 1 - .8^4 = .59 against .5, 1 - .8^2 = .36
+    assert math.isnan(found["crossing"].null)  # two draws of one policy cross anywhere
     assert found["gained"].value == 0 < found["lost"].value
     assert found["lost"].null < 5 < found["lost"].value
 

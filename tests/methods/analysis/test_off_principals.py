@@ -14,6 +14,7 @@ from shuhari.methods.analysis.off_principals.principals import (
     find_angle,
     find_rank,
     find_unchanged,
+    leave_out_still,
     match,
     move_randomly,
 )
@@ -79,6 +80,28 @@ def test_a_random_change_is_where_chance_has_it() -> None:
     assert found["principal"] == pytest.approx(0.5, abs=0.07)
     assert found["small"] == pytest.approx(0.5, abs=0.07)
     assert found["rank"] == 1
+
+
+def test_a_random_change_has_the_norm_of_every_row_and_column() -> None:
+    """Rows grow as 1, 2, ... and columns as 1, 4, 9, ...: the random one is as large in each, with either sign."""
+    change = torch.outer(torch.arange(1.0, 41), torch.arange(1.0, 31).square()).double()
+    change[3] = 0
+    noise = move_randomly(BEFORE, BEFORE + change, np.random.default_rng(0)) - BEFORE
+    for axis in (0, 1):
+        assert noise.norm(dim=axis).tolist() == pytest.approx(change.norm(dim=axis).tolist(), rel=1e-6, abs=1e-9)
+    assert (noise < 0).double().mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_rows_and_columns_that_never_changed_are_left_out() -> None:
+    """2 of 40 rows and 3 of 30 columns: 38 27 of 1200 entries stay. Nothing is left out if nothing changed."""
+    change = torch.ones_like(BEFORE)
+    change[[5, 7]], change[:, [0, 1, 29]] = 0, 0
+    change[0, 4] = 0  # alone in its row
+    share, before, after = leave_out_still(BEFORE, BEFORE + change)
+    assert share == pytest.approx(1 - 38 * 27 / 1200)
+    assert before.shape == after.shape == (38, 27)
+    assert int((before == after).sum()) == 1
+    assert leave_out_still(BEFORE, BEFORE)[0] == 1 and leave_out_still(BEFORE, BEFORE)[1].shape == (40, 30)
 
 
 def test_angles_and_ranks_by_hand() -> None:

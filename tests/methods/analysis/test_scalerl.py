@@ -39,13 +39,13 @@ def test_intervals_have_the_ceiling_and_the_power_law_errs_more(tmp_path: Path) 
     inside = 0
     for seed in range(8):
         noise = np.random.default_rng(seed).normal(0, 0.005, 101)
-        y = np.concatenate([[0.2], sigmoid(x[1:], 0.2, *known) + noise[1:]])
+        y = np.concatenate([[0.2], sigmoid(x[1:], 0.2, *known)]) + noise  # the first point is as noisy as the others
         given = Names((write_curve(tmp_path / "run.csv", x, y),))
         found = Scaling(metric="reward")(given).numbers
         inside += found["ceiling"].low < known[0] < found["ceiling"].high
         assert found["error"].value < 0.02 < found["power error"].value
         assert found["error"].value < found["error"].null  # the score goes on rising
-    assert inside >= 6  # of 60 such curves 54
+    assert inside >= 6  # of 60 curves with a little less noise 54
     assert Scaling(metric="reward")(given).numbers == found  # the bootstrap is seeded
 
 

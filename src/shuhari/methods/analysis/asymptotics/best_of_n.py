@@ -19,14 +19,15 @@ LETTERS = 3
 @register("analysis", "asymptotics")
 @dataclass
 class Asymptotics:
-    """How near best-of-N comes to the KL-optimal policy of the same KL, as answers get longer; exact, nothing is
-    trained.
+    """How near best-of-N, with N the exponential of its KL, comes to the KL-optimal policy, as answers get longer;
+    exact, nothing is trained.
 
     A seed draws a source of three letters and a reward of each in [0, 1]; an answer is m letters, its reward their sum.
     The KL-optimal policy at a KL of `rate` nats a letter is the tilt p exp(t r) / Z, letter by letter. Best-of-N draws
     N = exp(m rate) answers. Numbers, for each length m of 1, 4, 16, ... up to `longest`: `gap/<m>`, the tilt's expected
     reward a letter less that of best-of-N; `kl/<m>`, the KL of best-of-N, in nats a letter, which stays below
-    (log N - (N - 1) / N) / m. `tilt` is the tilt's reward a letter, and `shrinks` whether each gap is below the last.
+    (log N - (N - 1) / N) / m, and so below `rate`: far below it for short answers. `shrinks`: whether each gap is below
+    the last.
     """
 
     rate: Positive = 0.1
@@ -43,7 +44,7 @@ class Asymptotics:
         rate = min(self.rate, 0.5 * -math.log(float(p[r.argmax()])))  # the best letter alone has -log p
         best = float(tilt(p, r, find_tilt(p, r, rate)) @ r)
         lengths = [4**i for i in range(int(math.log(self.longest, 4)) + 1)]
-        out = {"tilt": best}
+        out = dict[str, float]()
         for m in lengths:
             mean, kl = best_of(*list_sums(p, r, m), math.exp(m * rate))
             out |= {f"gap/{m}": best - mean / m, f"kl/{m}": kl / m}

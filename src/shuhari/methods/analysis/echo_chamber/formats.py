@@ -33,9 +33,10 @@ class Formats:
     The first run is the start; each other is compared with it on the same held-out problems, and a single run with
     where its last stage began. Give checkpoints of one run in order (RUN@start RUN@20 RUN@40 RUN) to see when it
     happens. Numbers, of each other run: `largest`, the share in [0, 1] of its most frequent format; `grew`, by how much
-    that format's share rose from the start; `entropy`, of its shares, in nats; `entropy change`. The table has each
-    format's share and accuracy. The null of `grew` and `entropy change` is a second draw from the start, which has no
-    reason to differ. Intervals: bootstrap over problems.
+    that format's share rose from the start; `entropy`, of its shares, in nats; `entropy change`; if formats are named,
+    `share/<format>` and `accuracy/<format>`, the share of its answers that are right, both in [0, 1]. The table has
+    these of every format. The null is a second draw from the start: its own shares and accuracies, and a `grew` and
+    `entropy change` near 0. Intervals: bootstrap over problems.
     """
 
     formats: Mapping[str, str] = field(default=EMPTY)
@@ -67,9 +68,14 @@ class Formats:
         classes = [self._classify_all(one) for one in every]
         names = list(dict.fromkeys(chain.from_iterable(chain.from_iterable(classes))))
         counts = [count_formats(one, names) for one in classes]
+        right = [count_formats(keep_right(of, one.right), names) for of, one in zip(classes, every, strict=True)]
         rng, numbers, rows = given.draw_from("problems"), dict[str, Number](), []
-        for one, count in zip(later, counts[2:], strict=True):
-            numbers |= name_each(compare_shares(counts[0], count, counts[1], names, rng), one.name, len(later))
+        for i, one in enumerate(later, 2):
+            found = compare_shares(counts[0], counts[i], counts[1], names, rng)
+            for name in filter(names.__contains__, self.formats):
+                j = names.index(name)
+                found |= measure_format(name, j, (counts[i], right[i]), (counts[1], right[1]), rng)
+            numbers |= name_each(found, one.name, len(later))
         for i, one in enumerate(every):
             if one is not again:
                 rows += _list_rows(one, counts[i], classes[i], names)
@@ -100,6 +106,36 @@ def count_formats(classes: Sequence[Sequence[str]], names: Sequence[str]) -> Arr
         for name, count in Counter(row).items():
             out[i, place[name]] = count
     return out
+
+
+def keep_right(classes: Sequence[Sequence[str]], right: Array) -> list[list[str]]:
+    """Return the formats of the right answers to each problem, of `right` [n, samples] in {0, 1}; NaN is wrong."""
+    graded = zip(classes, np.nan_to_num(right), strict=True)
+    return [[name for name, grade in zip(row, grades, strict=False) if grade] for row, grades in graded]
+
+
+def measure_format(
+    name: str, j: int, later: tuple[Array, Array], again: tuple[Array, Array], rng: np.random.Generator
+) -> dict[str, Number]:
+    """Return the share and the accuracy of format `j`, beside those of the start's second draw; `later`, `again`: the
+    counts of all answers and of the right ones, [n, formats] each. NaN if there are none."""
+
+    def share(of: tuple[Array, Array], i: Array) -> float:
+        return divide(of[0][i, j].sum(), of[0][i].sum())
+
+    def accuracy(of: tuple[Array, Array], i: Array) -> float:
+        return divide(of[1][i, j].sum(), of[0][i, j].sum())
+
+    whole, out = np.arange(len(later[0])), {}
+    for key, measure, says in (("share", share, "share of answers"), ("accuracy", accuracy, "share that is right")):
+        ends = bootstrap(lambda i, of=measure: of(later, i), len(whole), rng)  # type: ignore[misc]
+        out[f"{key}/{name}"] = Number(measure(later, whole), *ends, null=measure(again, whole), says=says)
+    return out
+
+
+def divide(above: float, below: float) -> float:
+    """Return a ratio of counts; NaN if there is nothing to count."""
+    return float(above / below) if below else math.nan
 
 
 def compute_entropy(count: Array) -> float:
@@ -161,7 +197,9 @@ def step_expert_iteration(shares: Array, accuracy: Array) -> Array:
 
 
 def tilt(shares: Array, accuracy: Array, beta: float) -> Array:
-    """Return the shares [formats] at which RL with a price `beta` on the KL to the start ends: p exp(a / beta)."""
-    logits = np.log(shares) + accuracy / beta
+    """Return the shares [formats] at which RL with rewards of 0 or 1 and a price `beta` on the KL to the start ends.
+    Each right answer becomes exp(1 / beta) times as likely, so that a format has p (1 - a + a exp(1 / beta)) / Z."""
+    with np.errstate(divide="ignore"):  # an accuracy of 0 or 1
+        logits = np.log(shares) + np.logaddexp(np.log1p(-accuracy), np.log(accuracy) + 1 / beta)
     new: Array = np.exp(logits - logits.max())
     return new / new.sum()

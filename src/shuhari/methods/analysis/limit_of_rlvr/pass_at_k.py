@@ -35,9 +35,10 @@ class PassAtK:
 
     Numbers, of each other run: `pass@1` and `pass@<samples>`, the difference to the start in the unbiased pass@k of a
     problem, in [-1, 1]; `crossing`, the smallest k of 1, 2, 4, ... at which the start is at least as good, NaN if there
-    is none; `lost` and `gained`, problems that only the start, or only the later policy, ever solves. The null of each
-    is a second draw from the start in the place of the later policy: problems that are solved rarely are lost and
-    gained by chance. Intervals: bootstrap over problems.
+    is none; `lost` and `gained`, problems that only the start, or only the later policy, ever solves. The null of the
+    others is a second draw from the start in the place of the later policy: problems that are solved rarely are lost
+    and gained by chance; `crossing` has none, as two draws of one policy cross anywhere. Intervals: bootstrap over
+    problems.
     """
 
     n: Length = 64
@@ -83,7 +84,6 @@ class PassAtK:
             gap = curve[:, j] - base[:, j]
             found[f"pass@{budgets[j]}"] = estimate(gap, rng, "more than the start's, a problem", chance)
         ends = bootstrap(lambda i: find_crossing(base[i], curve[i], budgets), len(base), rng)
-        found["crossing"] = Number(find_crossing(base, curve, budgets), *ends, null=find_crossing(base, null, budgets),
-                                   says="k at which the start is as good")  # fmt: skip
+        found["crossing"] = Number(find_crossing(base, curve, budgets), *ends, says="k at which the start is as good")
         return found
 

@@ -23,7 +23,9 @@ from shuhari.kernel.registry import register
 from shuhari.needs import role_model
 
 LEAST = 4  # rows and columns of a matrix that has principal directions
+ROUNDS = 100  # in which a random change gets the norms of rows and columns
 MEASURES = {
+    "still": "share of weights in rows and columns that never changed, left out below",
     "unchanged": "share of weights that are as they were, in single precision",
     "unchanged bf16": "the same, stored in bfloat16",
     "changed": "share of weights that differ by more than the tolerance",
@@ -43,14 +45,16 @@ class Principals:
     The first run is the start; each other is compared with it, matrix by matrix, and a single run with where its last
     stage began. Compare runs at equal score and equal distance: a larger step moves everything more.
 
-    Numbers, the mean over matrices: `unchanged` and `unchanged bf16`, the share of weights that are exactly as they
-    were, in single precision and rounded to bfloat16: a small step does not reach the next number that bfloat16 has, so
-    that the second is large whatever moved the weights; `changed`, the share with |w1 - w0| > `tolerance` max(|w0|,
-    |w1|), about what bfloat16 tells apart; `principal`, the share of the squared change that lies in the `share`
-    largest entries of the leading part of the start's matrix, U_k S_k V_k'; `small`, the same of its smallest entries;
-    `spectrum`, the norm of the change of the singular values over theirs; `rotation`, the mean angle between the
-    leading subspaces before and after; `rank`, of the change. The null of each is a random change of the same norm, for
-    which `principal` and `small` are near `share`. Intervals: bootstrap over matrices.
+    Numbers, the mean over matrices: `still`, the share of weights in rows and columns none of which changed, such as
+    those of tokens that no text has; they are left out of the others. `unchanged` and `unchanged bf16`, the share of
+    weights that are exactly as they were, in single precision and rounded to bfloat16: a small step does not reach the
+    next number that bfloat16 has, so that the second is large whatever moved the weights; `changed`, the share with |w1
+    - w0| > `tolerance` max(|w0|, |w1|), about what bfloat16 tells apart; `principal`, the share of the squared change
+    that lies in the `share` largest entries of the leading part of the start's matrix, U_k S_k V_k'; `small`, the same
+    of its smallest entries; `spectrum`, the norm of the change of the singular values over theirs; `rotation`, the mean
+    angle between the leading subspaces before and after; `rank`, of the change. The null of each is a random change
+    with the same norm of each row and column: `principal` and `small` are near `share` only if these are alike, and
+    rows that hold large weights often change more. Intervals: bootstrap over matrices.
     """
 
     role: str = "policy"
@@ -78,8 +82,9 @@ class Principals:
             later, rng = self._read(given, i), given.draw_from("random change")
             found: dict[str, list[tuple[float, float]]] = {name: [] for name in MEASURES}
             for name, before, after in match(start, later, given.names[i]):
-                own = self.compare(before, after)
-                null = self.compare(before, move_randomly(before, after, rng))
+                still, before, after = leave_out_still(before, after)
+                own = {"still": still, **self.compare(before, after)}
+                null = {"still": math.nan, **self.compare(before, move_randomly(before, after, rng))}
                 for key, value in own.items():
                     found[key].append((value, null[key]))
                 rows.append((given.names[i], name, *own.values()))
@@ -151,9 +156,24 @@ def find_rank(x: Tensor) -> int:
 
 
 def move_randomly(before: Tensor, after: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return `before` with a Gaussian change of the norm of the change to `after`."""
-    noise = torch.from_numpy(rng.normal(size=tuple(before.shape)))
-    return before + noise * ((after - before).norm() / noise.norm())
+    """Return `before` with a random change that has the norm of each row and column of the change to `after`: Gaussian,
+    with rows and columns scaled in turn (Sinkhorn)."""
+    change, noise = after - before, torch.from_numpy(rng.normal(size=tuple(before.shape)))
+    for axis in (0, 1) * ROUNDS:
+        wanted, there = (x.norm(dim=axis, keepdim=True) for x in (change, noise))
+        noise = noise * (wanted / there.clamp_min(torch.finfo(there.dtype).tiny))
+    return before + noise
+
+
+def leave_out_still(before: Tensor, after: Tensor) -> tuple[float, Tensor, Tensor]:
+    """Return the share of entries in rows and columns none of which changed, and both matrices without these; whole
+    ones if nothing changed."""
+    moved = before != after
+    rows, columns = moved.any(1), moved.any(0)
+    if not rows.any():
+        return 1.0, before, after
+    kept = rows.double().mean() * columns.double().mean()
+    return 1 - float(kept), before[rows][:, columns], after[rows][:, columns]
 
 
 def match(

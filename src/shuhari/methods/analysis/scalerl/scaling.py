@@ -32,9 +32,9 @@ class Scaling:
     The curve is R(x) = R0 + (A - R0) / (1 + (M / x)^B): R0 the score at the first point, A the ceiling, M the compute
     at half of the gain, B the steepness. Beside it a power law, A - D x^-B. Numbers, of each run: `ceiling` A,
     `midpoint` M, `steepness` B, fitted on the points up to `share` of the compute; `error` and `power error`, the mean
-    absolute difference to the later points, in units of the score. Intervals: bootstrap of the residuals. The error of
-    a null, that the score stays at the last fitted points' mean, stands beside `error`. A ceiling far above the points
-    is not determined by them: its interval is wide then.
+    absolute difference to the later points, in units of the score. Intervals: bootstrap of the residuals, R0's among
+    them. The error of a null, that the score stays at the last fitted points' mean, stands beside `error`. A ceiling
+    far above the points is not determined by them: its interval is wide then.
     """
 
     metric: str = ""
@@ -94,8 +94,9 @@ class Scaling:
         draws = []
         for _ in range(200):
             again = fitted + rng.choice(residuals, len(residuals))
-            draws.append([*(fit := fit_sigmoid(x[early] / scale, again, start, (curve,))),
-                          float(np.abs(sigmoid(ends, start, *fit) - late).mean())])  # fmt: skip
+            begun = start + float(rng.choice(residuals))  # R0 is a point of the curve, as noisy as the others
+            draws.append([*(fit := fit_sigmoid(x[early] / scale, again, begun, (curve,))),
+                          float(np.abs(sigmoid(ends, begun, *fit) - late).mean())])  # fmt: skip
         low, high = np.quantile(np.array(draws), LEVEL, axis=0).tolist()
         a, m, b = curve
         error = float(np.abs(sigmoid(ends, start, *curve) - late).mean())
