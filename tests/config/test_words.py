@@ -10,7 +10,7 @@ import pytest
 
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import RecipeError, load
-from shuhari.config.words import SAME
+from shuhari.config.words import SAME, explain_unknown
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,10 @@ def test_a_file_that_does_not_say_what_it_builds_on(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as error:
         load(str(tmp_path / "qux.toml"))
     assert "did you mean" not in str(error.value)
+
+
+def test_beta_is_that_of_the_preference_loss_if_a_recipe_has_one() -> None:
+    tree = {"beta": 0.2, "part": {"policy": {"terms": {"preference": {"beta": 0.1}}}}}
+    assert explain_unknown("beta", tree, ()) == "it is part.policy.terms.preference.beta here"
+    tree = {"beta": 0.2, "part": {"policy": {"terms": {"loss": {"use": "clip"}}}}}
+    assert explain_unknown("beta", tree, ()) == "it is part.policy.terms.divergence.weight here"

@@ -239,6 +239,12 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_sweep_whose_trials_all_fail_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"the first 3 trials have failed; the last: ValueError.*'reward/men'"):
-        run_sweep(make(objectives=(Objective("reward/men"),), trials=9), tmp_path)
+    with pytest.raises(RecipeError, match="the first 3 trials have failed; the last: RecipeError.*lr"):
+        run_sweep(make(space={LR: Range(-2.0, -1.0)}, trials=9), tmp_path)
     assert len(read_trials(tmp_path / "trials.jsonl")) == 3
+
+
+def test_a_misspelt_metric_ends_the_sweep_at_its_first_trial_and_leaves_the_folder_free(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"no metric 'reward/men'; did you mean 'reward/mean'"):
+        run_sweep(make(objectives=(Objective("reward/men"),)), tmp_path)
+    assert run_sweep(make(trials=1), tmp_path)["trials"]

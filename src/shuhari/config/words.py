@@ -79,6 +79,10 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
     "threads": ("num_threads", "n_threads"),
 })  # fmt: skip
 
+TOO: Mapping[str, tuple[str, ...]] = MappingProxyType({  # key -> others of the same name, if a recipe has them
+    "part.policy.terms.divergence.weight": ("part.policy.terms.preference.beta", "part.policy.terms.loss.beta"),
+})  # fmt: skip
+
 _FOLDER = "the folder of a run is `path`, the second argument of shuhari.train, and --run on the command line"
 _SINKS = "observe=shuhari.TensorBoard(..) of shuhari.train, --log-to on the command line, are called with each report"
 _ALONE = "settings are arguments of their own: steps=100, **{'rollout.n': 8}"
@@ -183,7 +187,8 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
 
 def _localise(meanings: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
     """Return the intended settings by the part names of a recipe; if it has none of them, the usual names."""
-    paths = [split_path(m) for m in meanings if "<" not in m]
+    every = [key for meaning in meanings for key in (meaning, *TOO.get(meaning, ()))]
+    paths = [split_path(key) for key in every if "<" not in key]
     leaves = [
         p
         for p, _ in walk_leaves(tree)

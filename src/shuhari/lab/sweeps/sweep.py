@@ -85,14 +85,23 @@ class Sweep:
                 "sampler": self.sampler, "hyperband": self.hyperband, "seed": self.seed}  # fmt: skip
 
 
+class MetricError(LookupError):
+    """Runs of the recipe have no such metric."""
+
+
 def run_sweep(sweep: Sweep, at: Path, tell: Callable[[str], None] = ignore) -> dict[str, Any]:
     """Run a sweep in the folder `at`, or continue the one that is there, and return its result. Raises RecipeError if
     another sweep is there, or if trials fail from the start."""
     at.mkdir(parents=True, exist_ok=True)
-    _check_plan(sweep, at / PLAN)
     done = read_trials(at / TRIALS)
+    if not done:  # another sweep that ended before its first trial did, such as one of a misspelt metric
+        (at / PLAN).unlink(missing_ok=True)
+    _check_plan(sweep, at / PLAN)
     for number in range(len(done), sweep.trials):
-        trial = _run_trial(sweep, done, number, at, tell)
+        try:
+            trial = _run_trial(sweep, done, number, at, tell)
+        except MetricError as error:  # other trials would have no such metric either
+            raise RecipeError("--metric", str(error.args[0])) from error
         add_trial(at / TRIALS, trial)
         done.append(trial)
         tell(describe_trial(trial, sweep))
@@ -151,7 +160,8 @@ def train_once(
     behind: Callable[[int, float], bool] | None = None,
 ) -> tuple[float, ...] | None:  # fmt: skip
     """Train one run, or continue it, and return the last value of each objective; None if `behind`, called with the
-    step and each value of the first objective, has ended it. Raises ValueError if an objective has no finite value."""
+    step and each value of the first objective, has ended it. Raises ValueError if an objective has no finite value, and
+    MetricError if there is no such metric."""
     from shuhari.desk.api import read_trained, train
     from shuhari.loop.stopping import Stop
     from shuhari.store.schema import FILE
@@ -189,7 +199,7 @@ def _read_last(columns: Mapping[str, Sequence[Any]], metric: str, folder: Path) 
     from shuhari.data import nearest
 
     if metric not in columns:
-        raise ValueError(f"{folder} has no metric {metric!r}; {nearest(metric, columns)}")
+        raise MetricError(f"{folder} has no metric {metric!r}; {nearest(metric, columns)}")
     values = [v for v in columns[metric] if isinstance(v, int | float)]
     if not values or not math.isfinite(values[-1]):
         raise ValueError(f"{folder}: the last {metric} is {values[-1] if values else None}")
