@@ -239,7 +239,7 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_sweep_whose_trials_all_fail_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="the first 3 trials have failed; the last: RecipeError.*lr"):
+    with pytest.raises(RecipeError, match=r"the first 3 trials have failed; the last: RecipeError.*lr"):
         run_sweep(make(space={LR: Range(-2.0, -1.0)}, trials=9), tmp_path)
     assert len(read_trials(tmp_path / "trials.jsonl")) == 3
 
