@@ -187,7 +187,11 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
 
 def _localise(meanings: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
     """Return the intended settings by the part names of a recipe; if it has none of them, the usual names."""
-    every = [key for meaning in meanings for key in (meaning, *TOO.get(meaning, ()))]
+    every = [
+        key
+        for meaning in meanings
+        for key in (meaning, *TOO.get(meaning, ()))
+    ]
     paths = [split_path(key) for key in every if "<" not in key]
     leaves = [
         p

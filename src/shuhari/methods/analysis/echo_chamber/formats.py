@@ -111,7 +111,10 @@ def count_formats(classes: Sequence[Sequence[str]], names: Sequence[str]) -> Arr
 def keep_right(classes: Sequence[Sequence[str]], right: Array) -> list[list[str]]:
     """Return the formats of the right answers to each problem, of `right` [n, samples] in {0, 1}; NaN is wrong."""
     graded = zip(classes, np.nan_to_num(right), strict=True)
-    return [[name for name, grade in zip(row, grades, strict=False) if grade] for row, grades in graded]
+    return [
+        [name for name, grade in zip(row, grades, strict=False) if grade]
+        for row, grades in graded
+    ]
 
 
 def measure_format(

@@ -143,7 +143,10 @@ def solve_zero_sum(payoffs: Array, tremble: float) -> tuple[Array, Array]:
     leaves best responses as they are, and the game zero-sum.
     """
     game = (1 - tremble) * payoffs + tremble * (payoffs.mean(2, keepdims=True) + payoffs.mean(1, keepdims=True))
-    return np.stack([_secure(one) for one in game]), np.stack([_secure(-one.T) for one in game])
+    return (
+        np.stack([_secure(one) for one in game]),
+        np.stack([_secure(-one.T) for one in game]),
+    )
 
 
 def _secure(payoffs: Array) -> Array:
