@@ -17,7 +17,7 @@ from matplotlib import rc_context
 
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
-from shuhari.lab.sweeps.pareto import compute_hypervolume, find_front
+from shuhari.kernel.pareto import compute_hypervolume, find_front
 from shuhari.lab.sweeps.picture import draw_sweep, find_history
 from shuhari.lab.sweeps.space import Choice, Range, read_space
 from shuhari.lab.sweeps.sweep import Objective, Sweep, find_importance, run_sweep

@@ -25,12 +25,12 @@ from shuhari.tasks.source import answer_text
 @register("rollout", "vote_answers")
 @dataclass
 class VoteAnswers:
-    """Samples `votes` answers for each one, and gives that which most of them say.
+    """Samples `votes` answers for each one, and gives the one with most votes.
 
-    Answers say the same if their texts behind the last `after`, up to the next `until`, are equal but for spaces. Each
-    has one vote (a majority), or with `weight` as many as that reward of it; an ungraded one has none. Of those that
-    say the same the first is given, or that with the largest reward; of equal sums the one that was said first. All
-    samples are charged, and what is given is a sample of `of`. Column `share`: the share of the votes that it had.
+    Answers are equal if their texts behind the last `after`, up to the next `until`, are the same except for spaces.
+    Each has one vote (a majority), or with `weight` as many as that reward of it; an ungraded one has none. Of equal
+    answers the first is given, or that with the largest reward; of equal sums the one that came first. All samples are
+    charged, and what is given is a sample of `of`. Column `share`: the share of the votes that it had.
     Raises ContractError for a reward below 0, and for answers of several paths.
     """
 
@@ -94,8 +94,8 @@ def find_part(text: str, after: str = "", until: str = "") -> str:
 
 
 def count_votes(said: Sequence[str], weights: Sequence[float]) -> tuple[int, float]:
-    """Returns the number of the answer that is given, from 0, and the share of the votes for what it says (0 if there
-    is no vote)."""
+    """Returns the number of the answer that is given, from 0, and the share of the votes for it and its equals (0 if
+    there is no vote)."""
     sums: dict[str, float] = {}
     for text, weight in zip(said, weights, strict=True):
         sums[text] = sums.get(text, 0.0) + weight

@@ -30,6 +30,7 @@ from shuhari.tasks.recognised import Recognised, check_form, recognise
 
 ROLE = "\x1f"  # between the role and the content of a message, if a prompt is one text
 SHOWN = 3  # places that a note names
+SIDES = ("chosen", "rejected")  # of a pair
 _OWN = (
     "prompt", "messages", "conversations", "answer", "completion", "solution", "chosen", "rejected", "id", "split"
 )  # fmt: skip
@@ -99,7 +100,7 @@ def read_file(path: Path, called: str, mapped: Mapped) -> Read:
         n
         for row in rows
         for n in row.info
-        if n not in ("chosen", "rejected")
+        if n not in SIDES
     )
     rows = [r if none.keys() <= r.info.keys() else replace(r, info=FrozenDict({**none, **r.info})) for r in rows]
     told = found.describe()
@@ -174,8 +175,8 @@ def _list_odd(rows: Sequence[Row]) -> list[str]:
         told.append(f"{_count(empty)} an empty demonstration ({name_places(empty)}), which teaches to say nothing")
     if bare := [r.place for r in rows if isinstance(r.answer, str) and not r.answer.strip()]:
         told.append(f"{_count(bare)} an empty `answer` ({name_places(bare)}), which only an empty text equals")
-    for side in ("chosen", "rejected"):
-        if none := [r.place for r in rows if not r.info.get(side, "x").strip()]:
+    for side in SIDES:
+        if none := [r.place for r in rows if _is_empty(r, side)]:
             of = "it" if len(none) == 1 else "them"
             told.append(f"{_count(none)} an empty `{side}` ({name_places(none)}); no pair is made of {of}")
     return told
@@ -183,7 +184,11 @@ def _list_odd(rows: Sequence[Row]) -> list[str]:
 
 def has_empty_side(row: Row) -> bool:
     """Whether one answer of a row's pair is empty, which is seldom meant: an answer that was cut, or is missing."""
-    return not all(row.info.get(side, "x").strip() for side in ("chosen", "rejected"))
+    return any(_is_empty(row, side) for side in SIDES)
+
+
+def _is_empty(row: Row, side: str) -> bool:
+    return side in row.info and not row.info[side].strip()
 
 
 def _count(places: Sequence[str]) -> str:
@@ -282,12 +287,12 @@ def _parse_pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
     """Returns (prompt, chosen, rejected). Without a prompt (or with one that both conversations repeat) it is their
     common beginning: at most the messages before the last; for texts, all up to the first difference, as TRL splits
     them."""
-    missing = next((k for k in ("chosen", "rejected") if k not in row), None)
+    missing = next((k for k in SIDES if k not in row), None)
     if missing is not None:
         raise ValueError(f"no {missing!r}, and `chosen` and `rejected` make a pair; {_suggest(missing, row)}")
     both = row["chosen"], row["rejected"]
     if all(isinstance(x, str) for x in both):
-        good, bad = (check_unicode(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
+        good, bad = (check_unicode(x, k) for x, k in zip(both, SIDES, strict=True))
         if prompt is not None:
             return prompt, good, bad
         at = next((i for i, (x, y) in enumerate(zip(good, bad, strict=False)) if x != y), min(map(len, both)))
@@ -295,7 +300,7 @@ def _parse_pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
         if not at or good == bad:
             raise ValueError(f"no 'prompt', and `chosen` and `rejected` {'are the same' if at else 'share none'}")
         return good[:at], good[at:], bad[at:]
-    a, b = (read_messages(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
+    a, b = (read_messages(x, k) for x, k in zip(both, SIDES, strict=True))
     if isinstance(prompt, tuple):
         n = len(prompt) * (a[: len(prompt)] == prompt == b[: len(prompt)])
     else:

@@ -5,28 +5,34 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shuhari.lab.sweeps.pareto import compute_hypervolume
 from shuhari.methods.analysis.morl_hpo.front_gap import (
     COLUMNS,
     DEPTHS,
     ROWS,
     WEIGHTS,
     FrontGap,
-    compute_area,
     list_best,
+    measure_fronts,
     play,
     train,
 )
 
 
-def test_the_area_by_hand_and_as_sweeps_compute_it() -> None:
+def sum_boxes(front: list[list[float]]) -> float:
+    """The area of the union of the boxes below points (x, y), from the right: what each adds above those before it."""
+    total = height = 0.0
+    for x, y in sorted(front, reverse=True):
+        total += max(x, 0.0) * max(y - height, 0.0)
+        height = max(height, y)
+    return total
+
+
+def test_the_area_by_hand_and_by_sweeping_over_the_points() -> None:
     front = np.array([[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]])
-    assert compute_area(front) == 6 == compute_area(front[[2, 0, 1]])
-    assert compute_area(np.vstack([front, [1.0, 1.0]])) == 6
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        points = rng.normal(0.5, 0.5, (7, 2))
-        assert compute_area(points) == pytest.approx(compute_hypervolume(points, np.zeros(2)))
+    assert measure_fronts(np.stack([front, front[[2, 0, 1]]])).tolist() == [6, 6]
+    assert measure_fronts(np.vstack([front, [1.0, 1.0]])[None]).tolist() == [6]
+    points = np.random.default_rng(0).normal(0.5, 0.5, (20, 7, 2))
+    assert measure_fronts(points) == pytest.approx([sum_boxes(one) for one in points.tolist()])
 
 
 def test_a_table_that_knows_the_way_gets_the_best_return_of_each_column() -> None:
@@ -46,7 +52,7 @@ def test_either_end_of_the_weights_finds_the_most_treasure_or_the_shortest_way()
     (front,) = train(settings, 600, np.random.default_rng(0))
     assert len(front) == WEIGHTS
     assert np.allclose(front[0], list_best()[0]) and front[-1, 0] == 1
-    assert compute_area(front) <= compute_area(list_best())
+    assert measure_fronts(front[None]) <= measure_fronts(list_best()[None])
 
 
 def test_the_numbers_belong_together() -> None:

@@ -121,8 +121,11 @@ class Names:
             return
         first, *others = recipes
         told = {name: describe_tested(recipe) for name, recipe in recipes.items()}
-        for other in others:
-            if told[other] != told[first] and not _have_same_problems(recipes[first], recipes[other], split):
+        if not (odd := [name for name in others if told[name] != told[first]]):
+            return
+        wanted = _list_problems(recipes[first], split)
+        for other in odd:
+            if wanted is None or _list_problems(recipes[other], split) != wanted:
                 raise AnalysisError(f"{first} is tested on {told[first]}, {other} on {told[other]}: expected one task, "
                                     "or --task for the problems of all")  # fmt: skip
 
@@ -146,23 +149,20 @@ class Names:
         return [out[i] for i in chosen]
 
 
-def _have_same_problems(one: Mapping[str, Any], other: Mapping[str, Any], split: str) -> bool:
-    """Whether the tasks of two recipes, with one seed, have the same first held-out questions and answers; false if
-    that cannot be told."""
-    found = []
-    for recipe in (one, other):
-        table = {key: value for key, value in find_tested(recipe).items() if key != "seed"}
-        try:
-            task = make_task(table)
-            source = task.problems(split or recipe.get("evaluate", {}).get("split", "test"))
-        except (RecipeError, ValueError, LookupError):
-            return False
-        if task.spaces() is not None:
-            return False
-        size = source.size()
-        problems = [source[i] for i in range(COMPARED if size is None else min(COMPARED, size))]
-        found.append((size, [(p.id, p.prompt, repr(p.answer)) for p in problems]))
-    return bool(found[0] == found[1])
+def _list_problems(recipe: Mapping[str, Any], split: str) -> tuple[Any, ...] | None:
+    """Return how many held-out problems the task of a recipe has, and its first ones, without the run's seed; None if
+    the task cannot be made, or has no problems in text."""
+    table = {key: value for key, value in find_tested(recipe).items() if key != "seed"}
+    try:
+        task = make_task(table)
+        source = task.problems(split or recipe.get("evaluate", {}).get("split", "test"))
+    except (RecipeError, ValueError, LookupError):
+        return None
+    if task.spaces() is not None:
+        return None
+    size = source.size()
+    problems = [source[i] for i in range(COMPARED if size is None else min(COMPARED, size))]
+    return size, [(p.id, p.prompt, repr(p.answer)) for p in problems]
 
 
 def find_start(path: Path) -> int:

@@ -19,8 +19,8 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import Info
 from shuhari.kernel.findings import ignore
+from shuhari.kernel.pareto import compute_hypervolume, find_front
 from shuhari.kernel.stats import difference
-from shuhari.lab.sweeps.pareto import compute_hypervolume, find_front
 from shuhari.lab.sweeps.picture import draw_sweep
 from shuhari.lab.sweeps.space import Space
 from shuhari.lab.sweeps.trials import (

@@ -13,6 +13,7 @@ import numpy as np
 
 from shuhari.bounds import Length, check
 from shuhari.data import Array
+from shuhari.kernel.pareto import compute_hypervolume
 from shuhari.kernel.registry import register
 
 DEPTHS = np.array([1, 2, 3, 4, 4, 4, 7, 7, 9, 10])  # deep sea treasure (Vamplew et al. 2011), a column each
@@ -56,15 +57,15 @@ class FrontGap:
         space = {"rate": rate, "epsilon": epsilon, "discount": drawn.uniform(0.9, 1.0, self.trials),
                  "start": drawn.uniform(0.0, 1.0, self.trials)}  # fmt: skip
         fronts = train({key: np.repeat(x, self.tuning) for key, x in space.items()}, self.episodes, tuning)
-        seen = np.array(list(map(compute_area, fronts))).reshape(self.trials, self.tuning).mean(1)
+        seen = measure_fronts(fronts).reshape(self.trials, self.tuning).mean(1)
         best = int(seen.argmax())
         chosen = {key: float(x[best]) for key, x in space.items()}
         both = {key: np.repeat([chosen[key], DEFAULT[key]], self.tests) for key in DEFAULT}
         tested = train(both, self.episodes, tests)
-        areas = np.array(list(map(compute_area, tested))).reshape(2, self.tests).mean(1)
+        areas = measure_fronts(tested).reshape(2, self.tests).mean(1)
         return {"tuned": float(areas[0]), "default": float(areas[1]), "gain": float(areas[0] - areas[1]),
                 "drawn": float(seen.mean()), "tuning": float(seen[best]), "gap": float(seen[best] - areas[0]),
-                "largest": compute_area(list_best()), **chosen}  # fmt: skip
+                "largest": float(measure_fronts(list_best()[None])[0]), **chosen}  # fmt: skip
 
 
 def list_best() -> Array:
@@ -111,10 +112,6 @@ def play(
     return out
 
 
-def compute_area(front: Array) -> float:
-    """Return the hypervolume of points [n, 2] above the origin: the area of the union of the boxes below them."""
-    total = height = 0.0
-    for x, y in sorted(front.tolist(), reverse=True):
-        total += max(x, 0.0) * max(y - height, 0.0)
-        height = max(height, y)
-    return total
+def measure_fronts(fronts: Array) -> Array:
+    """Return the hypervolume [runs] of fronts [runs, n, 2] above the origin."""
+    return np.array([compute_hypervolume(front, np.zeros(2)) for front in fronts])
