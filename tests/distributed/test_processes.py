@@ -17,7 +17,7 @@ import pytest
 
 from shuhari.distributed import processes
 from shuhari.distributed.children import kill_session, open_process, read_end, wait_for_end
-from shuhari.distributed.processes import DONE, Processes, RankError
+from shuhari.distributed.processes import DONE, FAILED, Processes, RankError
 from shuhari.kernel.abilities import do_nothing
 from shuhari.store import codec
 
@@ -30,6 +30,33 @@ def make_team(folder: Path) -> tuple[Processes, Any, Connection]:
     other = SimpleNamespace(number=1, asked="", log=folder / "log", link=link, process=alive)
     team.others = [other]  # type: ignore[list-item]
     return team, other, there
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_who_was_killed_is_named_and_not_who_failed_for_want_of_it(tmp_path: Path, answered: bool) -> None:
+    """Its connections close, and learner 1 fails and says so, before the system says that learner 2 has ended."""
+    team, first, there = make_team(tmp_path)
+    ends = iter([None, None, None])
+    killed = SimpleNamespace(poll=lambda: next(ends, -signal.SIGKILL), wait=lambda _: None, returncode=-signal.SIGKILL)
+    link, _there = Pipe()
+    team.others.append(
+        SimpleNamespace(number=2, asked="step", log=tmp_path / "log", link=link, process=killed),  # type: ignore[arg-type]
+    )
+    first.process.poll, first.process.returncode = (lambda: 1), 1
+    team.ask(first, "step")
+    if answered:
+        there.send_bytes(FAILED)
+    with pytest.raises(RankError, match=r"learner 2 of 1 died while step \(signal SIGKILL\)"):
+        team.answer(first)
+
+
+def test_who_failed_is_named_if_nobody_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MOMENT", 0.1)
+    team, first, there = make_team(tmp_path)
+    team.ask(first, "step")
+    there.send_bytes(FAILED)
+    with pytest.raises(RankError, match=r"learner 1 of 1 failed while step"):
+        team.answer(first)
 
 
 def test_a_step_is_waited_for_and_a_start_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from shuhari.store import codec
 
 DONE, FAILED = b"\x00", b"\x01"  # how an answer begins
 PATIENCE = 5.0  # seconds for processes to end in peace
+MOMENT = 2.0  # seconds until a killed process counts as ended
 GLANCE = 0.1  # seconds between two looks at what is in flight, while others compute
 LINES = 20  # of a log that an error shows
 
@@ -104,7 +105,8 @@ class Processes:
             while not other.link.poll(GLANCE):
                 gone = next((o for o in self.others if o.process.poll() is not None), None)
                 if gone is not None and not other.link.poll(0):  # the one asked may wait for it
-                    raise self.fail(gone, "died while" if gone.process.returncode < 0 else "failed while")
+                    killed = self._find_killed()
+                    raise self.fail(killed or gone, "failed while" if killed is None else "died while")
                 if not still:
                     self.glance()
                 if other.asked == "starting" and time.monotonic() > until:
@@ -113,8 +115,8 @@ class Processes:
         except (EOFError, OSError):
             answer = b""
         if answer[:1] != DONE:
-            dead = [o for o in self.others if (o.process.poll() or 0) < 0]  # for want of whom it failed
-            raise self.fail(dead[0] if dead else other, "failed while" if answer and not dead else "died while")
+            killed = self._find_killed()  # for want of whom it failed
+            raise self.fail(killed or other, "failed while" if answer and killed is None else "died while")
         return codec.loads(answer[1:], limit=2**40) if len(answer) > 1 else None
 
     def answers(self, *, still: bool = False) -> list[Any]:
@@ -133,6 +135,17 @@ class Processes:
                     return self.fail(other, "died while")
             time.sleep(0.05)
         return self.fail(first or self.others[0], f"or another one did not go on ({error}), while")
+
+    def _find_killed(self) -> Process | None:
+        """Return the process that a signal ended, if there is one. The connections of a killed process close before
+        the system says that it has ended: the others may fail for want of it, and say so, first."""
+        until = time.monotonic() + MOMENT
+        while True:
+            codes = [other.process.poll() for other in self.others]
+            killed = [other for other, code in zip(self.others, codes, strict=True) if code is not None and code < 0]
+            if killed or None not in codes or time.monotonic() > until:
+                return killed[0] if killed else None
+            time.sleep(0.02)
 
     def fail(self, other: Process, how: str) -> RankError:
         """Return the error of a process that failed or died, and end all."""
