@@ -60,6 +60,7 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
     "follow.target.every": ("target_update_interval",),
     "follow.reference.rate": ("ref_model_mixup_alpha",),
     "follow.reference.every": ("sync_ref_model", "ref_model_sync_steps"),
+    "models.mixture.of.reference": ("mixture_coef",),
     "models.policy.path": ("model", "model_name", "model_name_or_path", "model.path", "policy"),
     "models.policy.context": ("max_prompt_length", "max_model_len", "data.max_len"),
     "models.policy.hidden": ("net_arch", "policy_kwargs", "hidden"),

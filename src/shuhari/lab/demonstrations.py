@@ -189,6 +189,8 @@ def find_stale(shown: Demonstration, result: Mapping[str, Any]) -> str:
     for key in ("quantity", "says", "why"):
         if result[key] != getattr(shown.stated, key):
             return f"{key} has changed"
+    if result["dose"]["metric"] != shown.stated.dose:
+        return "dose has changed"
     return find_changed(then["modules"], {**now["modules"], **now["shared"]})
 
 

@@ -68,6 +68,8 @@ def reproduce(
         return
     print_table(report.HEAD, report.list_rows(chosen, out))
     if show:
+        folder = out / FOLDER
+        say(f"ours are the results in {folder}" if folder.is_dir() else f"no results in {folder}: --out names another")
         missing = {n: known[n].seeds - len(list_values(read_result(n, out))) for n in chosen}
         left = [n for n, seeds_left in missing.items() if seeds_left > 0]
         cost = sum(known[n].minutes * missing[n] for n in left)
