@@ -50,6 +50,7 @@ class Answering:
 
     def __init__(self, task: Any = WORLD, **policies: Callable[[str], str]) -> None:
         self.policies, self.names, self.task = policies, tuple(policies), task
+        self.encode: Callable[[str], Any] = str
 
     def draw_from(self, name: str) -> np.random.Generator:
         return np.random.default_rng(0)
@@ -62,8 +63,8 @@ class Answering:
         async def sample(role: str, question: str, *_: Any, **__: Any) -> Any:
             return (SimpleNamespace(action=self.policies[self.names[i]](question)),)
 
-        ctx = SimpleNamespace(task=self.task, sampling=Sampling(), now=lambda x: x, wait=asyncio.run, encode=str,
-                              text=str, engine=SimpleNamespace(sample=sample))  # fmt: skip
+        ctx = SimpleNamespace(task=self.task, sampling=Sampling(), now=lambda x: x, wait=asyncio.run,
+                              encode=self.encode, text=str, engine=SimpleNamespace(sample=sample))  # fmt: skip
         yield Opened(self.names[i], ctx, {})
 
 
@@ -134,6 +135,10 @@ class _List(list[Any]):
     ('{"q": "x"}', "line 1: .*expected a question `q`, text, and its answer `a`"),
     ('{"q": "x", "a": "y", "kind": "old"}', "line 1: kind 'old': expected one of new, changed, kept"),
     ('{"q": "x", "a": "y", "probes": "z"}', "line 1: probes 'z': expected a list"),
+    ('{"q": "x", "a": "y", "probe": ["z"]}', "line 1 has 'probe': did you mean 'probes'"),
+    ('{"q": "x", "a": "y", "probes": [{"q": "z", "as": "y"}]}', "line 1, a probe has 'as': .*'a'"),
+    ('{"q": "x", "a": "y", "a_old": "y"}', "line 1: `a_old` is 'y', as `a`"),
+    ('{"q": "x", "a": "y", "probes": ["x"]}', "line 1: a probe is the trained question 'x'"),
     ("", "has no line"),
 ])  # fmt: skip
 def test_a_file_that_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -149,6 +154,12 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
         analyse(Answering(SimpleNamespace(spaces=lambda: (1, 1)), a=table, b=table))
     with pytest.raises(AnalysisError, match=r"[Nn]o such file.*expected a file of JSON Lines"):
         analyse(Answering(a=table, b=table), facts=str(tmp_path / "none.jsonl"))
+    file = tmp_path / "facts.jsonl"
+    file.write_text('{"q": "x", "a": "y", "probes": ["Ω"]}')
+    given = Answering(SimpleNamespace(spaces=lambda: None), a=table, b=table)
+    given.encode = lambda text: text.encode("ascii")
+    with pytest.raises(AnalysisError, match=r"a cannot read the question 'Ω': 'ascii' codec"):
+        analyse(given, facts=str(file))
     with pytest.raises(ValueError, match=r"homes: known 10, .*expected at most known in changed \+ kept"):
         Homes(known=10, changed=6, kept=6)
     assert make_fact({"q": "x", "a": "y"}, "here").kind == "new"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shuhari.bounds import Share, check
-from shuhari.data import Array
+from shuhari.data import Array, nearest
 from shuhari.kernel.accuracy import estimate
 from shuhari.kernel.findings import AnalysisError, Finding, Given, Number, Opened, Panel, Reads
 from shuhari.kernel.registry import register
@@ -23,6 +23,8 @@ from shuhari.kernel.run_names import shorten
 from shuhari.tasks.file import matches
 
 TAUGHT, KEPT = ("new", "changed"), "kept"
+QUESTION = ("q", "a", "a_old")  # the keys of a question in a file
+FACT = (*QUESTION, "probes", "kind")
 SAYS = {
     "memorised": "of the trained questions on {} facts",
     "generalised": "of the probes of a fact, {} ones",
@@ -91,6 +93,7 @@ class Knowledge:
                 if opened.ctx.task.spaces() is not None:
                     raise AnalysisError(f"{name} answers with actions: this analysis needs a policy that writes text")
                 facts = listed or list_facts(opened)
+                check_readable(facts, opened)
                 found.append(measure(facts, [ask(fact, opened) for fact in facts]))
                 shown = count_shown(facts, opened.ctx.task) if i else 0
             if shown:
@@ -138,6 +141,16 @@ def measure(facts: Sequence[Fact], answers: Sequence[Sequence[str]]) -> dict[str
         for key, value in named.items():
             out.setdefault(key, []).extend([] if value is None else [value])
     return {key: np.array(values) for key, values in out.items() if values}
+
+
+def check_readable(facts: Sequence[Fact], opened: Opened) -> None:
+    """Raise AnalysisError for a question that a policy cannot read, before any is asked."""
+    for fact in facts:
+        for one in (fact.trained, *fact.probes):
+            try:
+                opened.ctx.encode(one.text)
+            except (ValueError, LookupError) as error:
+                raise AnalysisError(f"{opened.name} cannot read the question {one.text!r}: {error}") from None
 
 
 def ask(fact: Fact, opened: Opened) -> list[str]:
@@ -192,7 +205,11 @@ def read_facts(path: Path) -> list[Fact]:
         except ValueError as error:
             raise AnalysisError(f"{path} line {i}: {error}: expected JSON") from None
         if row is not None:
-            out.append(make_fact(row, f"{path} line {i}"))
+            where = f"{path} line {i}"
+            _check_keys(row, FACT, where)
+            for probe in (row.get("probes") or []) if isinstance(row, dict) else []:
+                _check_keys(probe, QUESTION, f"{where}, a probe")
+            out.append(make_fact(row, where))
     if not out:
         raise AnalysisError(f"facts {str(path)!r} has no line: expected a fact a line")
     return out
@@ -208,7 +225,17 @@ def make_fact(row: Any, where: str) -> Fact:
     probes = table.get("probes") or []
     if not isinstance(probes, list | tuple):
         raise AnalysisError(f"{where}: probes {probes!r}: expected a list")
-    return Fact(kind, trained, tuple(_read_question(one, trained.answer, where) for one in probes))
+    asked = tuple(_read_question(one, trained.answer, where) for one in probes)
+    if any(probe.text == trained.text for probe in asked):
+        raise AnalysisError(f"{where}: a probe is the trained question {trained.text!r}: expected another question")
+    return Fact(kind, trained, asked)
+
+
+def _check_keys(row: Any, known: Sequence[str], where: str) -> None:
+    """Raise AnalysisError for a key of a table that means nothing here."""
+    for key in row if isinstance(row, dict) else ():
+        if key not in known:
+            raise AnalysisError(f"{where} has {key!r}: {nearest(key, known)}")
 
 
 def _read_question(row: Any, answer: str, where: str) -> Question:
@@ -216,4 +243,6 @@ def _read_question(row: Any, answer: str, where: str) -> Question:
     q, a, before = table.get("q"), table.get("a", answer), table.get("a_old")
     if not isinstance(q, str) or not q or a in (None, ""):
         raise AnalysisError(f"{where}: {row!r}: expected a question `q`, text, and its answer `a`")
+    if before is not None and str(before) == str(a):
+        raise AnalysisError(f"{where}: `a_old` is {before!r}, as `a`: expected what was right before, or no `a_old`")
     return Question(q, str(a), "" if before is None else str(before))
