@@ -1,0 +1,146 @@
+"""Claims asked again of a pretrained language model: the same question, rivals and readings, on three seeds.
+
+    python benchmarks/real.py MODEL                 all that benchmarks/real has; what is done is not done again
+    python benchmarks/real.py MODEL clip_cov raft   some of them
+    python benchmarks/real.py MODEL --rates         GRPO alone at four learning rates, on the seed kept for that
+
+MODEL is a directory as transformers saves it, or a .gguf file (SmolLM2-135M-Instruct in docs/real.md). Its rows are
+sums, asked in words; each arm is `pretrained/grpo` with benchmarks/real/bed.toml, the claim's method over it, and one
+thread. Runs lie under runs/real, two at a time; results go to results/real/<family>/<method>.json. Three pairs are too
+few for the rule of claims, which asks for five: an effect has its interval and no verdict.
+
+Left out of the draw of docs/real.md: `curriculum/ghpo` (rows of GSM8K, which this model does not solve in an answer of
+affordable length).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from shuhari.config.overlay import merge_overlays
+from shuhari.config.recipe import load
+from shuhari.lab.claims.claim import Claim, resolve
+from shuhari.lab.claims.pool import Progress
+from shuhari.lab.claims.quantities import read_values
+from shuhari.lab.claims.result import describe, find_runs, list_points, list_quantities, round_to, write_json
+from shuhari.lab.claims.runs import make
+from shuhari.loop.machine import versions
+
+HERE = Path(__file__).resolve().parent
+TABLES, RUNS = HERE / "real", Path("runs") / "real"
+BED, FORMAT, SEEDS = "pretrained/grpo", 1, 3
+TRAINED, HELD = 1000, 128  # rows of each number of digits, at most
+ASKED = "What is {a} + {b}? Reply with the number only."
+RATES, RATE_SEED = (5e-5, 1e-4, 2e-4, 4e-4), 10
+
+
+def list_names() -> list[str]:
+    return sorted(file.stem for file in TABLES.glob("*.toml") if file.stem != "bed")
+
+
+def write_rows(levels: list[int]) -> str:
+    """Write sums of some numbers of digits, with their `level`, and return the name of the task. The same sums each
+    time; none that is held out is trained on."""
+    rows, held = [], {"train": TRAINED // len(levels), "test": HELD // len(levels)}
+    for level in levels:
+        rng, least = random.Random(f"sums {level}"), 10 ** (level - 1) if level > 1 else 0
+        there = {(rng.randrange(least, 10**level), rng.randrange(least, 10**level)) for _ in range(10 * TRAINED)}
+        pairs = sorted(there)
+        rng.shuffle(pairs)
+        n = min(held["test"], len(pairs) // 4)
+        parts = {"test": pairs[:n], "train": pairs[n : n + held["train"]]}
+        rows += [
+            {"prompt": ASKED.format(a=a, b=b), "answer": str(a + b), "level": str(level), "split": split}
+            for split, some in parts.items()
+            for a, b in some
+        ]
+    random.Random(0).shuffle(rows)  # levels are mixed in what is held out, too
+    file = RUNS / f"sums-{'-'.join(map(str, levels))}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"file/{file.resolve()}"
+
+
+def read(name: str, model: str) -> tuple[Claim, dict[str, Any]]:
+    """The arms and checks of one table, and what else it says."""
+    table = tomllib.loads((TABLES / f"{name}.toml").read_text())
+    said = {key: table.pop(key) for key in ("method", "reads", "levels", "note") if key in table}
+    shared = tomllib.loads((TABLES / "bed.toml").read_text())
+    shared = merge_overlays([shared, table.pop("settings", {})])
+    own = {"models": {"policy": {"path": model}}, "task": {"name": write_rows(said.get("levels", [2]))}}
+    table["settings"] = merge_overlays([shared, own])
+    reference = said["method"]
+    return resolve(reference, load(reference), table, bed=BED, seeds=SEEDS), said
+
+
+def tell(progress: Progress) -> None:
+    print(progress, flush=True)
+
+
+def measure(name: str, model: str, workers: int) -> Path:
+    """Make the missing runs of a table and write its result."""
+    claim, said = read(name, model)
+    quantities = list_quantities(claim)
+    made = make(claim, quantities, RUNS, workers=workers, tell=tell)
+    checks = []
+    for i, check in enumerate(claim.checks):
+        values = {
+            side: read_values(quantities[i], find_runs(claim, i, side, made), side, i) for side in check.rule.sides
+        }
+        effect = check.rule.estimate(*check.rule.pick_sides(values))
+        checks.append({
+            **describe(check),
+            "effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high), "n": effect.n,
+            "values": {side: [round_to(v) for v in found] for side, found in values.items()},
+        })  # fmt: skip
+    names = dict.fromkeys(name for quantity in quantities for name in quantity.names)
+    result = {
+        "format": FORMAT, "method": claim.name, **said, "model": Path(model).name, "bed": BED,
+        "budget": dict([claim.budget]) if claim.budget else None, "seeds": list(claim.seeds), "checks": checks,
+        "curves": {
+            metric: {arm: [list_points(run, metric) for run in runs] for arm, runs in made.evidence.items()}
+            for metric in names
+        },
+        "cpu_s": {arm: [round_to(run.cpu, 3) for run in runs] for arm, runs in made.evidence.items()},
+        "versions": versions(),
+    }  # fmt: skip
+    return write_json(result, HERE.parent / "results" / "real" / f"{claim.name}.json")
+
+
+def try_rates(model: str) -> None:
+    """GRPO at each rate on the seed that no other run has: the held-out mean over the run."""
+    from shuhari.loop.study import train
+
+    shared = tomllib.loads((TABLES / "bed.toml").read_text())
+    own = {"models": {"policy": {"path": model}}, "task": {"name": write_rows([2])}}
+    shared = merge_overlays([shared, own])
+    for rate in RATES:
+        more = {"part.policy.optimiser.lr": rate, "seed": RATE_SEED, "threads": 1}
+        recipe, path = load(BED).with_settings(shared).with_settings(more), RUNS / "rates" / f"{rate:g}"
+        for info in train(recipe, path, rehearsal=False):
+            if "evaluate/mean" in info:
+                print(f"{rate:g} step {info['step']}: {info['evaluate/mean']:.3f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("names", nargs="*", choices=[[], *list_names()])
+    parser.add_argument("--rates", action="store_true")
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_args()
+    model = str(Path(given.model).resolve())
+    if given.rates:
+        try_rates(model)
+        return
+    for name in given.names or list_names():
+        print(measure(name, model, given.workers), flush=True)
+
+
+if __name__ == "__main__":
+    main()
