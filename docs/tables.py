@@ -402,6 +402,49 @@ def reproduced() -> Iterator[str]:
         yield row(f"`{cells[0]}`", *cells[1:])
 
 
+def real() -> Iterator[str]:
+    """Claims asked again of a pretrained model (`benchmarks/real.py`), beside what they gave on their beds."""
+    folder, shares = PAGES.parent / "results", []
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((folder / "real").glob("*/*.json"))]
+    if not found:
+        yield "None yet."
+        return
+    yield row("claim", "compared with", "on its bed", "on the model", "margin", "pairs")
+    yield row(*["---"] * 6)
+    for one in found:
+        bed = json.loads((folder / "claims" / f"{one['method']}.json").read_text(encoding="utf-8"))
+        there = {rival["name"]: rival for rival in bed["rivals"]}
+        worst = []
+        for check in (c for c in one["checks"] if c["role"] in ("headline", "rival")):
+            rival = there.get(check["against"], {})
+            before = f"{effect_of(rival, bed['headline'])}, {rival['word']}" if rival.get("effect") is not None else "-"
+            margin = f"{check['margin']:.0%}" if check["ratio"] else f"{check['margin']:g}"
+            yield row(link_method(one["method"]), f"`{check['against']}`", before, effect_of(check, check), margin,
+                      check["n"])  # fmt: skip
+            if rival.get("effect") is not None and check["effect"] is not None:
+                worst.append((rival["effect"] / bed["headline"]["margin"], check["effect"] / check["margin"]))
+        for check in (c for c in one["checks"] if c["role"] == "guard"):
+            yield row(link_method(one["method"]), f"guard: {check['metric']}", bed["guard"] or "-",
+                      effect_of(check, check), f"{check['margin']:g}", check["n"])  # fmt: skip
+        if worst:
+            shares.append(tuple(min(side) for side in zip(*worst, strict=True)))
+    if len(shares) > 2:
+        from scipy.stats import spearmanr
+
+        yield ""
+        yield (f"Rank correlation of the worst effects, in margins, over {len(shares)} claims: "
+               f"{float(spearmanr(*zip(*shares, strict=True)).statistic):.2f}.")  # fmt: skip
+
+
+def effect_of(found: Mapping[str, Any], rule: Mapping[str, Any]) -> str:
+    """An effect with its interval; in per cent if it is a share of the other side's value."""
+    numbers = [found[key] for key in ("effect", "low", "high")]
+    if any(x is None for x in numbers):
+        return "-"
+    value, low, high = (f"{x:+.0%}" if rule.get("ratio") else f"{x:+.3g}" for x in numbers)
+    return f"{value} [{low}, {high}]"
+
+
 def rules() -> Iterator[str]:
     """Every rule of the diagnosis."""
     from shuhari.lab.diagnosis import RULES
@@ -472,6 +515,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "pairs": pairs,
     "cards": cards.cards,
     "reproduced": reproduced,
+    "real": real,
     "public names": reference.names,
     "sections": reference.sections,
     "shared tables": reference.shared_tables,

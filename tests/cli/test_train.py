@@ -188,6 +188,7 @@ def test_a_dry_run_has_a_list_for_each_stage_and_what_a_method_changes_first(shu
         (["tiny.toml", "--set", "steps"], "expected key=value"),
         (["tiny.toml", "--set", "stepz=3"], "stepz: no such key in a recipe; did you mean 'steps'?"),
         (["tiny.toml", "--set", "part.policy.terms.loss.hihg=3"], "loss.hihg: no setting of objective 'clip'"),
+        (["tiny.toml", "--set", "part.policy.terms.loss.wieght=3"], "did you mean 'weight'?"),
         (["tiny.toml", "--set", "task.name=arithmetik"], "did you mean 'arithmetic'?"),
         (["tiny.toml", "--set", "task.name=file/none.jsonl"], "file/none.jsonl: no such file"),
         (["tiny.toml", "--set", "rollout.n=x"], "rollout.n: 'x': expected a whole number"),

@@ -78,6 +78,7 @@ class Settings:
         self.shared: dict[str, Any] = {} if shared is None else shared
         self.given, self.in_steps, self.whole = given, in_steps, whole
         self.defaults: dict[str, Any] = {}
+        self._beside: dict[str, Collection[str]] = {}  # place of a component -> settings that stand in its table
 
     # ---------------------------------------------------------------- components
 
@@ -174,7 +175,8 @@ class Settings:
         hints = bounds.hints(cls, bare=True)
         for key in table:
             if key not in own:
-                raise RecipeError(join_key(where, key), f"no setting of {what}; {_suggest(what, key, own)}")
+                known = [*own, *self._beside.get(where, ())]
+                raise RecipeError(join_key(where, key), f"no setting of {what}; {_suggest(what, key, known)}")
         values = {k: v for k, v in given.items() if k in own and k not in table}
         for key, raw in table.items():
             per = "decision" if cls is Sampling and key == "temperature" else "step"
@@ -207,6 +209,7 @@ class Settings:
         flat = _find_flat(own, hints)
         if flat and flat not in table:
             inner = {k: v for k, v in table.items() if k not in own}
+            self._beside[where] = own.keys() - {flat}
             given = {**given, flat: self.make_component(KINDS[hints[flat]], inner, where, where.rpartition(".")[2])}
             table = {k: v for k, v in table.items() if k in own}
         return self.make(cls, table, where, cls.__name__, given)
