@@ -40,7 +40,7 @@ RATES, RATE_SEED = (5e-5, 1e-4, 2e-4, 4e-4), 10
 
 
 def list_names() -> list[str]:
-    return sorted(file.stem for file in TABLES.glob("*.toml") if file.stem != "bed")
+    return sorted(file.stem for file in TABLES.glob("*.toml") if file.stem not in ("bed", "remix_recipe"))
 
 
 def write_rows(levels: list[int]) -> str:
@@ -69,13 +69,14 @@ def write_rows(levels: list[int]) -> str:
 def read(name: str, model: str) -> tuple[Claim, dict[str, Any]]:
     """The arms and checks of one table, and what else it says."""
     table = tomllib.loads((TABLES / f"{name}.toml").read_text())
-    said = {key: table.pop(key) for key in ("method", "reads", "levels", "note") if key in table}
+    said = {key: table.pop(key) for key in ("method", "recipe", "reads", "levels", "note") if key in table}
     shared = tomllib.loads((TABLES / "bed.toml").read_text())
     shared = merge_overlays([shared, table.pop("settings", {})])
     own = {"models": {"policy": {"path": model}}, "task": {"name": write_rows(said.get("levels", [2]))}}
     table["settings"] = merge_overlays([shared, own])
-    reference = said["method"]
-    return resolve(reference, load(reference), table, bed=BED, seeds=SEEDS), said
+    whole = said.pop("recipe", "")  # of a method that cannot be laid over a recipe
+    reference = str(TABLES / whole) if whole else said["method"]
+    return resolve(reference, load(reference), table, bed="" if whole else BED, seeds=SEEDS), said
 
 
 def tell(progress: Progress) -> None:
@@ -100,7 +101,7 @@ def measure(name: str, model: str, workers: int) -> Path:
         })  # fmt: skip
     names = dict.fromkeys(name for quantity in quantities for name in quantity.names)
     result = {
-        "format": FORMAT, "method": claim.name, **said, "model": Path(model).name, "bed": BED,
+        "format": FORMAT, **said, "model": Path(model).name, "bed": BED,
         "budget": dict([claim.budget]) if claim.budget else None, "seeds": list(claim.seeds), "checks": checks,
         "curves": {
             metric: {arm: [list_points(run, metric) for run in runs] for arm, runs in made.evidence.items()}
@@ -109,7 +110,7 @@ def measure(name: str, model: str, workers: int) -> Path:
         "cpu_s": {arm: [round_to(run.cpu, 3) for run in runs] for arm, runs in made.evidence.items()},
         "versions": versions(),
     }  # fmt: skip
-    return write_json(result, HERE.parent / "results" / "real" / f"{claim.name}.json")
+    return write_json(result, HERE.parent / "results" / "real" / f"{said['method']}.json")
 
 
 def try_rates(model: str) -> None:

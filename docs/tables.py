@@ -402,6 +402,20 @@ def reproduced() -> Iterator[str]:
         yield row(f"`{cells[0]}`", *cells[1:])
 
 
+def reproduced_briefly() -> Iterator[str]:
+    """Published numbers that were measured on several seeds here."""
+    from shuhari.lab.reproduce.published import read_targets
+    from shuhari.lab.reproduce.report import format_spread, list_rows
+
+    yield row("trained", "environment", "ours, mean and spread of seeds", "published")
+    yield row(*["---"] * 4)
+    for target in read_targets().values():
+        for cells, one in zip(list_rows([target.name], PAGES.parent / "results"), target.published, strict=False):
+            if int(cells[3]) > 2:
+                there = f"{format_spread(one.mean, one.deviation)} ({one.by})"
+                yield row(target.name.partition("-")[0].upper(), target.env, f"{cells[2]}, {cells[3]} seeds", there)
+
+
 def real() -> Iterator[str]:
     """Claims asked again of a pretrained model (`benchmarks/real.py`), beside what they gave on their beds."""
     folder, shares = PAGES.parent / "results", []
@@ -515,6 +529,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "pairs": pairs,
     "cards": cards.cards,
     "reproduced": reproduced,
+    "reproduced briefly": reproduced_briefly,
     "real": real,
     "public names": reference.names,
     "sections": reference.sections,
