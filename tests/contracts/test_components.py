@@ -73,10 +73,13 @@ def test_predictor(name: str, found: Found) -> None:
         check_predictor(component, run.ctx)
 
 
+SHORT = {"steps": 20, "worlds": 1, "draws": 2}  # settings of analyses that take long by themselves
+
+
 @pytest.mark.parametrize("name", of("analysis"))
 def test_analysis(name: str) -> None:
     cls: Any = entries()["analysis", name]
-    check_analysis(cls(**{f.name: 20 for f in fields(cls) if f.name == "steps"}))  # what is long by itself
+    check_analysis(cls(**{f.name: SHORT[f.name] for f in fields(cls) if f.name in SHORT}))
 
 
 @pytest.mark.parametrize("name", of("buffer"))
