@@ -248,3 +248,11 @@ def test_a_misspelt_metric_ends_the_sweep_at_its_first_trial_and_leaves_the_fold
     with pytest.raises(RecipeError, match=r"no metric 'reward/men'; did you mean 'reward/mean'"):
         run_sweep(make(objectives=(Objective("reward/men"),)), tmp_path)
     assert run_sweep(make(trials=1), tmp_path)["trials"]
+
+
+def test_equal_gains_of_a_few_seeds_have_no_interval() -> None:
+    from shuhari.lab.sweeps.sweep import _compare
+
+    assert _compare([1.0, 1.0], [1.0, 1.0]) == [0.0, None, None]
+    value, low, high = _compare([1.0, 1.0, 1.0], [2.0, 2.5, 3.0])
+    assert value == 1.5 and low is not None and high is not None and low < 1.5 < high

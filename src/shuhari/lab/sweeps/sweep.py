@@ -252,9 +252,11 @@ def _test(sweep: Sweep, chosen: Sequence[Trial], at: Path, tell: Callable[[str],
 
 
 def _compare(own: Any, tuned: Any) -> list[float | None]:
-    """Return the mean difference over seeds, and the ends of its paired interval, None if there are too few."""
+    """Return the mean difference over seeds, and the ends of its paired interval, None if there are too few or all are
+    alike: a few equal differences do not show that there is no spread."""
     gap = difference(own, tuned, paired=True)
-    return [gap.value, *(x if math.isfinite(x) else None for x in (gap.low, gap.high))]
+    known = math.isfinite(gap.low) and gap.low < gap.high
+    return [gap.value, *((gap.low, gap.high) if known else (None, None))]
 
 
 def find_importance(sweep: Sweep, done: Sequence[Trial]) -> dict[str, float]:
