@@ -80,7 +80,8 @@ def read(name: str, model: str) -> tuple[Claim, dict[str, Any]]:
 
 
 def tell(progress: Progress) -> None:
-    print(progress, flush=True)
+    if progress.finished:
+        print(f"{progress.done} of {progress.total}: {progress.finished}", flush=True)
 
 
 def measure(name: str, model: str, workers: int) -> Path:
