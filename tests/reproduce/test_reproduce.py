@@ -14,6 +14,7 @@ from shuhari.config.overlay import RecipeError, read_budgets
 from shuhari.desk.cli import app
 from shuhari.desk.cli.reproducing import MODULES, check_installed
 from shuhari.lab.reproduce import report
+from shuhari.lab.reproduce import runs as made
 from shuhari.lab.reproduce.published import (
     BESIDE,
     MISSED,
@@ -83,6 +84,20 @@ def test_runs_are_kept_as_they_end_and_none_is_made_again(tmp_path: Path) -> Non
     second = read_result(target.name, out)
     assert second is not None and [run["seed"] for run in second["runs"]] == [0, 1]
     assert second["runs"][0] == run and (runs / target.name / "seed-0" / ENDED).stat().st_mtime_ns == at
+
+
+def test_processor_time_is_noted_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed that is killed keeps what it has spent."""
+    ticks = iter(range(100))
+    monkeypatch.setattr(made, "NOTED", 0.5)
+    monkeypatch.setattr(made, "read_processor_time", lambda: float(next(ticks)))
+    noted: list[float] = []
+    monkeypatch.setattr(made, "note_time", lambda path, seconds: noted.append(seconds))
+    monkeypatch.setattr("shuhari.loop.study.train", lambda *_, **__: iter([{}, {}]))
+    monkeypatch.setattr(made, "read_value", lambda *_: 9.0)
+    monkeypatch.setattr(made, "Run", lambda path: None)
+    assert made.Seed(small(), 0, tmp_path).make() == ""
+    assert noted == [1.0, 1.0, 1.0]
 
 
 def test_a_peer_beside_ours_stays_when_ours_is_measured_again(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from shuhari.store.schema import FILE
 FORMAT = 1
 FOLDER = "reproduce"
 CURVE, POINTS = "rollout/return", 200
+NOTED = 30.0  # seconds of processor time between two notes of it
 ENDED = "reproduced.json"  # in the folder of a run: what was measured
 
 
@@ -63,17 +64,19 @@ class Seed:
         measured without a value."""
         from shuhari.loop.study import train
 
-        began, value, why = read_processor_time(), None, ""
+        noted, value, why = read_processor_time(), None, ""
         try:
             for _ in train(self.target.load(self.seed), self.path, rehearsal=False):
-                pass
+                if (spent := read_processor_time() - noted) > NOTED:  # so that little is lost if it is killed
+                    note_time(self.path, spent)
+                    noted += spent
             value = read_value(Run(self.path), self.target.metric)
         except VALUELESS as error:
             why = str(error)
         except Exception as error:  # the other runs go on, and all errors are reported together
             return f"{type(error).__name__}: {error}"
         finally:
-            note_time(self.path, read_processor_time() - began)
+            note_time(self.path, read_processor_time() - noted)
         cpu = read_time(self.path)
         found = {"seed": self.seed, "value": value, **read_curve(self.path),
                  "cpu_s": None if math.isnan(cpu) else round(cpu, 1),
