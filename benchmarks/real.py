@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--rates", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    model = str(Path(given.model).resolve())
+    model = str(Path(given.model).absolute())
     if given.rates:
         try_rates(model)
         return

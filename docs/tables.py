@@ -434,12 +434,12 @@ def real() -> Iterator[str]:
             before = f"{effect_of(rival, bed['headline'])}, {rival['word']}" if rival.get("effect") is not None else "-"
             margin = f"{check['margin']:.0%}" if check["ratio"] else f"{check['margin']:g}"
             yield row(link_method(one["method"]), f"`{check['against']}`", before, effect_of(check, check), margin,
-                      check["n"])  # fmt: skip
+                      str(check["n"]))  # fmt: skip
             if rival.get("effect") is not None and check["effect"] is not None:
                 worst.append((rival["effect"] / bed["headline"]["margin"], check["effect"] / check["margin"]))
         for check in (c for c in one["checks"] if c["role"] == "guard"):
             yield row(link_method(one["method"]), f"guard: {check['metric']}", bed["guard"] or "-",
-                      effect_of(check, check), f"{check['margin']:g}", check["n"])  # fmt: skip
+                      effect_of(check, check), f"{check['margin']:g}", str(check["n"]))  # fmt: skip
         if worst:
             shares.append(tuple(min(side) for side in zip(*worst, strict=True)))
     if len(shares) > 2:
