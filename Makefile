@@ -10,8 +10,8 @@ BIN     = $(VENV)/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-# two workers, a file each; those that tests/conftest.py knows to take long begin first
-WORKERS = -n 2 --dist loadfile --no-loadscope-reorder
+# three workers, as many tests wait, a file each; those that tests/conftest.py knows to take long begin first
+WORKERS = -n 3 --dist loadfile --no-loadscope-reorder
 
 # Compiled code is kept, even where the environment says otherwise: each process that a test starts would compile the
 # library anew, for half a second.

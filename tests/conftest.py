@@ -1,9 +1,9 @@
-"""One thread: tiny models are quicker so, two workers share the machine, and bits depend on the number of threads.
+"""One thread: tiny models are quicker so, several workers share the machine, and bits depend on the number of threads.
 
 What tests write lies in memory, where there is room: a run flushes its files again and again, and tiny runs would wait
 for the disk longer than they compute. It is gone in the end; `--basetemp=FOLDER` keeps it.
 
-Files that take long begin first, so that no worker is left with one at the end while the others wait (`pytest -n 2
+Files that take long begin first, so that no worker is left with one at the end while the others wait (`pytest -n 3
 --dist loadfile --no-loadscope-reorder`, which `make test` says; a file stays with one worker, for the sake of what its
 tests share). A name that is missing here costs time, and nothing else.
 """
