@@ -174,7 +174,7 @@ class Places:
         if LOSS not in terms:
             place = format_path((*part, "terms", LOSS))
             message = f"{self.base} has no term of that name, which is the loss of the policy gradient"
-            instead = "expected a recipe that has, such as baselines/grpo or baselines/ppo_cartpole"
+            instead = "expected a recipe that has one, such as baselines/grpo or baselines/ppo_cartpole"
             raise RecipeError(place, f"{message}; its terms: {', '.join(terms) or '(none)'}; {instead}")
 
 
