@@ -19,21 +19,23 @@ import argparse
 import json
 import random
 import tomllib
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shuhari.config.overlay import merge_overlays
 from shuhari.config.recipe import load
 from shuhari.lab.claims.claim import Claim, resolve
+from shuhari.lab.claims.measure import Findings
 from shuhari.lab.claims.pool import Progress
-from shuhari.lab.claims.quantities import read_values
-from shuhari.lab.claims.result import describe, find_runs, list_points, list_quantities, round_to, write_json
+from shuhari.lab.claims.result import list_points, list_quantities, round_to, write_json
 from shuhari.lab.claims.runs import make
 from shuhari.loop.machine import versions
 
 HERE = Path(__file__).resolve().parent
 TABLES, RUNS = HERE / "real", Path("runs") / "real"
-BED, FORMAT, SEEDS = "pretrained/grpo", 1, 3
+BED, FORMAT, SEEDS, LEVEL = "pretrained/grpo", 1, 3, 0.95
 TRAINED, HELD = 1000, 128  # rows of each number of digits, at most
 ASKED = "What is {a} + {b}? Reply with the number only."
 RATES, RATE_SEED = (5e-5, 1e-4, 2e-4, 4e-4), 10
@@ -66,15 +68,18 @@ def write_rows(levels: list[int]) -> str:
     return f"file/{file.resolve()}"
 
 
+def read_shared(model: str, levels: list[int], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of all arms: those of the bed, `more` over them, the model, and the rows."""
+    own = {"models": {"policy": {"path": model}}, "task": {"name": write_rows(levels)}}
+    return merge_overlays([tomllib.loads((TABLES / "bed.toml").read_text()), more, own])
+
+
 def read(name: str, model: str) -> tuple[Claim, dict[str, Any]]:
     """The arms and checks of one table, and what else it says."""
     table = tomllib.loads((TABLES / f"{name}.toml").read_text())
-    said = {key: table.pop(key) for key in ("method", "recipe", "reads", "levels", "note") if key in table}
-    shared = tomllib.loads((TABLES / "bed.toml").read_text())
-    shared = merge_overlays([shared, table.pop("settings", {})])
-    own = {"models": {"policy": {"path": model}}, "task": {"name": write_rows(said.get("levels", [2]))}}
-    table["settings"] = merge_overlays([shared, own])
-    whole = said.pop("recipe", "")  # of a method that cannot be laid over a recipe
+    said = {key: table.pop(key) for key in ("method", "reads", "levels") if key in table}
+    whole = table.pop("recipe", "")  # of a method that cannot be laid over a recipe
+    table["settings"] = read_shared(model, said.get("levels", [2]), table.pop("settings", {}))
     reference = str(TABLES / whole) if whole else said["method"]
     return resolve(reference, load(reference), table, bed="" if whole else BED, seeds=SEEDS), said
 
@@ -88,27 +93,21 @@ def measure(name: str, model: str, workers: int) -> Path:
     """Make the missing runs of a table and write its result."""
     claim, said = read(name, model)
     quantities = list_quantities(claim)
-    made = make(claim, quantities, RUNS, workers=workers, tell=tell)
-    checks = []
-    for i, check in enumerate(claim.checks):
-        values = {
-            side: read_values(quantities[i], find_runs(claim, i, side, made), side, i) for side in check.rule.sides
-        }
-        effect = check.rule.estimate(*check.rule.pick_sides(values))
-        checks.append({
-            **describe(check),
-            "effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high), "n": effect.n,
-            "values": {side: [round_to(v) for v in found] for side, found in values.items()},
-        })  # fmt: skip
-    names = dict.fromkeys(name for quantity in quantities for name in quantity.names)
+    run = partial(make, root=RUNS, workers=workers, tell=tell)
+    found = Findings(claim, quantities, None, run, str, seeds=claim.seeds)  # nothing is registered
+    found.add(range(len(claim.checks)), claim.seeds)
+    for number in range(len(claim.checks)):
+        found.estimate(number, LEVEL)
+    names, arms = dict.fromkeys(name for quantity in quantities for name in quantity.names), found.made.evidence
     result = {
         "format": FORMAT, **said, "model": Path(model).name, "bed": BED,
-        "budget": dict([claim.budget]) if claim.budget else None, "seeds": list(claim.seeds), "checks": checks,
+        "budget": dict([claim.budget]) if claim.budget else None, "seeds": list(claim.seeds),
+        "checks": list(found.checks.values()),
         "curves": {
-            metric: {arm: [list_points(run, metric) for run in runs] for arm, runs in made.evidence.items()}
+            metric: {arm: [list_points(run, metric) for run in runs] for arm, runs in arms.items()}
             for metric in names
         },
-        "cpu_s": {arm: [round_to(run.cpu, 3) for run in runs] for arm, runs in made.evidence.items()},
+        "cpu_s": {arm: [round_to(run.cpu, 3) for run in runs] for arm, runs in arms.items()},
         "versions": versions(),
     }  # fmt: skip
     return write_json(result, HERE.parent / "results" / "real" / f"{said['method']}.json")
@@ -118,9 +117,7 @@ def try_rates(model: str) -> None:
     """GRPO at each rate on the seed that no other run has: the held-out mean over the run."""
     from shuhari.loop.study import train
 
-    shared = tomllib.loads((TABLES / "bed.toml").read_text())
-    own = {"models": {"policy": {"path": model}}, "task": {"name": write_rows([2])}}
-    shared = merge_overlays([shared, own])
+    shared = read_shared(model, [2], {})
     for rate in RATES:
         more = {"part.policy.optimiser.lr": rate, "seed": RATE_SEED, "threads": 1}
         recipe, path = load(BED).with_settings(shared).with_settings(more), RUNS / "rates" / f"{rate:g}"

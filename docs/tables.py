@@ -418,45 +418,29 @@ def reproduced_briefly() -> Iterator[str]:
 
 def real() -> Iterator[str]:
     """Claims asked again of a pretrained model (`benchmarks/real.py`), beside what they gave on their beds."""
-    folder, shares = PAGES.parent / "results", []
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((folder / "real").glob("*/*.json"))]
-    if not found:
-        yield "None yet."
-        return
+    from scipy.stats import spearmanr
+
+    from shuhari.lab.claims.board import describe_effect
+
+    results, worst = PAGES.parent / "results", []
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((results / "real").glob("*/*.json"))]
     yield row("claim", "compared with", "on its bed", "on the model", "margin", "pairs")
     yield row(*["---"] * 6)
     for one in found:
-        bed = json.loads((folder / "claims" / f"{one['method']}.json").read_text(encoding="utf-8"))
-        there = {rival["name"]: rival for rival in bed["rivals"]}
-        worst = []
-        for check in (c for c in one["checks"] if c["role"] in ("headline", "rival")):
-            rival = there.get(check["against"], {})
-            before = f"{effect_of(rival, bed['headline'])}, {rival['word']}" if rival.get("effect") is not None else "-"
-            margin = f"{check['margin']:.0%}" if check["ratio"] else f"{check['margin']:g}"
-            yield row(link_method(one["method"]), f"`{check['against']}`", before, effect_of(check, check), margin,
-                      str(check["n"]))  # fmt: skip
-            if rival.get("effect") is not None and check["effect"] is not None:
-                worst.append((rival["effect"] / bed["headline"]["margin"], check["effect"] / check["margin"]))
-        for check in (c for c in one["checks"] if c["role"] == "guard"):
-            yield row(link_method(one["method"]), f"guard: {check['metric']}", bed["guard"] or "-",
-                      effect_of(check, check), f"{check['margin']:g}", str(check["n"]))  # fmt: skip
-        if worst:
-            shares.append(tuple(min(side) for side in zip(*worst, strict=True)))
-    if len(shares) > 2:
-        from scipy.stats import spearmanr
-
-        yield ""
-        yield (f"Rank correlation of the worst effects, in margins, over {len(shares)} claims: "
-               f"{float(spearmanr(*zip(*shares, strict=True)).statistic):.2f}.")  # fmt: skip
-
-
-def effect_of(found: Mapping[str, Any], rule: Mapping[str, Any]) -> str:
-    """An effect with its interval; in per cent if it is a share of the other side's value."""
-    numbers = [found[key] for key in ("effect", "low", "high")]
-    if any(x is None for x in numbers):
-        return "-"
-    value, low, high = (f"{x:+.0%}" if rule.get("ratio") else f"{x:+.3g}" for x in numbers)
-    return f"{value} [{low}, {high}]"
+        bed = json.loads((results / "claims" / f"{one['method']}.json").read_text(encoding="utf-8"))
+        beds, pairs = {check["role"] + str(check["against"]): check for check in bed["checks"]}, []
+        for check in one["checks"]:
+            guard, before = check["role"] == "guard", beds.get(check["role"] + str(check["against"]), {})
+            known, unit = before.get("low") is not None, " of its value" if check.get("ratio") else ""
+            yield row(link_method(one["method"]), f"guard: {check['metric']}" if guard else f"`{check['against']}`",
+                      f"{describe_effect(before)}, {before['verdict']}" if known else "-", describe_effect(check),
+                      f"{check['margin']:g}{unit}", str(check["n"]))  # fmt: skip
+            if known and not guard:
+                pairs.append((before["effect"] / before["margin"], check["effect"] / check["margin"]))
+        worst += [tuple(map(min, zip(*pairs, strict=True)))] if pairs else []
+    if len(worst) > 2:
+        rank = float(spearmanr(*zip(*worst, strict=True)).statistic)
+        yield from ("", f"Rank correlation of the worst effects, in margins, over {len(worst)} claims: {rank:.2f}.")
 
 
 def rules() -> Iterator[str]:

@@ -105,8 +105,7 @@ class Processes:
             while not other.link.poll(GLANCE):
                 gone = next((o for o in self.others if o.process.poll() is not None), None)
                 if gone is not None and not other.link.poll(0):  # the one asked may wait for it
-                    killed = self._find_killed()
-                    raise self.fail(killed or gone, "failed while" if killed is None else "died while")
+                    raise self._blame(gone, "failed while")
                 if not still:
                     self.glance()
                 if other.asked == "starting" and time.monotonic() > until:
@@ -115,8 +114,7 @@ class Processes:
         except (EOFError, OSError):
             answer = b""
         if answer[:1] != DONE:
-            killed = self._find_killed()  # for want of whom it failed
-            raise self.fail(killed or other, "failed while" if answer and killed is None else "died while")
+            raise self._blame(other, "failed while" if answer else "died while")
         return codec.loads(answer[1:], limit=2**40) if len(answer) > 1 else None
 
     def answers(self, *, still: bool = False) -> list[Any]:
@@ -127,24 +125,26 @@ class Processes:
 
     def find_dead(self, error: object, first: Process | None = None) -> RankError:
         """Return the error naming the process to blame if all of them together failed to go on: any that has ended
-        within PATIENCE, else `first`."""
+        within PATIENCE, one that a signal ended before others, else `first`."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             for other in self.others:
                 if other.process.poll() is not None:
-                    return self.fail(other, "died while")
+                    return self._blame(other, "died while")
             time.sleep(0.05)
         return self.fail(first or self.others[0], f"or another one did not go on ({error}), while")
 
-    def _find_killed(self) -> Process | None:
-        """Return the process that a signal ended, if there is one. The connections of a killed process close before
-        the system says that it has ended: the others may fail for want of it, and say so, first."""
+    def _blame(self, other: Process, how: str) -> RankError:
+        """Return the error of a process that cannot go on, or of one that a signal ended, for want of which it cannot:
+        the connections of a killed process close, and the others fail, before it counts as ended."""
         until = time.monotonic() + MOMENT
         while True:
             codes = [other.process.poll() for other in self.others]
             killed = [other for other, code in zip(self.others, codes, strict=True) if code is not None and code < 0]
-            if killed or None not in codes or time.monotonic() > until:
-                return killed[0] if killed else None
+            if killed:
+                return self.fail(killed[0], "died while")
+            if None not in codes or time.monotonic() > until:
+                return self.fail(other, how)
             time.sleep(0.02)
 
     def fail(self, other: Process, how: str) -> RankError:

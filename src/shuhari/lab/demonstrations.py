@@ -186,11 +186,10 @@ def find_stale(shown: Demonstration, result: Mapping[str, Any]) -> str:
     for name in sorted({*now["recipes"], *then["recipes"]}):
         if now["recipes"].get(name) != then["recipes"].get(name):
             return f"recipe {name!r} has changed"
-    for key in ("quantity", "says", "why"):
-        if result[key] != getattr(shown.stated, key):
+    stated = {**result, "dose": result["dose"]["metric"]}
+    for key in ("quantity", "dose", "says", "why"):
+        if stated[key] != getattr(shown.stated, key):
             return f"{key} has changed"
-    if result["dose"]["metric"] != shown.stated.dose:
-        return "dose has changed"
     return find_changed(then["modules"], {**now["modules"], **now["shared"]})
 
 

@@ -28,14 +28,15 @@ def headline(result: Mapping[str, Any]) -> str:
     unit = " of its value" if head.get("ratio") else ""
     if head.get("low") is None:
         return f"margin {head['margin']:g}{unit}"
-    effect = _describe_effect(head)
+    effect = describe_effect(head)
     text = f"{effect} at {head['level']:.1%}, margin {head['margin']:g}{unit}, {head['n']} seeds"
     worst = find_decisive(result)
     rival = next((rival for rival in result.get("rivals", ()) if rival["name"] == worst), None)
-    return text if rival is None else f"{text}; against {worst} {_describe_effect(rival)}"
+    return text if rival is None else f"{text}; against {worst} {describe_effect(rival)}"
 
 
-def _describe_effect(of: Mapping[str, Any]) -> str:
+def describe_effect(of: Mapping[str, Any]) -> str:
+    """Describe the effect of a check, a rival or a headline with its interval."""
     return f"{of['effect']:.3g} [{of['low']:.3g}, {of['high']:.3g}]"
 
 
@@ -52,7 +53,7 @@ def ruled(check: Mapping[str, Any]) -> str:
     margin = f", margin {check['margin']:g}" if check["margin"] else ""
     text = f"{check['role']}: {what}{margin}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
     if check.get("low") is not None:
-        text += f" = {check['effect']:.3g} [{check['low']:.3g}, {check['high']:.3g}], {check['n']} pairs"
+        text += f" = {describe_effect(check)}, {check['n']} pairs"
     why = f" ({check['why']})" if check.get("why") else ""
     card = f", by the card of {check['card']}" if check.get("card") else ""
     return f"{text}: {check['verdict']}{why}{card}"

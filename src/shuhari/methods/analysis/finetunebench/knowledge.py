@@ -189,7 +189,11 @@ def list_facts(opened: Opened) -> list[Fact]:
     except (ValueError, LookupError):
         raise AnalysisError(f"{opened.name}: its task has no split `facts`: expected --set facts=FILE.jsonl") from None
     problems = [source[i] for i in range(source.size() or 0)]
-    return [make_fact({"q": p.prompt, "a": p.answer, **p.info}, p.id) for p in problems]
+    out = []
+    for p in problems:
+        info = {key: p.info[key] for key in FACT if key in p.info}
+        out.append(make_fact({"q": p.prompt, "a": p.answer, **info}, p.id))
+    return out
 
 
 def read_facts(path: Path) -> list[Fact]:
@@ -205,11 +209,7 @@ def read_facts(path: Path) -> list[Fact]:
         except ValueError as error:
             raise AnalysisError(f"{path} line {i}: {error}: expected JSON") from None
         if row is not None:
-            where = f"{path} line {i}"
-            _check_keys(row, FACT, where)
-            for probe in (row.get("probes") or []) if isinstance(row, dict) else []:
-                _check_keys(probe, QUESTION, f"{where}, a probe")
-            out.append(make_fact(row, where))
+            out.append(make_fact(row, f"{path} line {i}"))
     if not out:
         raise AnalysisError(f"facts {str(path)!r} has no line: expected a fact a line")
     return out
@@ -218,28 +218,24 @@ def read_facts(path: Path) -> list[Fact]:
 def make_fact(row: Any, where: str) -> Fact:
     """Make a fact of a row (`Knowledge.facts`). Raises AnalysisError, with `where` it stands, for one that is none."""
     table = row if isinstance(row, Mapping) else {}
-    trained = _read_question(table, "", where)
+    trained = _read_question(table, "", FACT, where)
     kind = table.get("kind") or TAUGHT[bool(trained.before)]
     if kind not in (*TAUGHT, KEPT):
         raise AnalysisError(f"{where}: kind {kind!r}: expected one of {', '.join((*TAUGHT, KEPT))}")
     probes = table.get("probes") or []
     if not isinstance(probes, list | tuple):
         raise AnalysisError(f"{where}: probes {probes!r}: expected a list")
-    asked = tuple(_read_question(one, trained.answer, where) for one in probes)
+    asked = tuple(_read_question(one, trained.answer, QUESTION, f"{where}, a probe") for one in probes)
     if any(probe.text == trained.text for probe in asked):
         raise AnalysisError(f"{where}: a probe is the trained question {trained.text!r}: expected another question")
     return Fact(kind, trained, asked)
 
 
-def _check_keys(row: Any, known: Sequence[str], where: str) -> None:
-    """Raise AnalysisError for a key of a table that means nothing here."""
-    for key in row if isinstance(row, dict) else ():
-        if key not in known:
-            raise AnalysisError(f"{where} has {key!r}: {nearest(key, known)}")
-
-
-def _read_question(row: Any, answer: str, where: str) -> Question:
+def _read_question(row: Any, answer: str, known: Sequence[str], where: str) -> Question:
+    """Read a question of a table with the keys `known`, or of its text alone, if its answer is."""
     table = row if isinstance(row, Mapping) else {"q": row}
+    if (odd := next((key for key in table if key not in known), None)) is not None:
+        raise AnalysisError(f"{where} has {odd!r}: {nearest(odd, known)}")
     q, a, before = table.get("q"), table.get("a", answer), table.get("a_old")
     if not isinstance(q, str) or not q or a in (None, ""):
         raise AnalysisError(f"{where}: {row!r}: expected a question `q`, text, and its answer `a`")
