@@ -144,6 +144,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
     "Curricula and studies": {
         "curriculum/predicted": ("the mean success rate that was predicted of the problems asked", "share"),
         "curriculum/observed": ("and that was seen", "share"),
+        "curriculum/skipped": ("the share of problems offered that rested, as their last group was alike", "share"),
         "curriculum/solved": ("the share of problems tried that greedy decoding solves, and so leaves out", "share"),
         "curriculum/spearman": ("the rank correlation of both over problems", "in [-1, 1]"),
         "curriculum/variance": ("the mean of p (1 - p) over a set of problems when it was scored last", "at most 0.25"),

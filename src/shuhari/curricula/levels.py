@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Length, Positive, PositiveShare, check
+from shuhari.bounds import AtLeast0, Length, PositiveNumber, PositiveShare, check
 from shuhari.data import ContractError, Info, Problem, Request, nearest
 from shuhari.events import Collected, Event
 from shuhari.kernel.pack import find_usable
@@ -81,8 +81,9 @@ class Bandit:
     """Key of a problem's `info` that holds its level; "" takes the problem's task."""
     alpha: PositiveShare = 0.5
     """Step size of a level's moving average, in (0, 1]; 1 remembers only the last step."""
-    tau: Positive = 0.4
-    """Temperature of the softmax over levels, in units of the advantage; larger draws them more evenly."""
+    tau: PositiveNumber = 0.4
+    """Temperature of the softmax over levels, in units of the advantage; larger draws them more evenly. A ramp from
+    large to small explores first, and commits to the best level then."""
     look: Length = 64
     """Number of problems drawn at the start to find the levels."""
     column: str = "advantage"
@@ -108,7 +109,7 @@ class Bandit:
             shelve(await self.candidates.select(self.look, ctx), shelves, self.key)
         for level in shelves:
             pay.setdefault(level, 0.0)
-        shares = (torch.tensor(list(pay.values()), dtype=torch.float64) / self.tau).softmax(0)
+        shares = (torch.tensor(list(pay.values()), dtype=torch.float64) / ctx.at(self.tau)).softmax(0)
         self.state["shares"] = dict(zip(pay, shares.tolist(), strict=True))
         drawn = draw_levels(list(pay), shares, n, ctx)
         asked = [await take(level, shelves, self, n, ctx) for level in drawn]
