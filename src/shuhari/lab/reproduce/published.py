@@ -1,8 +1,8 @@
 """The published numbers that `shuhari reproduce` measures again, and when a mean of ours has reached one.
 
 They are in `published.toml` beside this file. A source with seeds is reached by a mean of at least its mean less two
-standard errors of the difference. A source of one run, or of another version of the environment, is shown beside ours
-without a mark.
+standard errors of the difference. A source of one run, of another version of the environment, or of longer runs, is
+shown beside ours without a mark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ REACHED, MISSED, BESIDE, OTHER = "reached", "missed", "one run there", "other ve
 @dataclass(frozen=True)
 class Published:
     """A published number: the `mean` over `seeds` runs and their standard `deviation` (None if there was one run), who
-    it is `by`, its `source` (a URL), and the environment (`env`) that it was measured in."""
+    it is `by`, its `source` (a URL), the environment (`env`) that it was measured in, and the `budget` of a run there
+    in words, such as "10M steps", if ours is another."""
 
     by: str
     mean: float
@@ -36,6 +37,7 @@ class Published:
     env: str
     seeds: int = 1
     deviation: float | None = None
+    budget: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,12 @@ def find_target(name: str) -> Target:
 
 def judge(values: Sequence[float], env: str, one: Published) -> str:
     """Whether the mean of `values`, one a seed, reaches a published number: REACHED or MISSED; OTHER if it is of
-    another environment than `env`, BESIDE if it has no spread over seeds; "" for fewer than two values."""
+    another environment than `env`, its budget if that is another, BESIDE if it has no spread over seeds; "" for fewer
+    than two values."""
     if env != one.env:
         return OTHER
+    if one.budget:
+        return f"{one.budget} there"
     if one.deviation is None or one.seeds < 2:
         return BESIDE
     if len(values) < 2:
