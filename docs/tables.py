@@ -416,6 +416,16 @@ def reproduced_briefly() -> Iterator[str]:
                 yield row(target.name.partition("-")[0].upper(), target.env, f"{cells[2]}, {cells[3]} seeds", there)
 
 
+def real_list() -> Iterator[str]:
+    """The claims that were drawn from for a pretrained model, with today's verdicts; what is read of each is kept."""
+    page = (PAGES / "real.md").read_text(encoding="utf-8").split("<!-- /real list -->")[0]
+    now = {r["method"]: f"{r['verdict']} (stale)" if r.get("stale") else r["verdict"] for r in kept()}
+    yield row("claim", "verdict on its bed", "what is read on the real model")
+    yield row(*["---"] * 3)
+    for name, read in re.findall(r"^\| `(\S+)` \| .*? \| (.*) \|$", page, flags=re.MULTILINE):
+        yield row(f"`{name}`", now[name], read)
+
+
 def real() -> Iterator[str]:
     """Claims asked again of a pretrained model (`benchmarks/real.py`), beside what they gave on their beds."""
     from scipy.stats import spearmanr
@@ -515,6 +525,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "reproduced": reproduced,
     "reproduced briefly": reproduced_briefly,
     "real": real,
+    "real list": real_list,
     "public names": reference.names,
     "sections": reference.sections,
     "shared tables": reference.shared_tables,
