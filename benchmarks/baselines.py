@@ -93,9 +93,11 @@ def table(results: dict[str, Any], text: bool) -> list[str]:
         cells = []
         for s in seeds:
             before, after = (by[s][k].get("greedy") if s in by else None for k in ("before", "after"))
-            cells.append(f"{number(before, text)} → {number(after, text)}" if text else number(after, text))
+            both = text and s in by
+            cells.append(f"{number(before, text)} → {number(after, text)}" if both else number(after, text))
         times = [r["wall_s"] for r in entry["runs"]]
-        rows.append([f"`{FAMILY}{name}`", entry["budget"], *cells, f"{min(times):.0f} to {max(times):.0f}"])
+        first, last = f"{min(times):.0f}", f"{max(times):.0f}"
+        rows.append([f"`{FAMILY}{name}`", entry["budget"], *cells, first if first == last else f"{first} to {last}"])
     return ["| " + " | ".join(r) + " |" for r in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
