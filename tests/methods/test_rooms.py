@@ -23,6 +23,7 @@ SHARED = ("analysis", "buffers", "curricula", "learners", "metrics", "models", "
 KEPT = (
     "best.py",  # the stored result of data/raft has its digest under this name
     "label_outcomes.py",  # and that of reward/spct
+    "mixed.py",  # for users with problems that are always or never solved, whose page is docs/choosing.md
     "segments.py",  # for recorded preferences of controllers
     "product.py",  # for policies made of several, whose page is docs/several-roles.md
     "judge.py",  # for users of judges, whose page is docs/judges.md

@@ -13,7 +13,7 @@ def test_numbers_of_the_paper() -> None:
     """Rows weigh at most 20, e times as much for a gain of 2."""
     term = f"{POLICY}.terms.advice_gain"
     wanted = {f"{term}.objective": AdviceGain(scale=2.0, most=20.0), f"{term}.weight": 0.01, **ADVICE}
-    stage = holds("control/found_rl_awag", wanted)
+    stage = holds("control/found_rl_awag", wanted, usual=True)
     assert list(stage.learners["main"].parts["critic"].terms) == ["soft_td"]  # type: ignore[attr-defined]
 
 

@@ -15,16 +15,17 @@ from shuhari.methods.theory.r_bocpd_ucrl2.change import Change
 def test_what_it_sets() -> None:
     """All counts begin anew after an alarm, at the confidence of 0.95; bounds are a tenth of the theory's."""
     wanted = {"restarts": "all", "rate": 0.05, "window": 0, "delta": 0.05, "scale": 0.1, "buffer.size": 40}
-    stage = holds("theory/r_bocpd_ucrl2", {f"learners.main.{k}": v for k, v in wanted.items()})
+    stage = holds("theory/r_bocpd_ucrl2", {f"learners.main.{k}": v for k, v in wanted.items()}, usual=True)
     assert stage.task.kwargs == {"period": 5000}  # type: ignore[attr-defined]
 
 
 def test_its_arms_never_restart() -> None:
     arms = read("theory/r_bocpd_ucrl2").arms
     learner: Any = {name: build_stage(arm.stages[-1]).learners["main"] for name, arm in arms.items()}
-    found = {name: (x.restarts, x.window) for name, x in learner.items()}
-    others = {"window": ("never", 5000), "short": ("never", 2500), "bold": ("never", 0)}
-    assert found == {"method": ("all", 0), "baseline": ("never", 0), **others}
+    found = {name: (x.restarts, x.window, x.scale) for name, x in learner.items()}
+    turned = {"window": (1250, 0.025), "sharp": (1250, 0.0125), "brief": (625, 0.0125), "short": (625, 0.025)}
+    others = {name: ("never", *knobs) for name, knobs in {**turned, "bold": (0, 0.1)}.items()}
+    assert found == {"method": ("all", 0, 0.025), "baseline": ("never", 0, 0.025), **others}
 
 
 def test_the_simulation_tells_alarms_and_delays() -> None:
