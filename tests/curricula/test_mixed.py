@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pytest
 
+from built import Asked
 from shuhari.curricula.mixed import Mixed
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.events import Collected
@@ -18,29 +17,7 @@ from shuhari.loop.collect import add_reward
 from shuhari.ports import Curriculum
 from shuhari.testing import context
 
-
-class Round:
-    """Offers the given problems in turn, round and round."""
-
-    stamps = ()
-
-    def __init__(self, ids: str) -> None:
-        self.ids, self.at = ids, 0
-
-    async def select(self, n: int, ctx: Any) -> list[Request]:
-        found = [self.ids[i % len(self.ids)] for i in range(self.at, self.at + n)]
-        self.at += n
-        return [Request(Problem("t", x, x)) for x in found]
-
-
-class Phases:
-    """A context that has phases alone."""
-
-    def phase(self, *name: object) -> Any:
-        return nullcontext()
-
-
-curriculum: Curriculum = Mixed(Round("a"))
+curriculum: Curriculum = Mixed(Asked("a"))
 
 
 def collected(groups: Mapping[str, Sequence[float | None]]) -> Collected:
@@ -55,12 +32,12 @@ def collected(groups: Mapping[str, Sequence[float | None]]) -> Collected:
 
 
 def select(of: Mixed, n: int) -> str:
-    requests = asyncio.run(of.select(n, Phases()))  # type: ignore[arg-type]
+    requests = asyncio.run(of.select(n, context()))
     return "".join(str(r.problem.id) for r in requests)
 
 
 def test_an_alike_problem_misses_its_turns_and_comes_back() -> None:
-    of = Mixed(Round("abc"), turns=2)
+    of = Mixed(Asked("abc"), turns=2)
     assert select(of, 3) == "abc"
     of.observe(collected({"a": [1, 1], "b": [0, 1], "c": [0, 0]}))
     assert select(of, 2) == "bb"  # a b c a b: both others miss a turn, a its second too
@@ -71,27 +48,27 @@ def test_an_alike_problem_misses_its_turns_and_comes_back() -> None:
 
 
 def test_no_result_changes_nothing_and_a_full_batch_is_owed() -> None:
-    of = Mixed(Round("ab"), turns=3, looks=2)
+    of = Mixed(Asked("ab"), turns=3, looks=2)
     of.observe(collected({"a": [1, None], "b": [None, None]}))
     assert select(of, 2) == "ab"  # one graded answer is no group
     of.observe(collected({"a": [1, 1], "b": [1, 1]}))
     assert select(of, 2) == "ab"  # two draws give none that is mixed: those that rest fill the batch
-    assert select(Mixed(Round("ab"), turns=0), 4) == "abab"
-    assert Mixed(Round("a")).report() == {}
+    assert select(Mixed(Asked("ab"), turns=0), 4) == "abab"
+    assert Mixed(Asked("a")).report() == {}
 
 
 def test_what_counts_as_equal() -> None:
     near = {"a": [0.5, 0.6]}
-    of = Mixed(Round("ab"), tolerance=0.2)
+    of = Mixed(Asked("ab"), tolerance=0.2)
     of.observe(collected(near))
     assert select(of, 1) == "b"
-    of = Mixed(Round("ab"))
+    of = Mixed(Asked("ab"))
     of.observe(collected(near))
     assert select(of, 1) == "a"
 
 
 def test_state_is_plain_and_comes_back() -> None:
-    of, again = Mixed(Round("abc")), Mixed(Round("abc"))
+    of, again = Mixed(Asked("abc")), Mixed(Asked("abc"))
     of.observe(collected({"a": [1, 1]}))
     again.state = of.state
     assert select(of, 2) == select(again, 2) == "bc"

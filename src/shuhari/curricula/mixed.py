@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shuhari.bounds import AtLeast0, Count, Length, check
-from shuhari.curricula.others import look
+from shuhari.curricula.others import look_for
 from shuhari.curricula.target import name_of
 from shuhari.data import Info, Request
 from shuhari.events import Collected, Event
@@ -59,12 +59,7 @@ class Mixed:
         check(self)
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
-        kept, resting = list[Request](), list[Request]()
-        for i in range(self.looks):
-            for request in await look(self.inner, n - len(kept), i, ctx):
-                (resting if self._skip(name_of(request.problem)) else kept).append(request)
-            if len(kept) == n:
-                break
+        kept, resting = await look_for(self.inner, n, self.looks, ctx, lambda r: not self._skip(name_of(r.problem)))
         self.state["offered"] += len(kept) + len(resting)
         self.state["skipped"] += len(resting)
         return kept + resting[: n - len(kept)]

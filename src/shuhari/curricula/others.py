@@ -6,6 +6,7 @@ first policy does not solve, rehearsal on the others. Left out: the order of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,14 +48,22 @@ class Others:
             self.state["held"] = [str(p) for p in event.batch["problem"].unique().tolist()]
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
-        held, kept, beside = set(self.state["held"]), list[Request](), list[Request]()
-        for i in range(self.looks):
-            new = await look(self.inner, n - len(kept), i, ctx)
-            kept += [r for r in new if name_of(r.problem) not in held]
-            beside += [r for r in new if name_of(r.problem) in held]
-            if len(kept) == n:
-                break
+        held = set(self.state["held"])
+        kept, beside = await look_for(self.inner, n, self.looks, ctx, lambda r: name_of(r.problem) not in held)
         return kept + beside[: n - len(kept)]
+
+
+async def look_for(
+    inner: Curriculum, n: int, looks: int, ctx: Ctx, wanted: Callable[[Request], bool]
+) -> tuple[list[Request], list[Request]]:
+    """Returns (at most n problems that are wanted, the others that were offered), of at most `looks` draws."""
+    kept, beside = list[Request](), list[Request]()
+    for i in range(looks):
+        for request in await look(inner, n - len(kept), i, ctx):
+            (kept if wanted(request) else beside).append(request)
+        if len(kept) == n:
+            break
+    return kept, beside
 
 
 async def look(inner: Curriculum, n: int, i: int, ctx: Ctx) -> list[Request]:

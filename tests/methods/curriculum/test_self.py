@@ -10,26 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from built import CLIP, SCALED, holds, one_loss
-from shuhari.data import Problem, Request, Sampling, Step, Trajectory
+from built import CLIP, SCALED, Asked, holds, one_loss
+from shuhari.data import Request, Sampling, Step, Trajectory
 from shuhari.kernel.pack import pack
 from shuhari.loop.collect import add_reward
 from shuhari.methods.curriculum.self.unsolved_problems import Unsolved
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Curriculum
 from shuhari.testing import context
-
-
-class Asked:
-    """Asks for the given problems in turn, round and round."""
-
-    def __init__(self, ids: str) -> None:
-        self.ids, self.at = ids, 0
-
-    async def select(self, n: int, ctx: Any) -> list[Request]:
-        found = [self.ids[i % len(self.ids)] for i in range(self.at, self.at + n)]
-        self.at += n
-        return [Request(Problem("t", x, x), info={"from": 3.0}) for x in found]
 
 
 class Graded:
