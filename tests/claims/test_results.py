@@ -17,6 +17,7 @@ from shuhari.lab.claims.claim import Claim, read
 from shuhari.lab.claims.curve import Reading
 from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.gaps import find_gaps, is_solvable
+from shuhari.lab.claims.guards import GUARD_WORDS
 from shuhari.lab.claims.kept_results import find_results, read_result
 from shuhari.lab.claims.looks import compute_levels, compute_mde
 from shuhari.lab.claims.protocol import choose_card
@@ -34,6 +35,7 @@ from shuhari.lab.claims.verdict import (
 
 CLAIMS = [name for name in list_names() if load(name).tree.get("claim")]
 RESULTS = [p.relative_to(find_results()).with_suffix("").as_posix() for p in sorted(find_results().rglob("*.json"))]
+HELD_TO_A_GUARD = [name for name in RESULTS if any("guard" in r for r in (read_result(name) or {}).get("rivals", ()))]
 BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which an untrained policy should
 
 
@@ -110,11 +112,25 @@ def test_a_headline_follows_from_the_values(name: str) -> None:
             if r.role == "rival":
                 words.append(r.judge_headline(e, compute_mde(e.sd, found["looks"], r.direction), *guards))
         assert words == [one["word"] for one in found["rivals"]] or found["kind"] == "simulated"
-        assert join_comparisons(words) == found["verdict"] == found["history"][-1]["verdict"]
+        counted = [word for word, one in zip(words, found["rivals"], strict=False) if not one.get("aside")] or words
+        assert join_comparisons(counted) == found["verdict"] == found["history"][-1]["verdict"]
         level = dict(zip(found["looks"], compute_levels(found["looks"]), strict=True))[len(found["seeds"])]
         assert found["headline"]["level"] == level
         reasons = join_reasons(r.judge(e) for r, e in effects.values() if r.role == "because")
         assert found["because"] == (reasons if found["verdict"] in HELD else Because.UNASKED)
+
+
+@pytest.mark.parametrize("name", HELD_TO_A_GUARD)
+def test_a_rival_is_held_to_the_guard(name: str) -> None:
+    """The guard of each rival follows from its values, and only one that fails it is set aside."""
+    found, solvable = kept(name), is_solvable(stated(name).checks)
+    guard = next(check for check in found["checks"] if check["role"] == "guard")
+    for check, one in ((c, c["guard"]) for c in found["checks"] if "guard" in c):
+        rule, effect = again({**guard, "values": {**guard["values"], guard["arm"]: one["values"]}}, solvable)
+        assert GUARD_WORDS[rule.judge(effect)] == one["verdict"]
+        aside = one["verdict"] == "fails" and guard["verdict"] != "fails" and check["verdict"] not in HELD
+        rival = next(rival for rival in found["rivals"] if rival["name"] == check["against"])
+        assert (rival["guard"], rival["aside"], check["aside"]) == (one["verdict"], aside, aside)
 
 
 def again(check: dict[str, Any], solvable: bool) -> tuple[Rule, Effect]:

@@ -10,7 +10,7 @@ import pytest
 from in_process import stay_in_process, write_changed
 from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims import runs
-from shuhari.lab.claims.board import headline, make_line
+from shuhari.lab.claims.board import headline, make_line, ruled
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.gaps import find_gaps, find_spending
 from shuhari.lab.claims.measure import measure
@@ -96,6 +96,53 @@ def test_an_open_guard_makes_the_claim_open(tmp_path: Path, root: Path) -> None:
     guard = ('"reward/mean:last=5", direction = "not', '"policy/grad_norm:last=1", direction = "not')
     found = measure(read(state(tmp_path, ("margin = 0.5}", "margin = 0.0}"), guard)), root)
     assert found["guard"] in ("open", "fails") and found["verdict"] != "holds"
+
+
+# `idle` learns nothing, and so keeps most of the gradient that the headline asks for
+PAID = """extends = "baselines/bandit"
+part.policy.optimiser.lr = 0.1
+[claim]
+says = "keeps more of its gradient"
+budget = {steps = 12}
+settings.evaluate = {every = 0, n = 0}
+baseline.part.policy.optimiser.lr = 0.3
+arms.idle.part.policy.optimiser.lr = 1e-6
+looks = [5]
+check = [
+  {role = "premise", metric = "reward/mean:last=5", against = "baseline", arm = "idle", direction = "down"},
+  {role = "headline", metric = "policy/grad_norm:mean", direction = "up", margin = 0.05},
+  {role = "rival", against = "idle", kind = "knob"},
+  {role = "guard", metric = "reward/mean:last=5", direction = "not lower", margin = 0.25},
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("margin", "guard", "rivals", "aside", "verdict"),
+    [
+        (0.25, "kept", "fails", True, "holds, small"),  # the method loses 0.18 [0.12, 0.23] of reward, the rival 0.35
+        (0.5, "kept", "kept", False, "reversed, small"),
+        (0.3, "kept", "open", False, "reversed, small"),  # only a guard that fails sets a rival aside
+        (0.1, "fails", "fails", False, "reversed, small"),  # a method that pays too is compared
+    ],
+)
+def test_a_rival_that_pays_where_the_method_does_not_is_set_aside(
+    tmp_path: Path, root: Path, margin: float, guard: str, rivals: str, aside: bool, verdict: str
+) -> None:
+    found = measure(read(write_changed(tmp_path, PAID, ("margin = 0.25", f"margin = {margin}"))), root)
+    rival = found["rivals"][1]
+    assert (found["guard"], rival["guard"], rival["aside"], found["verdict"]) == (guard, rivals, aside, verdict)
+    assert rival["word"] == "reversed, small" and "guard" not in found["rivals"][0]
+    assert ("against idle" in describe_verdict(found)) is not aside
+    assert any("set aside: it fails the guard" in ruled(check) for check in found["checks"]) is aside
+
+
+def test_a_rival_without_the_guards_metric_counts(tmp_path: Path, root: Path) -> None:
+    idle = "arms.idle.part.policy"
+    imitates = (f"{idle}.optimiser.lr = 1e-6", f'{idle} = {{optimiser.lr = 1e-6, terms.loss = {{use = "nll"}}}}')
+    guard = ('"reward/mean:last=5", direction = "not', '"policy/loss/clip:final", direction = "not')
+    rival = measure(read(write_changed(tmp_path, PAID, imitates, guard)), root)["rivals"][1]
+    assert "aside" not in rival and rival["word"]
 
 
 @pytest.mark.parametrize(

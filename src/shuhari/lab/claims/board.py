@@ -56,7 +56,8 @@ def ruled(check: Mapping[str, Any]) -> str:
         text += f" = {describe_effect(check)}, {check['n']} pairs"
     why = f" ({check['why']})" if check.get("why") else ""
     card = f", by the card of {check['card']}" if check.get("card") else ""
-    return f"{text}: {check['verdict']}{why}{card}"
+    aside = "; set aside: it fails the guard, which the method does not" if check.get("aside") else ""
+    return f"{text}: {check['verdict']}{why}{card}{aside}"
 
 
 def false_holds(results: Sequence[Mapping[str, Any]]) -> str:

@@ -8,112 +8,30 @@ look, and ablations run only if the headline holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shuhari.lab.claims import cards
-from shuhari.lab.claims.cards import Card
 from shuhari.lab.claims.checks import START, name_quantity
 from shuhari.lab.claims.claim import Claim
-from shuhari.lab.claims.gaps import find_gaps, find_spending, is_solvable
+from shuhari.lab.claims.findings import Findings
+from shuhari.lab.claims.gaps import find_gaps, find_spending
+from shuhari.lab.claims.guards import GUARDED, is_set_aside, judge_guard
 from shuhari.lab.claims.looks import Look, compute_levels, judge_look
 from shuhari.lab.claims.pool import Progress, Workers
 from shuhari.lab.claims.protocol import Protocol, prepare
-from shuhari.lab.claims.quantities import Evidence, Quantity, read_values
+from shuhari.lab.claims.quantities import Evidence
 from shuhari.lab.claims.registry import register
-from shuhari.lab.claims.result import (
-    compute_hashes,
-    describe,
-    find_runs,
-    format_factor,
-    list_quantities,
-    make_result,
-    round_to,
-)
-from shuhari.lab.claims.runs import CLOCK, Made, make
+from shuhari.lab.claims.result import compute_hashes, describe, format_factor, list_quantities, make_result, round_to
+from shuhari.lab.claims.runs import CLOCK, make
 from shuhari.lab.claims.tries import Begun
-from shuhari.lab.claims.verdict import (
-    HELD,
-    WORST,
-    Because,
-    Effect,
-    Headline,
-    Verdict,
-    join_comparisons,
-    join_reasons,
-)
+from shuhari.lab.claims.verdict import HELD, WORST, Because, Headline, Verdict, join_comparisons, join_reasons
 from shuhari.ports.hooks import ability
 from shuhari.store.files import count_cores
 
 Tell = Callable[[Progress], None]
-GUARDED = 0.9  # level of a guard's interval: 95 % on one side
-
-
-@dataclass
-class Findings:
-    """What a claim has found so far: its runs, and the entry of each check by number."""
-
-    claim: Claim
-    quantities: Sequence[Quantity]
-    card: Card | None
-    run: Callable[[Claim, Sequence[Quantity]], Made]
-    begin: Callable[[], str]  # called before the method's first run; the digest of the try's line in the registry
-    made: Made = field(default_factory=Made)
-    checks: dict[int, dict[str, Any]] = field(default_factory=dict)
-    planned: dict[str, Any] | None = None
-    seeds: tuple[int, ...] = ()
-    alike: str = ""  # two arms that did the same, if some did
-    line: str = ""  # digest of the try's line in the registry
-    tuned: Mapping[str, Any] | None = None  # the outcome of its tuning
-
-    @property
-    def number(self) -> int:
-        """The number of the headline."""
-        return self.claim.find_checks("headline")[0]
-
-    @property
-    def comparisons(self) -> list[int]:
-        """The numbers of the headline and its rivals."""
-        return [self.number, *self.claim.find_checks("rival")]
-
-    def add(self, checks: Collection[int], seeds: Sequence[int]) -> None:
-        """Make the runs that some checks need."""
-        part = self.claim.select(checks, seeds)
-        made = self.run(part, [self.quantities[i] for i in checks])
-        there = {**self.made.evidence, **made.evidence}
-        evidence = {arm: there[arm] for arm in self.claim.arms if arm in there}
-        chance, versions = made.chance or self.made.chance, made.versions or self.made.versions
-        self.made = Made(evidence, chance, versions, {**self.made.warm, **made.warm})
-
-    def estimate(self, number: int, level: float) -> Effect:
-        """Return a check's effect over the seeds so far, and enter it, without a verdict."""
-        rule, quantity, claim = (
-            self.claim.checks[number].rule,
-            self.quantities[number],
-            self.claim.with_seeds(self.seeds),
-        )
-        sides = {
-            side: read_values(quantity, find_runs(claim, number, side, self.made), side, number) for side in rule.sides
-        }
-        effect = rule.estimate(*rule.pick_sides(sides), level, is_solvable(claim.checks))
-        self.enter(number, effect, sides, level)
-        return effect
-
-    def enter(self, number: int, effect: Effect, sides: Mapping[str, Sequence[float]], level: float) -> None:
-        entry = describe(self.claim.checks[number])
-        entry |= {"effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high)}
-        entry |= {
-            "level": level,
-            "n": effect.n,
-            "values": {
-                s: [round_to(v) for v in vs]
-                for s, vs in sides.items()
-            },
-        }
-        self.checks[number] = {**entry, **({"why": effect.why} if effect.why else {})}
 
 
 def measure(
@@ -230,8 +148,9 @@ def _look(found: Findings) -> tuple[Headline, float]:
         found.add([*found.comparisons, *guards, *claim.find_checks("dose")], found.seeds)
         if not _judge_dose(found) and not claim.smoke:
             return Headline.UNTESTED, level
-        guard = _judge_guard(found, guards)
-        looks = [_judge_comparison(found, number, n, level, guard) for number in found.comparisons]
+        guard = judge_guard(found, guards)
+        compared = {number: _judge_comparison(found, number, n, level, guard) for number in found.comparisons}
+        looks = [look for number, look in compared.items() if not is_set_aside(found, number, guard)]
         headline = join_comparisons(look.headline for look in looks)
         undecided = any(look.headline is Headline.OPEN and not look.ends for look in looks)
         if WORST.index(headline) < WORST.index(Headline.OPEN) or not undecided:
@@ -246,15 +165,6 @@ def _judge_comparison(found: Findings, number: int, n: int, level: float, guard:
     if look.why:
         found.checks[number].setdefault("why", look.why)
     return look
-
-
-def _judge_guard(found: Findings, guards: Sequence[int]) -> Verdict | None:
-    """Judge the guard one-sided at 95 %; None if the claim has none."""
-    guard = None
-    for i in guards:
-        guard = found.claim.checks[i].rule.judge(found.estimate(i, GUARDED))
-        found.checks[i]["verdict"] = {Verdict.HOLDS: "kept", Verdict.FAILS: "fails"}.get(guard, "open")
-    return guard
 
 
 def _judge_dose(found: Findings) -> bool:
@@ -367,7 +277,8 @@ def _describe_rival(found: Findings, number: int, own: Mapping[str, Any]) -> dic
     check = found.checks.get(number, {**describe(found.claim.checks[number]), "verdict": own["verdict"]})
     kept = {k: check.get(k) for k in ("effect", "low", "high", "level", "n")}
     kind = found.claim.checks[number].kind or "paper"
-    return {"name": str(check["against"]), "kind": kind, **kept, "word": check["verdict"]}
+    guard = {"guard": check["guard"]["verdict"], "aside": check["aside"]} if "guard" in check else {}
+    return {"name": str(check["against"]), "kind": kind, **kept, "word": check["verdict"], **guard}
 
 
 def _kind(claim: Claim, number: int) -> str:

@@ -38,7 +38,7 @@ def describe_verdict(result: Mapping[str, Any], *, because: bool = True, now: bo
 
 def find_decisive(result: Mapping[str, Any]) -> str:
     """Return the rival whose comparison gave the verdict; "" if that with the paper's baseline gave the same."""
-    words = {rival["name"]: rival["word"] for rival in result.get("rivals", ())}
+    words = {rival["name"]: rival["word"] for rival in result.get("rivals", ()) if not rival.get("aside")}
     own = next(iter(words.values()), result["verdict"])
     worst = next((name for name, word in words.items() if word == result["verdict"]), "")
     return "" if own == result["verdict"] else worst

@@ -43,7 +43,7 @@ function verdict(found) {
       entry("bed", linkBed(found.bed)), entry("detectable", `${found.detectable} margins`),
       entry("premise", found.premise ? (found.premise.met ? "met" : `fails: ${found.premise.failing.join("; ")}`) : "–"),
       entry("guard", found.guard ?? "none"), entry("because", found.because ?? "–"),
-      found.rivals?.length > 1 ? entry("rivals", found.rivals.map((r) => `${r.name}: ${r.word}`).join("; ")) : [],
+      found.rivals?.length > 1 ? entry("rivals", found.rivals.map((r) => `${r.name}: ${r.word}${r.aside ? " (set aside: it fails the guard)" : ""}`).join("; ")) : [],
       found.objection ? entry("known against it", found.objection) : [],
       found.gaps?.length ? entry("lacks", found.gaps.join("; ")) : [],
       found.exploratory?.length ? entry("exploratory", found.exploratory.join("; ")) : [],

@@ -1,0 +1,62 @@
+"""The guard of a claim: what the method must not pay with, and what a rival must not pay with either if it is to count.
+
+Left out: the rule of one check (`verdict`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from shuhari.config.overlay import RecipeError
+from shuhari.lab.claims.checks import METHOD
+from shuhari.lab.claims.findings import Findings
+from shuhari.lab.claims.gaps import is_solvable
+from shuhari.lab.claims.quantities import read_values
+from shuhari.lab.claims.result import find_runs, round_to
+from shuhari.lab.claims.verdict import HELD, Verdict
+
+GUARDED = 0.9  # level of a guard's interval: 95 % on one side
+GUARD_WORDS = {Verdict.HOLDS: "kept", Verdict.FAILS: "fails", Verdict.OPEN: "open"}
+
+
+def judge_guard(found: Findings, guards: Sequence[int]) -> Verdict | None:
+    """Judge the guard one-sided at 95 %; None if the claim has none."""
+    guard = None
+    for i in guards:
+        guard = found.claim.checks[i].rule.judge(found.estimate(i, GUARDED))
+        found.checks[i]["verdict"] = GUARD_WORDS[guard]
+    return guard
+
+
+def is_set_aside(found: Findings, number: int, guard: Verdict | None) -> bool:
+    """Whether a rival pays with what the guard protects while the method does not (`guard`: the method's): a rival that
+    keeps more of its entropy by learning less says nothing against a method that learns as much. Only a guard that
+    fails sets a rival aside, and not one that the method beats anyway. Enters the rival's guard, if it has one."""
+    own = _judge_rivals_guard(found, number)
+    beaten = found.checks[number]["verdict"] in HELD
+    aside = own is Verdict.FAILS and guard is not Verdict.FAILS and not beaten
+    if own is not None:
+        found.checks[number]["aside"] = aside
+    return aside
+
+
+def _judge_rivals_guard(found: Findings, number: int) -> Verdict | None:
+    """Judge the guard with a rival in the method's place; None for the paper's baseline, with which a guard compares,
+    and for a rival without the guard's metric."""
+    guards, rival = found.claim.find_checks("guard"), found.claim.checks[number].rule.against
+    rule = found.claim.checks[guards[0]].rule if guards else None
+    if number == found.number or rule is None or rule.arm != METHOD or rule.against == rival:
+        return None
+    ours, quantity = str(rival), found.quantities[guards[0]]
+    try:
+        values = read_values(quantity, find_runs(found.claim, guards[0], ours, found.made), ours, guards[0])
+    except RecipeError:
+        return None
+    kept = [round_to(v) for v in values]
+    numbers = [math.nan if v is None else v for v in kept]
+    pairs = rule.pick_sides({**found.checks[guards[0]]["values"], METHOD: numbers})
+    verdict = rule.judge(effect := rule.estimate(*pairs, GUARDED, is_solvable(found.claim.checks)))
+    interval = {"effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high)}
+    found.checks[number]["guard"] = {**interval, "values": kept, "verdict": GUARD_WORDS[verdict]}
+    return verdict
