@@ -27,7 +27,7 @@ from typing import Any
 from shuhari.config.overlay import merge_overlays
 from shuhari.config.recipe import load
 from shuhari.lab.claims.claim import Claim, resolve
-from shuhari.lab.claims.measure import Findings
+from shuhari.lab.claims.findings import Findings
 from shuhari.lab.claims.pool import Progress
 from shuhari.lab.claims.result import list_points, list_quantities, round_to, write_json
 from shuhari.lab.claims.runs import make
