@@ -197,6 +197,11 @@ def test_values_take_the_type_of_their_field() -> None:
     assert make({"free": {"a": [1]}, "options": {"a": 1}}).options == {"a": 1.0}
 
 
+def test_a_missing_component_is_told_with_the_usual_one() -> None:
+    with pytest.raises(RecipeError, match=r"needs 'inner' \(Curriculum\).*; --set curriculum\.inner\.use=sequential"):
+        Settings().make_component("curriculum", {"use": "mixed_problems"}, "curriculum")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

@@ -219,7 +219,9 @@ class Settings:
             if f.default != EMPTY and (not is_dataclass(f.default) or isinstance(f.default, Ramp | Sampling)):
                 self.defaults[where] = f.default
         elif f.default_factory is MISSING:
-            raise RecipeError(where, f"{what} needs {f.name!r} ({f.type}), which the recipe does not give")
+            usual = next((USE[k] for h, k in KINDS.items() if k in USE and h.__name__ == f.type), "")
+            hint = f"; --set {where}.use={usual} gives the usual one" if usual else ""
+            raise RecipeError(where, f"{what} needs {f.name!r} ({f.type}), which the recipe does not give{hint}")
 
     # ---------------------------------------------------------------- values
 
