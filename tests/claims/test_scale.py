@@ -83,8 +83,9 @@ def test_results_of_one_headline_are_compared_by_size_in_margins(tmp_path: Path)
         (2_000_000, 2),
     ]
     assert (found["rlvr/x"][0].low, found["rlvr/x"][0].high) == pytest.approx((2.5, 3.5))
-    (untested,) = by_size(own[:1], [result("rlvr/x", "beds/b_mid", 4, None)])["rlvr/x"][1:]
-    assert math.isnan(untested.effect) and untested.verdict == "not tested"
+    changed = {**result("rlvr/x", "beds/b_mid", 4, None), "stale": "its claim has changed"}
+    (untested,) = by_size(own[:1], [changed])["rlvr/x"][1:]
+    assert math.isnan(untested.effect) and untested.verdict == "not tested (stale)"
 
 
 def test_rank_correlations_by_hand() -> None:

@@ -110,4 +110,5 @@ def _sized(result: Mapping[str, Any]) -> Sized:
     ends = [math.nan if v is None or not head["margin"] else v / head["margin"] for v in found]
     effect, low, high = ends
     guard = ", its guard open" if result["verdict"] in HELD and result.get("guard") == "open" else ""
-    return Sized(result["bed"], result["model"]["parameters"], effect, low, high, result["verdict"] + guard)
+    stale = " (stale)" if result.get("stale") else ""
+    return Sized(result["bed"], result["model"]["parameters"], effect, low, high, result["verdict"] + guard + stale)
