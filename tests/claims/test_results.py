@@ -19,6 +19,7 @@ from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.gaps import find_gaps, is_solvable
 from shuhari.lab.claims.guards import GUARD_WORDS
 from shuhari.lab.claims.kept_results import find_results, read_result
+from shuhari.lab.claims.knobs import AHEAD, UNTRIED, is_untried
 from shuhari.lab.claims.looks import compute_levels, compute_mde
 from shuhari.lab.claims.protocol import choose_card
 from shuhari.lab.claims.result import find_modules, find_stale
@@ -108,9 +109,12 @@ def test_a_headline_follows_from_the_values(name: str) -> None:
         detectable = compute_mde(effect.sd, found["looks"], rule.direction)
         assert found["mde"]["achieved"] == pytest.approx(detectable, rel=0.02)
         words = [rule.judge_headline(effect, detectable, *guards)]
-        for r, e in effects.values():
+        for i, (r, e) in effects.items():
             if r.role == "rival":
-                words.append(r.judge_headline(e, compute_mde(e.sd, found["looks"], r.direction), *guards))
+                word = r.judge_headline(e, compute_mde(e.sd, found["looks"], r.direction), *guards)
+                untried = found["checks"][i].get("why") == UNTRIED
+                assert found.get("stale") or untried == (word in AHEAD and is_untried(stated(name), i))
+                words.append(Headline.OPEN if untried else word)
         assert words == [one["word"] for one in found["rivals"]] or found["kind"] == "simulated"
         counted = [word for word, one in zip(words, found["rivals"], strict=False) if not one.get("aside")] or words
         assert join_comparisons(counted) == found["verdict"] == found["history"][-1]["verdict"]
@@ -137,7 +141,7 @@ def again(check: dict[str, Any], solvable: bool) -> tuple[Rule, Effect]:
     """The rule of a stored check, and the effect that its values give."""
     table = {k: check[k] for k in ("direction", "margin", "arm", "against", "factor", "role", "ratio") if k in check}
     rule = Rule(**table, range=tuple(check.get("range", ())))
-    ours = numbers(check["values"][rule.arm])
+    ours = numbers(check["values"][check.get("ours", rule.arm)])
     theirs = check["values"].get(rule.against)
     against = [float(rule.against)] * len(ours) if theirs is None else numbers(theirs)
     return rule, rule.estimate(ours, against, check["level"], solvable)

@@ -13,6 +13,7 @@ from shuhari.lab.claims import runs
 from shuhari.lab.claims.board import headline, make_line, ruled
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.gaps import find_gaps, find_spending
+from shuhari.lab.claims.knobs import UNTRIED, find_shared_knobs, is_untried
 from shuhari.lab.claims.measure import measure
 from shuhari.lab.claims.verdict import WORST, Effect, Headline, Rule, Verdict, join_comparisons
 from shuhari.lab.claims.wording import describe_verdict
@@ -145,6 +146,51 @@ def test_a_rival_without_the_guards_metric_counts(tmp_path: Path, root: Path) ->
     assert "aside" not in rival and rival["word"]
 
 
+# a method that changes next to nothing, at the rate of its baseline; `fast` has a better one
+TUNED = """extends = "baselines/bandit"
+part.policy.optimiser = {lr = 0.02, weight_decay = 1e-4}
+[claim]
+says = "learns sooner"
+budget = {steps = 12}
+settings.evaluate = {every = 0, n = 0}
+baseline.part.policy.optimiser.weight_decay = 0.0
+arms.fast.part.policy.optimiser = {lr = 0.3, weight_decay = 0.0}
+arms.method_fast.part.policy.optimiser.lr = 0.3
+arms.other = {part.policy = {optimiser.weight_decay = 0.0, terms.entropy = {use = "entropy", weight = 0.01}}}
+looks = [5]
+check = [
+  {role = "premise", metric = "reward/mean:last=5", against = "baseline", arm = "fast", direction = "up"},
+  {role = "headline", metric = "reward/mean:area", direction = "up", margin = 0.05},
+  {role = "rival", against = "fast", kind = "knob"},
+]
+"""
+
+
+def test_a_rival_by_a_knob_that_the_method_has_too_asks_for_the_method_with_it_turned(
+    tmp_path: Path, root: Path
+) -> None:
+    untried = measure(read(write_changed(tmp_path, TUNED)), root)["checks"][2]
+    assert untried["effect"] < -0.05 and (untried["verdict"], untried["why"]) == ("open", UNTRIED)
+    turned = ('kind = "knob"}', 'kind = "knob", turned = "method_fast"}')
+    found = measure(read(write_changed(tmp_path, TUNED, turned)), root)
+    check = found["checks"][2]
+    assert check["ours"] == "method_fast" and {*check["values"]} == {"method", "method_fast", "fast"}
+    ours, theirs = check["values"]["method_fast"], check["values"]["fast"]
+    assert check["effect"] == pytest.approx(sum(ours) / 5 - sum(theirs) / 5, abs=1e-4)
+    assert check["verdict"] == found["rivals"][1]["word"] and any("method_fast - fast" in ruled(c) for c in [check])
+
+
+def test_knobs_that_the_method_has_too(tmp_path: Path) -> None:
+    claim = read(write_changed(tmp_path, TUNED, ('against = "fast", kind', 'against = "other", kind')))
+    assert [knob.rpartition(".")[2] for knob in find_shared_knobs(claim, "fast")] == ["lr"]
+    assert find_shared_knobs(claim, "other") == ()  # another term is another way to the same end
+    assert not is_untried(claim, 2)
+    rates = ("{lr = 0.02, weight", "{lr = 0.05, weight")
+    kept = ("optimiser.weight_decay = 0.0\narms.fast", "optimiser = {lr = 0.02, weight_decay = 0.0}\narms.fast")
+    own = read(write_changed(tmp_path, TUNED, rates, kept))
+    assert find_shared_knobs(own, "fast") == () and not is_untried(own, 2)  # it has a rate of its own
+
+
 @pytest.mark.parametrize(
     ("change", "gap"),
     [
@@ -183,6 +229,9 @@ def test_more_samples_than_the_baseline_need_a_rival_with_as_many() -> None:
     [
         ('kind = "knob"', 'kind = "nob"', "did you mean 'knob'"),
         ('kind = "knob"', 'kind = "knob", margin = 1.0', "a rival is compared as the headline is"),
+        ('kind = "knob"', 'kind = "knob", turned = "turnd"', "did you mean 'turned'"),
+        ('kind = "knob"', 'kind = "compute", turned = "turned"', "of kind 'knob'"),
+        ('kind = "knob"', 'kind = "knob", turned = 3', "the arm that is the method with the knob"),
         ('against = "slow", kind', 'against = 0.5, kind', "the name of an arm"),
         ('against = "slow", kind', 'against = "slwo", kind', "did you mean 'slow'"),
         ("against = 0.0}", 'against = "slow"}', "the floor of the dose"),

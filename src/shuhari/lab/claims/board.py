@@ -51,7 +51,8 @@ def ruled(check: Mapping[str, Any]) -> str:
     """Describe a check in one line: role, quantity, direction, margin, both sides, effect with interval, verdict."""
     what = f"`{name_quantity(check)}` {check['direction']}"
     margin = f", margin {check['margin']:g}" if check["margin"] else ""
-    text = f"{check['role']}: {what}{margin}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
+    ours, theirs = check.get("ours", check["arm"]), f"{format_factor(check['factor'])}{check['against']}"
+    text = f"{check['role']}: {what}{margin}: {ours} - {theirs}"
     if check.get("low") is not None:
         text += f" = {describe_effect(check)}, {check['n']} pairs"
     why = f" ({check['why']})" if check.get("why") else ""

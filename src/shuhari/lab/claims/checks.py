@@ -19,11 +19,13 @@ SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward
 
 @dataclass(frozen=True)
 class Check:
-    """A check: `quantity` is the table of the quantity that is compared, `rule` how. kind: of a rival, one of KINDS."""
+    """A check: `quantity` is the table of the quantity that is compared, `rule` how. kind: of a rival, one of KINDS.
+    turned: of a rival by a knob, the arm that is the method with the same knob turned; "" if there is none."""
 
     quantity: Mapping[str, Any]
     rule: Rule
     kind: str = ""
+    turned: str = ""
 
     @property
     def trains(self) -> bool:
@@ -38,7 +40,8 @@ class Check:
     @property
     def arms(self) -> tuple[str, ...]:
         """The arms whose runs it reads."""
-        return tuple(side for side in self.rule.sides if side != START) if self.trains else ()
+        sides = (*self.rule.sides, *filter(None, [self.turned]))
+        return tuple(side for side in sides if side != START) if self.trains else ()
 
 
 def name_quantity(table: Mapping[str, Any]) -> str:
@@ -73,8 +76,8 @@ def _fill(table: Mapping[str, Any], lead: Mapping[str, Any], where: str) -> Mapp
     if table.get("role") != "rival":
         return table
     for key in table:
-        if key not in ("role", "against", "kind"):
-            expected = "a rival is compared as the headline is; expected only role, against and kind"
+        if key not in ("role", "against", "kind", "turned"):
+            expected = "a rival is compared as the headline is; expected only role, against, kind and turned"
             raise RecipeError(f"{where}.{key}", f"{table[key]!r}: {expected}")
     if not isinstance(table.get("against"), str):
         raise RecipeError(f"{where}.against", f"{table.get('against')!r}: expected the name of an arm")
@@ -83,6 +86,7 @@ def _fill(table: Mapping[str, Any], lead: Mapping[str, Any], where: str) -> Mapp
 
 def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None) -> Check:
     own, kind, table = {f.name for f in fields(Rule)}, table.get("kind", ""), dict(table)
+    turned = _read_turned(table, where) if table.get("role") == "rival" else ""
     if table.get("role") == "rival" and table.pop("kind", "") not in KINDS:
         raise RecipeError(f"{where}.kind", f"{kind!r}: {nearest(str(kind), KINDS)}")
     rule = {k: v for k, v in table.items() if k in own}
@@ -109,7 +113,16 @@ def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] 
         rule["range"] = [0.0, 1.0]
     elif "range" not in rule and whole and budget is not None and metric.rpartition(":")[2].startswith("to="):
         rule["range"] = [0.0, budget[1]]
-    return Check(quantity, Settings().make(Rule, rule, where, "a check"), kind)
+    return Check(quantity, Settings().make(Rule, rule, where, "a check"), kind, turned)
+
+
+def _read_turned(table: dict[str, Any], where: str) -> str:
+    """Take `turned` out of a rival's table, and return it."""
+    turned = table.pop("turned", "")
+    if not isinstance(turned, str) or (turned and table.get("kind") != "knob"):
+        expected = "the arm that is the method with the knob of this rival turned, of kind 'knob'"
+        raise RecipeError(f"{where}.turned", f"{turned!r}: expected {expected}")
+    return turned
 
 
 def _check_roles(checks: Sequence[Check], premises: bool) -> None:

@@ -12,7 +12,7 @@ from shuhari.lab.claims.gaps import is_solvable
 from shuhari.lab.claims.quantities import Quantity, read_values
 from shuhari.lab.claims.result import describe, find_runs, round_to
 from shuhari.lab.claims.runs import Made
-from shuhari.lab.claims.verdict import Effect
+from shuhari.lab.claims.verdict import DOWN, Effect
 
 
 @dataclass
@@ -61,9 +61,24 @@ class Findings:
         sides = {
             side: read_values(quantity, find_runs(claim, number, side, self.made), side, number) for side in rule.sides
         }
-        effect = rule.estimate(*rule.pick_sides(sides), level, is_solvable(claim.checks))
+        ours = self._choose_arm(number, sides)
+        compared = {**sides, rule.arm: sides[ours]}
+        effect = rule.estimate(*rule.pick_sides(compared), level, is_solvable(claim.checks))
         self.enter(number, effect, sides, level)
+        if ours != rule.arm:
+            self.checks[number]["ours"] = ours
         return effect
+
+    def _choose_arm(self, number: int, sides: dict[str, list[float]]) -> str:
+        """Return the arm of the method that a rival is compared with: the one with the rival's knob turned if it is the
+        better of the two on average, and add its values to `sides`."""
+        check, quantity, claim = self.claim.checks[number], self.quantities[number], self.claim.with_seeds(self.seeds)
+        rule, turned = check.rule, check.turned
+        if not turned:
+            return rule.arm
+        sides[turned] = read_values(quantity, find_runs(claim, number, turned, self.made), turned, number)
+        gain = (sum(sides[turned]) - sum(sides[rule.arm])) * (-1 if rule.direction in DOWN else 1)
+        return turned if gain > 0 else rule.arm
 
     def enter(self, number: int, effect: Effect, sides: Mapping[str, Sequence[float]], level: float) -> None:
         entry = describe(self.claim.checks[number])

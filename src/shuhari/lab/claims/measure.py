@@ -19,6 +19,7 @@ from shuhari.lab.claims.claim import Claim
 from shuhari.lab.claims.findings import Findings
 from shuhari.lab.claims.gaps import find_gaps, find_spending
 from shuhari.lab.claims.guards import GUARDED, is_set_aside, judge_guard
+from shuhari.lab.claims.knobs import AHEAD, UNTRIED, is_untried
 from shuhari.lab.claims.looks import Look, compute_levels, judge_look
 from shuhari.lab.claims.pool import Progress, Workers
 from shuhari.lab.claims.protocol import Protocol, prepare
@@ -161,6 +162,8 @@ def _look(found: Findings) -> tuple[Headline, float]:
 def _judge_comparison(found: Findings, number: int, n: int, level: float, guard: Verdict | None) -> Look:
     rule = found.claim.checks[number].rule
     look = judge_look(rule, found.estimate(number, level), found.claim.looks, n, guard)
+    if look.headline in AHEAD and is_untried(found.claim, number):
+        look = Look(Headline.OPEN, look.mde, True, UNTRIED)
     found.checks[number] |= {"verdict": look.headline.value, "mde": round_to(look.mde)}
     if look.why:
         found.checks[number].setdefault("why", look.why)
@@ -278,7 +281,8 @@ def _describe_rival(found: Findings, number: int, own: Mapping[str, Any]) -> dic
     kept = {k: check.get(k) for k in ("effect", "low", "high", "level", "n")}
     kind = found.claim.checks[number].kind or "paper"
     guard = {"guard": check["guard"]["verdict"], "aside": check["aside"]} if "guard" in check else {}
-    return {"name": str(check["against"]), "kind": kind, **kept, "word": check["verdict"], **guard}
+    ours = {"ours": check["ours"]} if "ours" in check else {}
+    return {"name": str(check["against"]), "kind": kind, **kept, "word": check["verdict"], **guard, **ours}
 
 
 def _kind(claim: Claim, number: int) -> str:

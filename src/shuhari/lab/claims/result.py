@@ -263,7 +263,7 @@ def list_points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
 def describe(check: Check) -> dict[str, Any]:
     """Describe a check's quantity and rule as JSON."""
     rule = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(check.rule).items() if v != ()}
-    kind = {"kind": check.kind} if check.kind else {}
+    kind = {k: v for k, v in (("kind", check.kind), ("turned", check.turned)) if v}
     return {**check.quantity, **{k: v for k, v in rule.items() if k != "ratio" or v}, **kind}
 
 

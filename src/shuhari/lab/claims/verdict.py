@@ -22,6 +22,7 @@ from shuhari.data import Array, nearest
 from shuhari.kernel.stats import t_interval
 
 DIRECTIONS = ("up", "down", "not lower", "not higher", "equal")
+DOWN = ("down", "not higher")  # a smaller value is the better one
 ROLES = ("premise", "headline", "rival", "dose", "guard", "because")
 LEAST = 5  # pairs; with fewer an interval is too wide to be useful
 NEAR = 0.02  # of its range: if both arms are this close to the same end, the metric cannot separate them
@@ -150,7 +151,7 @@ class Rule:
         out. solvable: whether another arm is known to reach the claimed effect on this bed; then two arms at the end of
         the range from which the effect leads away are a finding, not a bed without room."""
         x, y = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-        down = self.direction in ("down", "not higher")
+        down = self.direction in DOWN
         d = self._subtract(x, y) * (-1 if down else 1)
         found = t_interval(d, level)
         there = d[~np.isnan(d)]
