@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def make_extractor() -> type:
     """The class of a net for MinAtar like ours: the small layers of `shuhari.models.convolution`."""
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "src"))  # the peers' environment need not have us
     from shuhari.models.convolution import SMALL, Convolution
 
     class Extractor(BaseFeaturesExtractor):
