@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from built import SCALED, holds, one_loss
+from built import SCALED, at, demonstrated, one_loss
 from shuhari import testing
 from shuhari.buffers.fresh import Fresh
 from shuhari.config.stage import Role
@@ -111,15 +111,14 @@ def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
 
 
 def test_numbers_of_the_paper() -> None:
-    stage = holds(
-        "curriculum/pcl",
-        {
-            "curriculum.pick": "topk",
-            "curriculum.of": 4,  # k
-            "curriculum.target": 0.5,  # tau
-            "n": 8,
-            "collect": SCALED | {"rate": PromptRate()},
-            "learners.main.parts.difficulty.terms.value.objective": Value(role="difficulty", target="rate"),
-        },
-    )
+    stage = demonstrated("curriculum/pcl")
+    wanted = {
+        "curriculum.pick": "topk",
+        "curriculum.of": 4,  # k
+        "curriculum.target": 0.5,  # tau
+        "n": 8,
+        "collect": SCALED | {"rate": PromptRate()},
+        "learners.main.parts.difficulty.terms.value.objective": Value(role="difficulty", target="rate"),
+    }
+    assert {path: at(stage, path) for path in wanted} == wanted
     one_loss(stage)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from built import SCALED, built, holds, one_loss
-from shuhari.config.build import build_stage
-from shuhari.lab.claims.claim import read
+from built import SCALED, built, demonstrated, holds, one_loss
 
 
 def test_numbers_of_the_paper() -> None:
@@ -19,11 +18,11 @@ def test_numbers_of_the_paper() -> None:
 
 @pytest.mark.parametrize(("t", "part"), [(0, 1.0), (5, 0.75), (10, 0.5), (15, 0.75), (20, 1.0), (60, 1.0)])
 def test_the_limit_at_a_step(t: int, part: float) -> None:
-    """s + (1 - s) (1 + cos(2 pi t / 20)) / 2, s = 1/2: three turns in the claim's 60 steps."""
-    stage: Any = built("curriculum/siri")
+    """s + (1 - s) (1 + cos(2 pi t / 20)) / 2, s = 1/2: three turns in the demonstration's 60 steps."""
+    stage: Any = demonstrated("curriculum/siri")
     assert stage.budget == {"steps": 60} and stage.curriculum.part(0.5, t) == pytest.approx(part)
 
 
-def test_the_arm_half_has_the_smaller_limit_throughout() -> None:
-    curriculum: Any = build_stage(read("curriculum/siri").arms["half"].stages[-1]).curriculum
+def test_without_a_period_the_limit_is_the_smaller_one_throughout() -> None:
+    curriculum: Any = replace(built("curriculum/siri").curriculum, period=0)  # type: ignore[type-var]
     assert {curriculum.part(curriculum.share, t) for t in range(60)} == {0.5}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from built import built
+from built import demonstrated
 from shuhari.methods.data.calibrl.calibrated_imitation import Calibrated
 from shuhari.methods.data.calibrl.expert_logp import Beside
 from shuhari.objectives.clip import Clip
@@ -49,7 +49,7 @@ def test_the_demonstration_stands_beside_each_answer_place_by_place() -> None:
 
 
 def test_it_has_a_tenth_of_the_guided_term_and_no_deviation() -> None:
-    stage = built("data/calibrl")
+    stage = demonstrated("data/calibrl")
     terms = stage.learners["main"].parts["policy"].terms
     assert terms["guided"].objective == Calibrated(slope=0.5, above=0.1) and terms["guided"].weight == 0.1
     assert terms["loss"].objective == Clip(low=0.2, high=0.2, dual=3.0)

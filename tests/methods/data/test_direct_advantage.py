@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from built import CLIP, answers, built, holds, learnt, padded, same, table
+from built import CLIP, answers, demonstrated, holds, learnt, padded, same, table
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.transforms.siblings import Apart
 from shuhari.transforms.tree import NodeAdvantage
@@ -40,7 +40,7 @@ def test_the_regression_of_steps_from_the_prompt() -> None:
     """Rewards 1, 0, 0: values 1, -1, -1, whose mean is -1/3, and advantages 4/3, -2/3, -2/3. The gradient of the mean
     over steps of (s - A)^2 / 2 by each token is (s - A) / 3, s the sum over the step's tokens since the first policy,
     which gave each the log-probability 0."""
-    stage = built("data/direct_advantage")
+    stage = demonstrated("data/direct_advantage")
     for new in ([[0.0], [0.0], [0.0, 0.0]], [[-0.5], [0.25], [-1.0, 0.5]]):
         log_prob = padded(*new).requires_grad_()
         batch = answers(stage, ["a", "b", "cd"], [1.0, 0.0, 0.0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from built import CLIP, holds
 from shuhari.config.build import build_stage
 from shuhari.lab.claims.claim import read
@@ -22,5 +24,9 @@ def test_what_it_sets() -> None:
 def test_its_arms_choose_other_problems_and_nothing_else() -> None:
     arms = {name: build_stage(arm.stages[-1]).learners["main"] for name, arm in read("data/redstar").arms.items()}
     ranges = {name: (x.buffer.low, x.buffer.high) for name, x in arms.items()}  # type: ignore[attr-defined]
-    assert ranges == {"method": (0.0, 0.333), "baseline": (0.667, 1.0), "any": (0.0, 1.0), "fast": (0.0, 1.0)}
+    hard, easy, every = (0.0, 0.333), (0.667, 1.0), (0.0, 1.0)
+    wanted = {"method": hard, "method_fast": hard, "baseline": easy, "any": every, "fast": every, "all": every}
+    assert ranges == wanted
+    whole: Any = arms.pop("all")
+    assert (whole.buffer.graded, whole.buffer.most, whole.buffer.pool, whole.buffer.size) == (False, 0, 1024, 32)
     assert len({(x.buffer.most, x.buffer.size, x.buffer.n) for x in arms.values()}) == 1  # type: ignore[attr-defined]
