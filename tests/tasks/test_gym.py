@@ -234,6 +234,46 @@ def test_the_check_tells_copy_from_replay() -> None:
     assert not is_copyable(normalised)  # its running mean is no plain attribute
 
 
+class Carried(Lag):
+    """Ends after as many steps as the episode before had, and one more: its seed alone does not tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.steps = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.before, self.steps = self.steps, 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.zeros(2, np.float32), 0.0, self.steps > self.before, False, {}
+
+
+def test_a_replay_that_ends_too_soon_goes_on_with_a_new_episode() -> None:
+    """Its second episode may have two steps, in a fresh environment one: the third action has no place."""
+    env, fresh = Recorder(Carried()), Recorder(Carried())
+    env.reset(seed=1)
+    env.step(0)
+    env.reset()
+    env.step(0)
+    env.step(0)
+    with pytest.warns(UserWarning, match="the replay ended after 1 of 2 steps: it does not repeat itself"):
+        restore(fresh, snapshot(env))
+    assert fresh.count == 2 and not fresh.actions and not fresh.step(0)[2]
+
+
+def test_an_episode_of_minatar_follows_from_its_seed() -> None:
+    pytest.importorskip("minatar")
+    task = Gym("MinAtar/Breakout-v1")
+    env, other = task.make(), task.make()
+    env.unwrapped.game.last_action = 3  # of an episode before
+    for seed in range(40):  # the first action is another's in a tenth of the episodes
+        seen = [[e.reset(seed=seed)[0], *(e.step(1)[0] for _ in range(3))] for e in (env, other)]
+        assert all(map(np.array_equal, *seen)), seed
+        env.unwrapped.game.last_action = 3
+
+
 def test_a_recorder_wants_a_first_seed() -> None:
     env = Gym("Lag-v0").make()
     with pytest.raises(ValueError, match="needs a seed"):

@@ -1,5 +1,5 @@
 """The standard preprocessing of Atari games as one wrapper, without OpenCV: no-ops at the start, frames skipped, a
-small grey picture, rewards clipped to their sign.
+small grey picture, rewards clipped to their sign. And what MinAtar's games need to follow from their seed.
 
 As in Mnih et al. 2015, "Human-level control through deep reinforcement learning", methods, and the wrappers of OpenAI's
 baselines (NoopReset, MaxAndSkip, FireReset, ClipReward, WarpFrame). Left out: the loss of a life as an end
@@ -18,6 +18,16 @@ from shuhari.data import Array
 from shuhari.tasks.running import RAW
 
 FIRE, SECOND = 1, 2  # the actions by which a game that waits for one is begun
+
+
+class Unstuck(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A game of MinAtar that begins each episode without a last action. Every tenth action or so such a game repeats
+    the one before, as released also the last one of the episode before, so that an episode would not follow from its
+    seed alone."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.unwrapped.game.last_action = 0  # type: ignore[attr-defined]  # no action
+        return super().reset(seed=seed, options=options)
 
 
 class Atari(gymnasium.Wrapper[Any, Any, Any, Any]):

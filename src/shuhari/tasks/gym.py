@@ -30,6 +30,7 @@ from shuhari.engines.time_limit import guard
 from shuhari.kernel.registry import find, locate, register, searching
 from shuhari.models.spaces import MASK
 from shuhari.ports.hooks import ability
+from shuhari.tasks.atari import Unstuck
 from shuhari.tasks.checked import Checked, check_has_spaces
 from shuhari.tasks.running import RAW, keep_raw, warn_of_running
 from shuhari.tasks.snapshots import (
@@ -245,6 +246,7 @@ class Gym:
         try:
             with searching(module) if module else nullcontext():
                 env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
+                env = Unstuck(env) if family == "MinAtar" else env
         except TypeError as error:
             raise ValueError(f"{self.called}: kwargs {dict(self.kwargs)}: {error}") from None
         for name, value in self.attributes.items():

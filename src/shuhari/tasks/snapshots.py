@@ -11,6 +11,7 @@ environment without one is copied. Left out: states kept outside Python, which r
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from types import ModuleType
@@ -59,7 +60,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {"first": self.first, "count": self.count, "options": self.options, "actions": actions}
 
     def replay(self, record: Mapping[str, Any]) -> None:
-        """Resets and steps as recorded. Raises RuntimeError if the environment ends earlier than before."""
+        """Resets and steps as recorded. An environment that ends earlier than before has begun a new episode after
+        it, with a warning: a run that cannot be repeated goes on all the same."""
         self.first, self.count = record["first"], int(record["count"])
         self.options, self.actions = record["options"], []
         if self.first is None:
@@ -68,10 +70,13 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         ended = False
         for i, action in enumerate(np.asarray(record["actions"]).copy()):  # some environments change what they get
             if ended:
-                raise RuntimeError(
-                    f"{self.env}: the replay ended after {i} of {len(record['actions'])} steps: it does "
-                    "not repeat itself from its seed"
+                warnings.warn(
+                    f"{self.env}: the replay ended after {i} of {len(record['actions'])} steps: it does not repeat "
+                    "itself from its seed, so the resumed run differs, and goes on with a new episode",
+                    stacklevel=2,
                 )
+                self.reset()
+                return
             _, _, terminated, truncated, _ = self.step(action if np.ndim(action) else action.item())
             ended = terminated or truncated
 
