@@ -23,7 +23,7 @@ def test_numbers_of_the_paper() -> None:
 
 @pytest.mark.parametrize("usual", [True, False])
 def test_three_continuations_until_half_of_the_stage_and_none_then(usual: bool) -> None:
-    """The steps of the demonstration's 80: 40 with, 40 without. Of 8 samples two are plain, and each of these is cut."""
+    """Of the 80 steps shown 40 are with it, 40 without. Of 8 samples two are plain, and each of these is cut."""
     stage = built("rlvr/cure") if usual else demonstrated("rlvr/cure")
     regrow = [stage.rollout.regrow(Count(t, t, 80, in_steps=True)) for t in range(80)]  # type: ignore[union-attr]
     assert regrow[:40] == [3.0] * 40 and set(regrow[41:]) == {0.0}
