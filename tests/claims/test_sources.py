@@ -23,7 +23,7 @@ from shuhari.lab.claims.runs import plan_runs
 
 def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Were every method a baseline, no component were any method's own, and still all that was measured stands."""
-    measured = ("curriculum/dots", "engine/areal", "rlvr/lp_reg")
+    measured = ("curriculum/dots", "engine/areal", "rlvr/kl_cov")
     stored = {name: kept_results.read_result(name) for name in measured}
     why = {name: find_stale(read(name), result) for name, result in stored.items() if result is not None}
     before = sources.digest_core(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]

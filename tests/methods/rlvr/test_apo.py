@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from built import answers, built, learnt, padded, same, table
+from built import answers, built, demonstrated, learnt, padded, same, table
 from shuhari.kernel.reduce import weights
 from shuhari.methods.rlvr.apo.asymmetric_weights import Asymmetric
 from shuhari.testing import check_transform, context, groups, transitions
@@ -106,7 +106,7 @@ SCALE = 1 / (0.5 + 1e-4)  # the unbiased deviation of 1, 0, 0, 0 is 1/2
 def test_gradients_by_hand() -> None:
     """One of four is right, with two tokens; of the wrong ones that with four is longer, by two. k3 to a reference that
     says of each token half of what the policy does has the gradient 1 - 1/2."""
-    stage = built("rlvr/apo")
+    stage = demonstrated("rlvr/apo")
     assert stage.collect["asymmetric_weights"].base == 1.0357 and stage.models["reference"].init == "policy"
     log_prob = padded(*([0.0] * len(t) for t in SAID)).requires_grad_()
     reference = padded(*([-log(2)] * len(t) for t in SAID))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from built import CLIP, SCALED, built, holds, one_loss
+from built import CLIP, SCALED, built, demonstrated, holds, one_loss
 from shuhari.kernel.ramp import Count
 from shuhari.objectives.clip import Clip
 from shuhari.rollouts.single import Single
@@ -23,8 +23,8 @@ def test_numbers_of_the_paper() -> None:
 
 @pytest.mark.parametrize("usual", [True, False])
 def test_three_continuations_until_half_of_the_stage_and_none_then(usual: bool) -> None:
-    """The steps of the claim's 80: 40 with, 40 without. Of 8 samples two are plain, and each of these is cut."""
-    stage = built("rlvr/cure", usual=usual)
+    """Of the 80 steps shown 40 are with it, 40 without. Of 8 samples two are plain, and each of these is cut."""
+    stage = built("rlvr/cure") if usual else demonstrated("rlvr/cure")
     regrow = [stage.rollout.regrow(Count(t, t, 80, in_steps=True)) for t in range(80)]  # type: ignore[union-attr]
     assert regrow[:40] == [3.0] * 40 and set(regrow[41:]) == {0.0}
     assert usual or (stage.n, stage.n - 3 * (stage.n // (1 + 3))) == (8, 2)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from built import CLIP, built, holds, one_loss
+from built import CLIP, demonstrated, holds, one_loss
 from shuhari.batch import Batch
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory, code
@@ -142,12 +142,12 @@ def test_numbers_of_the_paper() -> None:
             f"{CLIP}.objective": Clip(low=0.2, high=0.28, behaviour="old"),
             f"{CLIP}.reduce": "decision",
         },
-        usual=True,  # whose claim draws no group again
+        usual=True,  # where it is shown, no group is drawn again
     )
     one_loss(stage)
 
 
 def test_help_is_for_training_alone() -> None:
-    stage = built("rlvr/deepsearch")
+    stage = demonstrated("rlvr/deepsearch")
     assert isinstance(stage.rollout, TreeSearch)
     assert isinstance(stage.evaluation_rollout, Single)

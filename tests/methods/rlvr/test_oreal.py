@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from arms import apart
-from built import answers, built, learnt, padded, same, table
+from built import answers, demonstrated, learnt, padded, same, table
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.kernel.pack import pack
-from shuhari.lab.claims.claim import read
+from shuhari.lab import demonstrations
 from shuhari.loop.run import loop, open_run
 from shuhari.methods.rlvr.oreal.oreal import Credit, balance_sides, draw_pairs
 from shuhari.methods.rlvr.oreal.token_rewards import Outcome
@@ -230,9 +230,10 @@ def test_the_recipe() -> None:
 def test_the_first_rung_of_the_ladder() -> None:
     """REINFORCE: before the first step the ratio is 1, a right sample's loss is -1/2 and a wrong one's 1/2, of which
     all counts; on the next rung the advantages are those of leaving one out, of six here."""
-    claim = load("rlvr/oreal").tree["claim"]
-    for arm, weight in ((claim["baseline"], 1.0), (claim["arms"]["reshaped"], 0.5)):
-        now = {"part.policy.after": 0}  # where the claim waits for the credit model in all arms
+    plain = demonstrations.read("rlvr/oreal").stated.without
+    reshaped = {"remove": plain["remove"], "transform": {"oreal": {"role": ""}}}
+    for arm, weight in ((plain, 1.0), (reshaped, 0.5)):
+        now = {"part.policy.after": 0}  # where both sides of the demonstration wait for the credit model
         run = run_of(steps=1, **{k: v for k, v in arm.items() if k != "extends"}, **now)
         report = next(r for r in loop(run) if r["stage"] == "rl")
         assert run.stage.learners["main"].parts["policy"].terms["neg"].weight == weight
@@ -268,9 +269,9 @@ def test_the_three_terms_on_a_pair(right: str) -> None:
     of both: eta = 1/2, beta = 0.01, and of one right answer in four A is 1 and -1/3, before one of three is chosen.
 
     sigmoid(log 3) = 3/4, so w+ is 1/2 where the credit model says log 3, and w- where it says -log 3; else both are 0.
-    The claim divides them by their mean on either side: 1 everywhere, and 3, 0, 0.
+    The demonstration divides them by their mean on either side: 1 everywhere, and 3, 0, 0.
     """
-    stage, n = built("rlvr/oreal"), len(right)
+    stage, n = demonstrated("rlvr/oreal"), len(right)
     wrong = [-log(3), log(3), 0.0]
     ratio = [[log(2)] * n, *[[-log(2), 0.0, log(3)]] * 3]  # of policy over reference
     log_prob = padded([-1.0] * n, *[[-1.0] * 3] * 3).requires_grad_()
@@ -289,7 +290,7 @@ def test_the_three_terms_on_a_pair(right: str) -> None:
 
 
 def test_where_all_are_right_nothing_is_learnt() -> None:
-    stage = built("rlvr/oreal")
+    stage = demonstrated("rlvr/oreal")
     log_prob = padded([-1.0], [-1.0, -1.0]).requires_grad_()
     models = {name: table(log_prob=log_prob, value=log_prob.detach()) for name in ("policy", "credit")}
     reference = table(log_prob=2 * log_prob.detach())
@@ -298,18 +299,17 @@ def test_where_all_are_right_nothing_is_learnt() -> None:
 
 
 def test_the_papers_numbers() -> None:
-    stage = built("rlvr/oreal")
+    stage = demonstrated("rlvr/oreal")
     part = stage.learners["main"].parts["policy"]
     assert stage.n == 16 and part.after == 10 and set(part.terms) == {"pos", "neg", "divergence"}
     assert part.terms["divergence"].objective == Divergence(form="k1")  # the gradient of KL(policy || reference)
     assert stage.models["reference"].init == "policy" and not stage.follows
 
 
-def test_the_ladder_of_its_claim() -> None:
-    """Credit is one rung, what is made of rewards the other; every policy moves equally often."""
-    arms = read("rlvr/oreal").arms
-    neg = "part.policy.terms.neg"
-    credit = apart("method", "reshaped", arms)
-    assert credit and all(k.startswith(("models.credit", "transform.oreal", "part.credit")) for k in credit)
-    rung = apart("reshaped", "baseline", arms)
-    assert {k for k in rung if not k.startswith("transform.advantage")} == {neg} and len(rung) > 1
+def test_both_sides_learn_from_the_same_pairs() -> None:
+    """They differ in the credit, in what is made of rewards, and in nothing else: every policy moves equally often."""
+    found = apart("method", "baseline", demonstrations.read("rlvr/oreal").claim.arms)
+    credit = ("models.credit", "transform.oreal", "part.credit")
+    rung = {k for k in found if not k.startswith(credit)}
+    assert {k for k in rung if not k.startswith("transform.advantage")} == {"part.policy.terms.neg"} and len(rung) > 1
+    assert any(k.startswith("models.credit") for k in found)
