@@ -10,7 +10,7 @@ from built import built
 from shuhari.batch import Batch
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
-from shuhari.lab.claims.claim import read
+from shuhari.lab.demonstrations import read
 from shuhari.models.chain import ChainPolicy
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.denoise import Denoise
@@ -43,11 +43,11 @@ def imitation_comes_first_and_the_baseline_has_noise_of_one_size(name: str) -> N
     stage = build_stage(last)
     part = stage.learners["main"].parts["policy"]
     assert set(part.terms) >= {"loss", "value"} and "denoise" not in part.terms and stage.learners["main"].transforms
-    made = {arm: build_stage(recipe.stages[-1]) for arm, recipe in read(name).arms.items()}
+    made = {arm: build_stage(recipe.stages[-1]) for arm, recipe in read(name).claim.arms.items()}
     model: Any = made["baseline"].models["policy"].model
     assert model.law == "noise" and model.low == model.high
     rates = {arm: stage.learners["main"].parts["policy"].optimiser.lr for arm, stage in made.items()}
-    assert rates["method"] == rates["baseline"] == rates["wide"] == 3e-4
+    assert rates["method"] == rates["baseline"] == 3e-4
 
 
 def chain_of(recipe: str) -> ChainPolicy:

@@ -42,7 +42,7 @@ def test_numbers_of_the_paper() -> None:
         usual=True,
     )
     one_loss(stage)
-    assert holds("engine/areal", {f"{CLIP}.objective": DECOUPLED}).engine.staleness == 4  # type: ignore[attr-defined]
+    assert holds("engine/areal", {f"{CLIP}.objective": DECOUPLED}).engine.staleness == 8  # type: ignore[attr-defined]
 
 
 def test_it_is_ppo_if_the_sampler_is_the_policy_before_the_update() -> None:
