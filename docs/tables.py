@@ -123,7 +123,7 @@ def verdicts() -> Iterator[str]:
     count = Counter(r["verdict"] for r in kept() if not r.get("stale"))
     found = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
     told = f"{count.total()} of {len(claims())} claims are measured as they stand{f': {found}' if found else ''}."
-    more = " The others name stronger rivals now than when they were measured." if count.total() < len(claims()) else ""
+    more = " The others were changed since they were measured, to be fairer." if count.total() < len(claims()) else ""
     yield told + more
 
 
@@ -147,9 +147,8 @@ def scoreboard() -> Iterator[str]:
          "last column says: read *holds* as *better than the paper's baseline at one setting*.", some),
         ("Disputed", "What is known against the comparison stands in the last column: read no verdict of this table as "
          "more than a record of what was run.", disputed),
-        ("Not measured as they stand", "These claims were changed after they were measured, most of them to name "
-         "stronger rivals: what stands here was found against the paper's baseline alone, and says nothing of the new "
-         "claim.", old),
+        ("Not measured as they stand", "These claims were changed after they were measured, to name stronger "
+         "rivals, or to give the method the tuning that its rivals have: what stands here says nothing of the new claim.", old),
     ):  # fmt: skip
         yield from ("", f"## {title}", "", about if results else "None yet.")
         if results:
