@@ -148,7 +148,8 @@ def scoreboard() -> Iterator[str]:
         ("Disputed", "What is known against the comparison stands in the last column: read no verdict of this table as "
          "more than a record of what was run.", disputed),
         ("Not measured as they stand", "These claims were changed after they were measured, to name stronger "
-         "rivals, or to give the method the tuning that its rivals have: what stands here says nothing of the new claim.", old),
+         "rivals, or to give the method the tuning that its rivals have: what stands here says nothing of "
+         "the new claim.", old),
     ):  # fmt: skip
         yield from ("", f"## {title}", "", about if results else "None yet.")
         if results:
