@@ -186,7 +186,7 @@ class Settings:
                 raise RecipeError(at, f"{raw!r}: {message}")
         for name, f in own.items():
             if name not in values:
-                self._note_default(f, join_key(where, name), what)
+                self._note_default(f, hints[name], join_key(where, name), what)
         try:
             return cls(**values)
         except MemoryError as error:
@@ -214,14 +214,14 @@ class Settings:
             table = {k: v for k, v in table.items() if k in own}
         return self.make(cls, table, where, cls.__name__, given)
 
-    def _note_default(self, f: Field[Any], where: str, what: str) -> None:
+    def _note_default(self, f: Field[Any], hint: Any, where: str, what: str) -> None:
         if f.default is not MISSING:
             if f.default != EMPTY and (not is_dataclass(f.default) or isinstance(f.default, Ramp | Sampling)):
                 self.defaults[where] = f.default
         elif f.default_factory is MISSING:
-            usual = next((USE[k] for h, k in KINDS.items() if k in USE and h.__name__ == f.type), "")
-            hint = f"; --set {where}.use={usual} gives the usual one" if usual else ""
-            raise RecipeError(where, f"{what} needs {f.name!r} ({f.type}), which the recipe does not give{hint}")
+            usual = USE.get(KINDS.get(hint, ""))
+            more = f"; --set {where}.use={usual} gives the usual one" if usual else ""
+            raise RecipeError(where, f"{what} needs {f.name!r} ({f.type}), which the recipe does not give{more}")
 
     # ---------------------------------------------------------------- values
 

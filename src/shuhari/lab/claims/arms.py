@@ -96,7 +96,7 @@ def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) ->
                     message = f"{section}.{key} is {theirs.get(key)!r}, the method's {ours.get(key)!r}"
                     raise RecipeError(f"claim.arms.{name}", f"{message}: expected the same of all arms")
     for i, check in enumerate(checks):
-        for side in (*check.rule.sides, *filter(None, [check.turned])):
+        for side in check.sides:
             of_card = check.rule.role == "premise" and (side == START or bool(bed))  # the card may have more arms
             if side not in arms and check.trains and not of_card:
                 message = f"expected an arm of the claim, got {side!r}; {nearest(side, arms)}"

@@ -38,10 +38,14 @@ class Check:
         return self.quantity.get("use") == "gain" and len(self.rule.sides) == 1
 
     @property
+    def sides(self) -> tuple[str, ...]:
+        """The sides whose values it reads: those of its rule, and `turned` if there is one."""
+        return (*self.rule.sides, self.turned) if self.turned else self.rule.sides
+
+    @property
     def arms(self) -> tuple[str, ...]:
         """The arms whose runs it reads."""
-        sides = (*self.rule.sides, *filter(None, [self.turned]))
-        return tuple(side for side in sides if side != START) if self.trains else ()
+        return tuple(side for side in self.sides if side != START) if self.trains else ()
 
 
 def name_quantity(table: Mapping[str, Any]) -> str:

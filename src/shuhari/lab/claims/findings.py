@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shuhari.lab.claims.cards import Card
+from shuhari.lab.claims.checks import Check
 from shuhari.lab.claims.claim import Claim
 from shuhari.lab.claims.gaps import is_solvable
 from shuhari.lab.claims.quantities import Quantity, read_values
@@ -53,37 +54,24 @@ class Findings:
 
     def estimate(self, number: int, level: float) -> Effect:
         """Return a check's effect over the seeds so far, and enter it, without a verdict."""
-        rule, quantity, claim = (
-            self.claim.checks[number].rule,
-            self.quantities[number],
-            self.claim.with_seeds(self.seeds),
-        )
+        check, quantity, claim = self.claim.checks[number], self.quantities[number], self.claim.with_seeds(self.seeds)
+        rule = check.rule
         sides = {
-            side: read_values(quantity, find_runs(claim, number, side, self.made), side, number) for side in rule.sides
+            side: read_values(quantity, find_runs(claim, number, side, self.made), side, number)
+            for side in check.sides
         }
-        ours = self._choose_arm(number, sides)
-        compared = {**sides, rule.arm: sides[ours]}
-        effect = rule.estimate(*rule.pick_sides(compared), level, is_solvable(claim.checks))
+        ours = choose_arm(check, sides)
+        compared = rule.pick_sides({**sides, rule.arm: sides[ours]})
+        effect = rule.estimate(*compared, level, is_solvable(claim.checks))
         self.enter(number, effect, sides, level)
         if ours != rule.arm:
             self.checks[number]["ours"] = ours
         return effect
 
-    def _choose_arm(self, number: int, sides: dict[str, list[float]]) -> str:
-        """Return the arm of the method that a rival is compared with: the one with the rival's knob turned if it is the
-        better of the two on average, and add its values to `sides`."""
-        check, quantity, claim = self.claim.checks[number], self.quantities[number], self.claim.with_seeds(self.seeds)
-        rule, turned = check.rule, check.turned
-        if not turned:
-            return rule.arm
-        sides[turned] = read_values(quantity, find_runs(claim, number, turned, self.made), turned, number)
-        gain = (sum(sides[turned]) - sum(sides[rule.arm])) * (-1 if rule.direction in DOWN else 1)
-        return turned if gain > 0 else rule.arm
-
     def enter(self, number: int, effect: Effect, sides: Mapping[str, Sequence[float]], level: float) -> None:
         entry = describe(self.claim.checks[number])
-        entry |= {"effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high)}
         entry |= {
+            **round_effect(effect),
             "level": level,
             "n": effect.n,
             "values": {
@@ -92,3 +80,18 @@ class Findings:
             },
         }
         self.checks[number] = {**entry, **({"why": effect.why} if effect.why else {})}
+
+
+def choose_arm(check: Check, sides: Mapping[str, Sequence[float]]) -> str:
+    """Return the arm of the method that a check compares: the one with the rival's knob turned if it is the better of
+    the two on average. sides: the values of each."""
+    rule, turned = check.rule, check.turned
+    if not turned:
+        return rule.arm
+    gain = (sum(sides[turned]) - sum(sides[rule.arm])) * (-1 if rule.direction in DOWN else 1)
+    return turned if gain > 0 else rule.arm
+
+
+def round_effect(effect: Effect) -> dict[str, float | None]:
+    """Return an effect and its interval as a result has them."""
+    return {"effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high)}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims.checks import METHOD
-from shuhari.lab.claims.findings import Findings
+from shuhari.lab.claims.findings import Findings, round_effect
 from shuhari.lab.claims.gaps import is_solvable
 from shuhari.lab.claims.quantities import read_values
 from shuhari.lab.claims.result import find_runs, round_to
@@ -31,7 +31,7 @@ def judge_guard(found: Findings, guards: Sequence[int]) -> Verdict | None:
 
 def is_set_aside(found: Findings, number: int, guard: Verdict | None) -> bool:
     """Whether a rival pays with what the guard protects while the method does not (`guard`: the method's): a rival that
-    keeps more of its entropy by learning less says nothing against a method that learns as much. Only a guard that
+    keeps more of its entropy by learning less is no argument against a method that learns as much. Only a guard that
     fails sets a rival aside, and not one that the method beats anyway. Enters the rival's guard, if it has one."""
     own = _judge_rivals_guard(found, number)
     beaten = found.checks[number]["verdict"] in HELD
@@ -57,6 +57,5 @@ def _judge_rivals_guard(found: Findings, number: int) -> Verdict | None:
     numbers = [math.nan if v is None else v for v in kept]
     pairs = rule.pick_sides({**found.checks[guards[0]]["values"], METHOD: numbers})
     verdict = rule.judge(effect := rule.estimate(*pairs, GUARDED, is_solvable(found.claim.checks)))
-    interval = {"effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high)}
-    found.checks[number]["guard"] = {**interval, "values": kept, "verdict": GUARD_WORDS[verdict]}
+    found.checks[number]["guard"] = {**round_effect(effect), "values": kept, "verdict": GUARD_WORDS[verdict]}
     return verdict
