@@ -31,7 +31,9 @@ def main() -> None:
 
     def take(what: str) -> bool:
         if mood.is_file() and (words := mood.read_text().split())[:1] == [what]:
-            mood.write_text(" ".join(words[1:]))
+            rest = mood.with_suffix(".new")
+            rest.write_text(" ".join(words[1:]))
+            rest.replace(mood)  # in one step: a test that waits for an empty file never sees half of a write
             return True
         return False
 
