@@ -121,7 +121,7 @@ def test_a_result_below_results_stands_first_and_is_read_once(
 def test_a_broken_result_is_told_and_hides_no_other(ask: Ask, elsewhere: Path) -> None:
     write_result(elsewhere, PACS).write_text("{")
     found = ask("claims")
-    assert "pacs.json is not the result" in found["problems"][0] and found["total"] > 30
+    assert "pacs.json is not the result" in found["problems"][0] and found["total"] > len(list(find_results().rglob("*.json"))) // 2
     assert "is not the result" in ask(f"claim?method={PACS}", 422)["error"]["message"]
 
 
@@ -143,7 +143,8 @@ def test_beds_say_what_their_cards_say(ask: Ask) -> None:
     ends = [c["y"][-1] for c in card.arms["baseline"]["curves"]["evaluate/exact.mean"]]
     assert rows["beds/trie/twins"]["end"] == pytest.approx(sum(ends) / len(ends))
     assert rows["beds/trie/twins"]["mde"] > 0 and not any("/control/" in name for name in rows)
-    assert len(list(find_results().rglob("*.json"))) >= sum(row["methods"] for row in rows.values()) > 20
+    there = len(list(find_results().rglob("*.json")))
+    assert there >= sum(row["methods"] for row in rows.values()) > there // 3
 
 
 def test_a_bed_ranks_its_methods_as_the_terminal_does(ask: Ask, elsewhere: Path, capsys: Any) -> None:
