@@ -22,15 +22,17 @@ from shuhari.ports import Ctx
 class ModelError:
     """The regression loss of a learned dynamics model: squared error of next state and reward.
 
-    The mean over members of sum_d (s'_d - predicted)^2 + (r - predicted)^2, [B]: maximum likelihood of a normal. With
-    weights g [B, J, D] (`weigh`) the state's part is sum_d (g_d (s'_d - predicted))^2, and the mean over the critics J
-    too (VaGraM: Voelcker et al. 2022). Info: `state_error`, without weights, and `reward_error`.
+    The mean over members of sum_d (s'_d - predicted)^2 + (r - predicted)^2, [B]: maximum likelihood of a normal of unit
+    variance. With weights g [B, J, D] (`weigh`) the state's part is sum_d (g_d (s'_d - predicted))^2, and the mean over
+    J too: gradients of J critics (VaGraM: Voelcker et al. 2022), or how well each dimension can be predicted
+    (`fitted_variance`, J = 1). Info: `state_error`, without weights, and `reward_error`.
     """
 
     role: str = "world"
     """Role of the dynamics model that is trained, a name under `[models]`."""
     weigh: str = ""
-    """Column [B, J, D] that weights each state dimension, such as `value_gradient` (VaGraM); "" weights all alike."""
+    """Column [B, J, D] that weights each state dimension, such as `value_gradient` (VaGraM) or
+    `fitted_variance`; "" weights all alike."""
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()

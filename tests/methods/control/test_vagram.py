@@ -1,5 +1,5 @@
 """The gradient of a value at the true next state: of a quadratic by hand, clipped, where nothing follows, on one
-stream; a critic is left as it was."""
+stream; a critic is left as it was. And its plain rival, variances that are fitted."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,10 @@ import torch
 from torch import nn
 
 from shuhari.batch import Batch
+from shuhari.methods.control.vagram.fitted_variance import FittedVariance
 from shuhari.methods.control.vagram.value_gradient import ValueGradient
+from shuhari.models.dynamics import Prediction
+from shuhari.objectives.model_error import ModelError
 from shuhari.testing import check_transform, context
 
 
@@ -63,3 +66,32 @@ def test_shuffled_weights_are_the_same_in_any_order():
     g, shuffled = found(), found(shuffle=True)
     torch.testing.assert_close(shuffled.sort(-1).values, g.sort(-1).values)
     assert not torch.equal(shuffled, g)
+
+
+def test_fitted_variances_are_maximum_likelihood():
+    """The oracle is the negative log-likelihood of a normal at its best variances, differentiated by itself."""
+    torch.manual_seed(0)
+    table, n, D = nn.Embedding(8, 2 * 3), 6, 2  # of each row, by two members: a state and a reward
+
+    class World:
+        module = table
+
+        def __call__(self, batch):
+            said = table(batch["action"][:, 0].long()).unflatten(1, (2, D + 1))
+            return Prediction(said[..., :D], said[..., D])
+
+    whole = {
+        "mask": torch.tensor([[True]] * 8 + [[False]] * 8), "logp": torch.zeros(16, 1),
+        "child": torch.cat([torch.arange(8, 16), torch.full((8,), -1)]), "reward": torch.randn(16, 1),
+        "context": torch.randn(16, D) * torch.tensor([1.0, 5.0]), "action": torch.arange(16.0)[:, None],
+        "weight/world": torch.tensor([[1.0]] * n + [[0.0]] * 10),
+    }  # fmt: skip
+    batch, ctx = Batch(whole, stream="rl").take(torch.arange(8)), context(models={"world": World()})
+    out = check_transform(FittedVariance(), batch, ctx)
+    assert not out["fitted_variance"][n:].any()
+    rows = out.take(torch.arange(n))
+    (ours,) = torch.autograd.grad(ModelError(weigh="fitted_variance")(rows, ctx)[0].mean(), table.weight)
+    true = torch.cat([whole["context"][8 : 8 + n], whole["reward"][:n]], -1)
+    variance = (table.weight[:n].unflatten(1, (2, D + 1)) - true[:, None]).square().mean((0, 1))
+    (nll,) = torch.autograd.grad(variance.log().sum() / 2, table.weight)
+    torch.testing.assert_close(ours, 2 * variance[D].detach() * nll)

@@ -10,7 +10,7 @@ from math import inf, log, sqrt
 import pytest
 import torch
 
-from built import OLD, answers, built, credited, learnt, padded, same, table
+from built import OLD, answers, credited, demonstrated, learnt, padded, same, table
 from shuhari.batch import Batch
 from shuhari.methods.data.rl_plus.mixed_policy import MixedPolicy
 from shuhari.needs import Need
@@ -81,7 +81,7 @@ BEFORE = [0.2, 0.3]  # of the demonstration's tokens, the old policy's probabili
 
 def group(score):
     """The stage, the group whose last answer is the demonstration, its models and what the gradient is by."""
-    stage = built("data/rl_plus")
+    stage = demonstrated("data/rl_plus")
     log_prob, entropy = padded(*LOGP).requires_grad_(), padded(*([1.0] * len(s) for s in SAID)).requires_grad_()
     own = [[x - log(r) for x, r in zip(*row, strict=True)] for row in zip(LOGP[:3], RATIO, strict=True)]
     batch = answers(stage, SAID, score, demo=[0.0, 0.0, 0.0, 1.0]).put({OLD: padded(*own, [log(p) for p in BEFORE])})
@@ -107,7 +107,7 @@ def test_a_solved_group_learns_nothing_of_its_demonstration():
 
 def test_there_is_nothing_else():
     """No clip, no KL term, and no demonstrations in what is measured."""
-    stage = built("data/rl_plus")
+    stage = demonstrated("data/rl_plus")
     part = stage.learners["main"].parts["policy"]
     assert list(part.terms) == ["loss", "entropy"] and list(stage.collect) == ["advantage"]
     assert set(stage.models) == {"policy"} and stage.sampling.max_new == 5 and stage.sampling.temperature == 1

@@ -34,12 +34,12 @@ class MixedPolicy:
         on demonstrations   -w A (1 - sg[pi])^gamma,  w = 2 pi / (pi_old + omega), omega = (pi_old + 1) / 2.
 
     w is the ratio to a mixture of pi_old and omega, an estimate of the demonstrator between pi_old and certainty. It
-    lies in [0, 4], so that improbable tokens keep bounded weights; the last factor favours just those. Info: `ratio`
-    (r, or w).
+    lies in [0, 4], so that improbable tokens keep bounded weights; the last factor lowers probable ones. With pi_old =
+    pi every token weighs less than under imitation. Info: `ratio` (r, or w).
     """
 
     gamma: Coefficient = 0.5
-    """Exponent of (1 - pi) on demonstrations, which favours tokens that are improbable under the policy; 0 is off."""
+    """Exponent of (1 - pi) on demonstrations, which lowers tokens that are probable under the policy; 0 is off."""
     role: str = "policy"
     """Role of the policy that is trained."""
     demos: str = "demo"
