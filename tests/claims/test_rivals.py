@@ -157,6 +157,7 @@ baseline.part.policy.optimiser.weight_decay = 0.0
 arms.fast.part.policy.optimiser = {lr = 0.3, weight_decay = 0.0}
 arms.method_fast.part.policy.optimiser.lr = 0.3
 arms.other = {part.policy = {optimiser.weight_decay = 0.0, terms.entropy = {use = "entropy", weight = 0.01}}}
+arms.taught = {part.policy = {optimiser.weight_decay = 0.0, terms.more = {use = "nll", weight = 0.01}}}
 looks = [5]
 check = [
   {role = "premise", metric = "reward/mean:last=5", against = "baseline", arm = "fast", direction = "up"},
@@ -183,8 +184,9 @@ def test_a_rival_by_a_knob_that_the_method_has_too_asks_for_the_method_with_it_t
 def test_knobs_that_the_method_has_too(tmp_path: Path) -> None:
     claim = read(write_changed(tmp_path, TUNED, ('against = "fast", kind', 'against = "other", kind')))
     assert [knob.rpartition(".")[2] for knob in find_shared_knobs(claim, "fast")] == ["lr"]
-    assert find_shared_knobs(claim, "other") == ()  # another term is another way to the same end
-    assert not is_untried(claim, 2)
+    assert [knob.rpartition(".")[2] for knob in find_shared_knobs(claim, "other")] == ["entropy"]  # a weight of 0
+    assert is_untried(claim, 2)
+    assert find_shared_knobs(claim, "taught") == ()  # another loss is another way to the same end
     rates = ("{lr = 0.02, weight", "{lr = 0.05, weight")
     kept = ("optimiser.weight_decay = 0.0\narms.fast", "optimiser = {lr = 0.02, weight_decay = 0.0}\narms.fast")
     own = read(write_changed(tmp_path, TUNED, rates, kept))
@@ -222,6 +224,7 @@ def test_more_samples_than_the_baseline_need_a_rival_with_as_many() -> None:
                        "baseline": {"ledger": {"steps": 3, "tokens": 10}}}, "rivals": []}  # fmt: skip
     assert find_spending(result).startswith("the method spent 50 probe/tokens, the baseline 0")
     assert find_spending(result | {"rivals": [{"kind": "compute"}]}) == ""
+    assert find_spending(result | {"budget": {"tokens": 60.0}}) == ""  # probes are charged to it
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,12 @@ def is_solvable(checks: Sequence[Check]) -> bool:
 
 def find_spending(result: Mapping[str, Any]) -> str:
     """Return which samples the method spent more of than its baseline, if no rival of kind "compute" did too; "" if it
-    spent no more. result: with the `ledger` of each arm."""
+    spent no more. result: with the `ledger` of each arm, and the `budget`, which counts probes too."""
     if any(rival["kind"] == "compute" for rival in result.get("rivals", ())):
         return ""
     ours, theirs = (result["arms"].get(arm, {}).get("ledger", {}) for arm in (METHOD, BASELINE))
-    for unit, amount in ours.items():
+    within = {f"probe/{unit}" for unit in result.get("budget") or ()}
+    for unit, amount in ((u, a) for u, a in ours.items() if u not in within):
         least = theirs.get(unit) or 0.0
         if unit.startswith(SAMPLES) and (amount or 0.0) > (1 + MORE) * least:
             return f"the method spent {amount:,.0f} {unit}, the baseline {least:,.0f}: a rival with as many is missing"

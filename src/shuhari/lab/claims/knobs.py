@@ -16,6 +16,7 @@ from shuhari.lab.claims.verdict import Headline
 
 AHEAD = (Headline.REVERSED, Headline.LESS, Headline.BELOW)  # what is open if the method was not tried so
 UNTRIED = "the method was not run with this knob turned"
+REGULARISERS = ("objective/divergence", "objective/entropy")  # terms whose absence is a weight of 0
 _UNSET = object()  # at its default
 
 
@@ -27,7 +28,8 @@ def is_untried(claim: Claim, number: int) -> bool:
 
 def find_shared_knobs(claim: Claim, rival: str) -> tuple[str, ...]:
     """Return the settings that a rival turns, if the method has all of them, at the baseline's values; () if the rival
-    also adds, removes or replaces a component, or the method has a value of its own."""
+    also adds, removes or replaces a component, or the method has a value of its own. A KL term or an entropy bonus that
+    baseline and method lack is such a setting, its weight, at 0."""
     arms = claim.arms
     if not {BASELINE, METHOD, rival} <= arms.keys():
         return ()
@@ -48,7 +50,9 @@ def _find_turned(base: Any, theirs: Any, at: tuple[str, ...] = ()) -> Iterator[t
         component = "" in base
         for key in dict.fromkeys((*base, *theirs)):
             a, b = base.get(key, _UNSET), theirs.get(key, _UNSET)
-            if component or not (a is _UNSET or b is _UNSET):
+            if a is _UNSET and _is_weight(b, (*at, key)):
+                yield (*at, key)
+            elif component or not (a is _UNSET or b is _UNSET):
                 yield from _find_turned(a, b, (*at, key))
             else:
                 yield None
@@ -57,6 +61,12 @@ def _find_turned(base: Any, theirs: Any, at: tuple[str, ...] = ()) -> Iterator[t
             yield from _find_turned(a, b, (*at, str(i)))
     else:
         yield None if isinstance(base, Mapping | list) or isinstance(theirs, Mapping | list) else at
+
+
+def _is_weight(added: Any, path: tuple[str, ...]) -> bool:
+    """Whether what a rival adds is a regulariser, or a role, which such a term compares with."""
+    term = added.get("objective") if isinstance(added, Mapping) else None
+    return path[0] == "models" or (isinstance(term, Mapping) and term.get("") in REGULARISERS)
 
 
 def _look_up(tree: Any, path: tuple[str, ...]) -> Any:
