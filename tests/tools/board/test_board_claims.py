@@ -120,8 +120,8 @@ def test_a_result_below_results_stands_first_and_is_read_once(
 
 def test_a_broken_result_is_told_and_hides_no_other(ask: Ask, elsewhere: Path) -> None:
     write_result(elsewhere, PACS).write_text("{")
-    found = ask("claims")
-    assert "pacs.json is not the result" in found["problems"][0] and found["total"] > len(list(find_results().rglob("*.json"))) // 2
+    found, there = ask("claims"), len(list(find_results().rglob("*.json")))
+    assert "pacs.json is not the result" in found["problems"][0] and found["total"] > there // 2
     assert "is not the result" in ask(f"claim?method={PACS}", 422)["error"]["message"]
 
 

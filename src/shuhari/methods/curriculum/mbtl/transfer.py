@@ -43,9 +43,9 @@ class Transfer:
     """
 
     pick: Pick = "mbtl"
-    """Rule that chooses: "mbtl", "equidistant" or "random" as in the study `mbtl`; "best", the best contexts of a set of
-    trainings in hindsight, luck included; or "best_elsewhere", those that are best on average over the other sets of
-    the file, which is what contexts are worth without luck."""
+    """Rule that chooses: "mbtl", "equidistant" or "random" as in the study `mbtl`; "best", the best contexts in
+    hindsight, luck of the trainings included; or "best_elsewhere", those that are best on average over the other sets
+    of the file, which is what contexts are worth without luck."""
     over: Pick = "random"
     """Rule that it is compared with."""
     trainings: Length = 4
@@ -88,15 +88,21 @@ class Transfer:
         if rule == "random":
             rng = np.random.default_rng((seed, n, k))
             return [tuple(rng.permutation(n)[:k].tolist()) for _ in range(self.draws)]
-        if rule in ("best", "best_elsewhere"):
-            by = J[None] if rule == "best" else np.delete(chooses, at, 0)  # [sets, n, n]
-            return [max(combinations(range(n), k), key=lambda some: by[:, list(some)].max(1).mean())]
+        if rule == "best":
+            return [_pick_best(J[None], k)]
+        if rule == "best_elsewhere":
+            return [_pick_best(np.delete(chooses, at, 0), k)]
         study = Mbtl({"context": tuple(map(float, range(n)))}, k, rule, slope=self.slope)
         seen, done = np.zeros_like(J), list[int]()
         while len(done) < k:
             done.append(study.choose_next(seen, done, seed))
             seen[done[-1]] = J[done[-1]]
         return [tuple(done)]
+
+
+def _pick_best(J: Array, k: int) -> tuple[int, ...]:
+    """Returns the k contexts that serve all contexts best, on average over sets of trainings J [sets, n, n]."""
+    return max(combinations(range(J.shape[1]), k), key=lambda some: float(J[:, list(some)].max(1).mean()))
 
 
 def _served(J: Array, held: Array, trained: list[int]) -> float:
