@@ -310,17 +310,6 @@ def test_the_best_are_those_of_all_sets_and_all_contexts_leave_nothing_to_choose
     assert Transfer("mbtl", trainings=5, draws=3, file=file)(7)["gain"] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_best_elsewhere_are_those_of_the_other_sets(tmp_path: Path) -> None:
-    """In the first set the last context is best; in the two others the first is, or on average: it is chosen."""
-    J = [np.diag(d) for d in ([0.1, 0.2, 0.9], [0.9, 0.1, 0.2], [0.4, 0.5, 0.1])]
-    file = stored(tmp_path, J, seeds=(7, 8, 9))
-    assert Transfer("best", trainings=1, file=file)(7)["coverage"] == pytest.approx(0.9 / 3)
-    assert Transfer("best_elsewhere", trainings=1, file=file)(7)["coverage"] == pytest.approx(0.1 / 3)
-    assert Transfer("best_elsewhere", trainings=1, file=file)(9)["coverage"] == pytest.approx(0.1 / 3)
-    with pytest.raises(ValueError, match="needs others"):
-        Transfer("best_elsewhere", trainings=1, file=stored(tmp_path, J[:1]))(7)
-
-
 def test_wrong_settings_and_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = stored(tmp_path, [HAND])
     with pytest.raises(ValueError, match="expected two different rules"):

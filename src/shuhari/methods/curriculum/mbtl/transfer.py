@@ -27,7 +27,7 @@ from shuhari.data import Array, nearest
 from shuhari.kernel.registry import register
 from shuhari.methods.curriculum.mbtl.mbtl import Mbtl
 
-Pick = Literal["mbtl", "equidistant", "random", "best", "best_elsewhere"]
+Pick = Literal["mbtl", "equidistant", "random", "best"]
 STORED = {"cartpole": "32c0487828df2f28"}  # name -> digest of its file, so that a claim's code identifies its numbers
 
 
@@ -43,9 +43,8 @@ class Transfer:
     """
 
     pick: Pick = "mbtl"
-    """Rule that chooses: "mbtl", "equidistant" or "random" as in the study `mbtl`; "best", the best contexts in
-    hindsight, luck of the trainings included; or "best_elsewhere", those that are best on average over the other sets
-    of the file, which is what contexts are worth without luck."""
+    """Rule that chooses: "mbtl", "equidistant" or "random" as in the study `mbtl`, or "best", the best contexts in
+    hindsight."""
     over: Pick = "random"
     """Rule that it is compared with."""
     trainings: Length = 4
@@ -70,39 +69,28 @@ class Transfer:
         at = seeds.index(seed)
         if not 1 <= self.trainings <= len(held[at]):
             raise ValueError(f"trainings is {self.trainings}: expected 1 to {len(held[at])}, a context each")
-        if len(seeds) < 2 and "best_elsewhere" in (self.pick, self.over):
-            raise ValueError(f"{self.file!r} has one set of trainings: 'best_elsewhere' needs others")
-        ours, theirs = (self.coverage(rule, chooses, held[at], at, seed) for rule in (self.pick, self.over))
+        ours, theirs = (self.coverage(rule, chooses[at], held[at], seed) for rule in (self.pick, self.over))
         return {"coverage": ours, "gain": ours - theirs}
 
-    def coverage(self, rule: Pick, chooses: Array, held: Array, at: int, seed: int) -> float:
-        """Returns the mean over contexts of the `held` score of the policy that is best by `chooses[at]` [n, n] among a
-        rule's choices."""
-        J = chooses[at]
-        return float(np.mean([_served(J, held, list(trained)) for trained in self._chosen(rule, chooses, at, seed)]))
+    def coverage(self, rule: Pick, J: Array, held: Array, seed: int) -> float:
+        """Returns the mean over contexts of the `held` score of the policy that is best by J [n, n] among a rule's
+        choices."""
+        return float(np.mean([_served(J, held, list(trained)) for trained in self._chosen(rule, J, seed)]))
 
-    def _chosen(self, rule: Pick, chooses: Array, at: int, seed: int) -> list[tuple[int, ...]]:
+    def _chosen(self, rule: Pick, J: Array, seed: int) -> list[tuple[int, ...]]:
         """Returns the contexts of each of the rule's draws: one, or many for `random`."""
-        J, k = chooses[at], self.trainings
-        n = len(J)
+        n, k = len(J), self.trainings
         if rule == "random":
             rng = np.random.default_rng((seed, n, k))
             return [tuple(rng.permutation(n)[:k].tolist()) for _ in range(self.draws)]
         if rule == "best":
-            return [_pick_best(J[None], k)]
-        if rule == "best_elsewhere":
-            return [_pick_best(np.delete(chooses, at, 0), k)]
+            return [max(combinations(range(n), k), key=lambda some: J[list(some)].max(0).mean())]
         study = Mbtl({"context": tuple(map(float, range(n)))}, k, rule, slope=self.slope)
         seen, done = np.zeros_like(J), list[int]()
         while len(done) < k:
             done.append(study.choose_next(seen, done, seed))
             seen[done[-1]] = J[done[-1]]
         return [tuple(done)]
-
-
-def _pick_best(J: Array, k: int) -> tuple[int, ...]:
-    """Returns the k contexts that serve all contexts best, on average over sets of trainings J [sets, n, n]."""
-    return max(combinations(range(J.shape[1]), k), key=lambda some: float(J[:, list(some)].max(1).mean()))
 
 
 def _served(J: Array, held: Array, trained: list[int]) -> float:
