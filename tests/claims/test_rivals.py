@@ -222,9 +222,10 @@ def test_the_tasks_own_score_needs_no_guard(tmp_path: Path) -> None:
 def test_more_samples_than_the_baseline_need_a_rival_with_as_many() -> None:
     result = {"arms": {"method": {"ledger": {"steps": 9, "probe/tokens": 50.0, "tokens": 10}},
                        "baseline": {"ledger": {"steps": 3, "tokens": 10}}}, "rivals": []}  # fmt: skip
-    assert find_spending(result).startswith("the method spent 50 probe/tokens, the baseline 0")
+    assert find_spending(result).startswith("the method spent 60 tokens, the baseline 10")
     assert find_spending(result | {"rivals": [{"kind": "compute"}]}) == ""
-    assert find_spending(result | {"budget": {"tokens": 60.0}}) == ""  # probes are charged to it
+    ours = {"ledger": {"tokens": 4.0, "probe/tokens": 6.0}}
+    assert find_spending(result | {"arms": {**result["arms"], "method": ours}}) == ""  # as many with its probes
 
 
 @pytest.mark.parametrize(

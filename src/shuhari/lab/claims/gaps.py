@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WITHIN = ("at", "over", "worst", "to")  # readings that can improve while the last score falls
 LAST = ("final", "last")  # readings of the end of a run
 MORE = 0.1  # by this share a method may spend more than its baseline of what the budget does not limit
-SAMPLES = ("tokens", "env_steps", "decisions", "scored_tokens", "probe/", "starts/")  # of the ledger, by how they begin
+SAMPLES = ("tokens", "env_steps", "decisions", "scored_tokens", "starts/")  # of the ledger, by how they begin
 
 
 def find_gaps(claim: Claim, tuned: Mapping[str, Any] | None = None) -> tuple[str, ...]:
@@ -87,16 +87,23 @@ def is_solvable(checks: Sequence[Check]) -> bool:
 
 def find_spending(result: Mapping[str, Any]) -> str:
     """Return which samples the method spent more of than its baseline, if no rival of kind "compute" did too; "" if it
-    spent no more. result: with the `ledger` of each arm, and the `budget`, which counts probes too."""
+    spent no more. Probes are added to what they are of. result: with the `ledger` of each arm."""
     if any(rival["kind"] == "compute" for rival in result.get("rivals", ())):
         return ""
-    ours, theirs = (result["arms"].get(arm, {}).get("ledger", {}) for arm in (METHOD, BASELINE))
-    within = {f"probe/{unit}" for unit in result.get("budget") or ()}
-    for unit, amount in ((u, a) for u, a in ours.items() if u not in within):
-        least = theirs.get(unit) or 0.0
-        if unit.startswith(SAMPLES) and (amount or 0.0) > (1 + MORE) * least:
+    ours, theirs = (_add_probes(result["arms"].get(arm, {}).get("ledger", {})) for arm in (METHOD, BASELINE))
+    for unit, amount in ours.items():
+        least = theirs.get(unit, 0.0)
+        if unit.startswith(SAMPLES) and amount > (1 + MORE) * least:
             return f"the method spent {amount:,.0f} {unit}, the baseline {least:,.0f}: a rival with as many is missing"
     return ""
+
+
+def _add_probes(ledger: Mapping[str, float | None]) -> dict[str, float]:
+    total = dict[str, float]()
+    for unit, amount in ledger.items():
+        of = unit.removeprefix("probe/")
+        total[of] = total.get(of, 0.0) + (amount or 0.0)
+    return total
 
 
 def find_untuned(claim: Claim, tuned: Mapping[str, Any] | None) -> str:
