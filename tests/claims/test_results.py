@@ -20,6 +20,7 @@ from shuhari.lab.claims.gaps import find_gaps, is_solvable
 from shuhari.lab.claims.guards import GUARD_WORDS
 from shuhari.lab.claims.kept_results import find_results, read_result
 from shuhari.lab.claims.knobs import AHEAD, UNTRIED, is_untried
+from shuhari.lab.claims.quantities import REST
 from shuhari.lab.claims.looks import compute_levels, compute_mde
 from shuhari.lab.claims.protocol import choose_card
 from shuhari.lab.claims.result import find_modules, find_stale
@@ -160,7 +161,7 @@ def test_values_are_those_of_the_curves(name: str) -> None:
     for check in found["checks"]:
         if check.get("use", "metric") != "metric" or "study" in load(name).tree:
             continue
-        reading = Reading.of(check["metric"])
+        rest, reading = check["metric"].startswith(REST), Reading.of(check["metric"].removeprefix(REST))
         for arm, values in check.get("values", {}).items():
             if arm == "start" or check.get("card"):  # of a reading of its own, or of other runs
                 continue
@@ -168,7 +169,8 @@ def test_values_are_those_of_the_curves(name: str) -> None:
                 points = {m: found["arms"][arm]["curves"][m][i] for m in reading.names}
                 xs = sorted({x for p in points.values() for x in p["x"]})
                 columns = {m: [dict(zip(p["x"], p["y"], strict=True)).get(x) for x in xs] for m, p in points.items()}
-                assert reading(columns, xs, {}, amount) == pytest.approx(value, rel=1e-3, nan_ok=True)
+                read = reading(columns, xs, {}, amount)
+                assert (1 - read if rest else read) == pytest.approx(value, rel=1e-3, nan_ok=True)
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -25,8 +25,10 @@ def test_its_arms_choose_other_problems_and_nothing_else() -> None:
     arms = {name: build_stage(arm.stages[-1]).learners["main"] for name, arm in read("data/redstar").arms.items()}
     ranges = {name: (x.buffer.low, x.buffer.high) for name, x in arms.items()}  # type: ignore[attr-defined]
     hard, easy, every = (0.0, 0.333), (0.667, 1.0), (0.0, 1.0)
-    wanted = {"method": hard, "method_fast": hard, "baseline": easy, "any": every, "fast": every, "all": every}
-    assert ranges == wanted
+    wanted = {"method": hard, "method_fast": hard, "method_all": hard, "baseline": easy, "any": every, "fast": every}
+    assert ranges == {**wanted, "all": every}
     whole: Any = arms.pop("all")
+    unbounded: Any = arms.pop("method_all")
+    assert (unbounded.buffer.graded, unbounded.buffer.most, unbounded.buffer.pool) == (True, 0, 1024)
     assert (whole.buffer.graded, whole.buffer.most, whole.buffer.pool, whole.buffer.size) == (False, 0, 1024, 32)
     assert len({(x.buffer.most, x.buffer.size, x.buffer.n) for x in arms.values()}) == 1  # type: ignore[attr-defined]
