@@ -20,9 +20,9 @@ from shuhari.lab.claims.gaps import find_gaps, is_solvable
 from shuhari.lab.claims.guards import GUARD_WORDS
 from shuhari.lab.claims.kept_results import find_results, read_result
 from shuhari.lab.claims.knobs import AHEAD, UNTRIED, is_untried
-from shuhari.lab.claims.quantities import REST
 from shuhari.lab.claims.looks import compute_levels, compute_mde
 from shuhari.lab.claims.protocol import choose_card
+from shuhari.lab.claims.quantities import REST
 from shuhari.lab.claims.result import find_modules, find_stale
 from shuhari.lab.claims.verdict import (
     HELD,
