@@ -47,9 +47,16 @@ class ModelError:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         model: Any = role_model(ctx.models, self.role)
-        predicted = model(batch)
-        error = predicted.state() - batch.successors()["context"][:, None]  # [B, n, D]
+        error, reward_error = measure_errors(model, batch)
         plain = error.square().sum(-1).mean(1)
         state = (batch[self.weigh][:, None] * error[:, :, None]).square().sum(-1).mean((1, 2)) if self.weigh else plain
-        reward = (predicted.reward() - batch["reward"].sum(1, keepdim=True)).square().mean(1)
+        reward = reward_error.square().mean(1)
         return state + reward, {"state_error": plain.detach(), "reward_error": reward.detach()}
+
+
+def measure_errors(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return how far the members of a dynamics model are from what followed: the next states [B, n, D] and the rewards
+    [B, n]."""
+    predicted = model(batch)
+    return (predicted.state() - batch.successors()["context"][:, None],
+            predicted.reward() - batch["reward"].sum(1, keepdim=True))  # fmt: skip

@@ -99,6 +99,7 @@ def find_spending(result: Mapping[str, Any]) -> str:
 
 
 def _add_probes(ledger: Mapping[str, float | None]) -> dict[str, float]:
+    """Return what was spent of each unit, in probes too."""
     total = dict[str, float]()
     for unit, amount in ledger.items():
         of = unit.removeprefix("probe/")

@@ -13,6 +13,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.kernel.registry import register
 from shuhari.needs import Need, role_model
+from shuhari.objectives.model_error import measure_errors
 from shuhari.ports import Ctx
 
 
@@ -53,10 +54,8 @@ class FittedVariance:
     @torch.no_grad()
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         rows = (batch.weight(self.stream) != 0).any(1).nonzero().squeeze(1)
-        here = batch.take(rows)
         model: Any = role_model(ctx.models, self.role)
-        predicted = model(here)
-        state = (predicted.state() - here.successors()["context"][:, None]).square().mean((0, 1))  # [D]
-        reward = (predicted.reward() - here["reward"].sum(1, keepdim=True)).square().mean()
+        state_error, reward_error = measure_errors(model, batch.take(rows))
+        state, reward = state_error.square().mean((0, 1)), reward_error.square().mean()  # [D], of one number
         weight = (reward / state.clamp(min=1e-8)).sqrt().expand(len(rows), 1, -1)
         return batch.put({self.into: weight.new_zeros(len(batch), *weight.shape[1:]).index_copy(0, rows, weight)})
