@@ -19,7 +19,7 @@ from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.gaps import find_gaps, is_solvable
 from shuhari.lab.claims.guards import GUARD_WORDS
 from shuhari.lab.claims.kept_results import find_results, read_result
-from shuhari.lab.claims.knobs import AHEAD, UNTRIED, is_untried
+from shuhari.lab.claims.knobs import AHEAD, UNEQUAL, UNTRIED, is_untried
 from shuhari.lab.claims.looks import compute_levels, compute_mde
 from shuhari.lab.claims.protocol import choose_card
 from shuhari.lab.claims.quantities import REST
@@ -109,13 +109,17 @@ def test_a_headline_follows_from_the_values(name: str) -> None:
         guards = [r.judge(e) for r, e in effects.values() if r.role == "guard"]
         detectable = compute_mde(effect.sd, found["looks"], rule.direction)
         assert found["mde"]["achieved"] == pytest.approx(detectable, rel=0.02)
-        words = [rule.judge_headline(effect, detectable, *guards)]
+        words = []
         for i, (r, e) in effects.items():
-            if r.role == "rival":
-                word = r.judge_headline(e, compute_mde(e.sd, found["looks"], r.direction), *guards)
-                untried = found["checks"][i].get("why") == UNTRIED
-                assert found.get("stale") or untried == (word in AHEAD and is_untried(stated(name), i))
-                words.append(Headline.OPEN if untried else word)
+            if r.role in ("headline", "rival"):
+                check = found["checks"][i]
+                own = [again_guard(found, check["guard_ours"], solvable)] if "guard_ours" in check else guards
+                word = r.judge_headline(e, compute_mde(e.sd, found["looks"], r.direction), *own)
+                unequal = check.get("why") in (UNTRIED, UNEQUAL)
+                assert not unequal or word in AHEAD
+                untried = word in AHEAD and is_untried(stated(name), i)
+                assert found.get("stale") or (check.get("why") == UNTRIED) == untried
+                words.append(Headline.OPEN if unequal else word)
         assert words == [one["word"] for one in found["rivals"]] or found["kind"] == "simulated"
         counted = [word for word, one in zip(words, found["rivals"], strict=False) if not one.get("aside")] or words
         assert join_comparisons(counted) == found["verdict"] == found["history"][-1]["verdict"]
@@ -131,11 +135,17 @@ def test_a_rival_is_held_to_the_guard(name: str) -> None:
     found, solvable = kept(name), is_solvable(stated(name).checks)
     guard = next(check for check in found["checks"] if check["role"] == "guard")
     for check, one in ((c, c["guard"]) for c in found["checks"] if "guard" in c):
-        rule, effect = again({**guard, "values": {**guard["values"], guard["arm"]: one["values"]}}, solvable)
-        assert GUARD_WORDS[rule.judge(effect)] == one["verdict"]
+        assert GUARD_WORDS[again_guard(found, one, solvable)] == one["verdict"]
         aside = one["verdict"] == "fails" and guard["verdict"] != "fails" and check["verdict"] not in HELD
         rival = next(rival for rival in found["rivals"] if rival["name"] == check["against"])
         assert (rival["guard"], rival["aside"], check["aside"]) == (one["verdict"], aside, aside)
+
+
+def again_guard(found: dict[str, Any], one: dict[str, Any], solvable: bool) -> Verdict:
+    """The verdict of the guard with the values of another arm in the method's place."""
+    guard = next(check for check in found["checks"] if check["role"] == "guard")
+    rule, effect = again({**guard, "values": {**guard["values"], guard["arm"]: one["values"]}}, solvable)
+    return rule.judge(effect)
 
 
 def again(check: dict[str, Any], solvable: bool) -> tuple[Rule, Effect]:

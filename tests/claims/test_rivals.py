@@ -13,7 +13,7 @@ from shuhari.lab.claims import runs
 from shuhari.lab.claims.board import headline, make_line, ruled
 from shuhari.lab.claims.claim import read
 from shuhari.lab.claims.gaps import find_gaps, find_spending
-from shuhari.lab.claims.knobs import UNTRIED, find_shared_knobs, is_untried
+from shuhari.lab.claims.knobs import UNEQUAL, UNTRIED, find_shared_knobs, is_untried, list_ours, list_turned
 from shuhari.lab.claims.measure import measure
 from shuhari.lab.claims.verdict import WORST, Effect, Headline, Rule, Verdict, join_comparisons
 from shuhari.lab.claims.wording import describe_verdict
@@ -179,6 +179,33 @@ def test_a_rival_by_a_knob_that_the_method_has_too_asks_for_the_method_with_it_t
     ours, theirs = check["values"]["method_fast"], check["values"]["fast"]
     assert check["effect"] == pytest.approx(sum(ours) / 5 - sum(theirs) / 5, abs=1e-4)
     assert check["verdict"] == found["rivals"][1]["word"] and "method_fast - fast" in ruled(check)
+
+
+# a rival that has information, at the method's first rate and at its second
+INFORMED = (
+    'arms.taught = {part.policy = {optimiser.weight_decay = 0.0, terms.more = {use = "nll", weight = 0.01}}}',
+    """arms.taught.part.policy = {optimiser = {lr = 0.15, weight_decay = 0.0}, terms.more = {use = "nll", weight = 0.01}}
+arms.taught_fast.part.policy = {optimiser = {lr = 0.3, weight_decay = 0.0}, terms.more = {use = "nll", weight = 0.01}}
+""",
+)
+ASKED = 'kind = "knob", turned = "method_fast"},\n  {role = "rival", against = "taught", kind = "information"}'
+TOO = ',\n  {role = "rival", against = "taught_fast", kind = "information", turned = "method_fast"}'
+
+
+def test_each_rival_is_compared_with_the_best_of_the_method_that_is_its_equal(tmp_path: Path, root: Path) -> None:
+    rates = ("{lr = 0.02, weight", "{lr = 0.1, weight")  # the method's as it stands; the baseline has it too
+    asked = ('kind = "knob"}', f"{ASKED}")
+    claim = read(write_changed(tmp_path, TUNED, INFORMED, rates, asked))
+    assert list_turned(claim) == ("method_fast",)
+    assert [list_ours(claim, i) for i in (1, 2, 3)] == [("method", "method_fast")] * 2 + [("method",)]
+    found = measure(claim, root)
+    assert [rival.get("ours") for rival in found["rivals"]] == ["method_fast", "method_fast", None]
+    taught = found["checks"][3]
+    assert taught["effect"] < 0.05 and (taught["verdict"], taught["why"]) == ("open", UNEQUAL)
+    too = read(write_changed(tmp_path, TUNED, INFORMED, rates, (asked[0], f"{ASKED}{TOO}")))
+    assert [list_ours(too, i) for i in (3, 4)] == [("method", "method_fast")] * 2
+    checks = measure(too, root)["checks"]
+    assert checks[3]["ours"] == checks[4]["ours"] == "method_fast" and checks[3]["effect"] > checks[4]["effect"]
 
 
 def test_knobs_that_the_method_has_too(tmp_path: Path) -> None:

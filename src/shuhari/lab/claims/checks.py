@@ -20,7 +20,7 @@ SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward
 @dataclass(frozen=True)
 class Check:
     """A check: `quantity` is the table of the quantity that is compared, `rule` how. kind: of a rival, one of KINDS.
-    turned: of a rival by a knob, the arm that is the method with the same knob turned; "" if there is none."""
+    turned: of a rival, the arm that is the method with the same knob turned; "" if there is none."""
 
     quantity: Mapping[str, Any]
     rule: Rule
@@ -123,8 +123,8 @@ def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] 
 def _read_turned(table: dict[str, Any], where: str) -> str:
     """Take `turned` out of a rival's table, and return it."""
     turned = table.pop("turned", "")
-    if not isinstance(turned, str) or (turned and table.get("kind") != "knob"):
-        expected = "the arm that is the method with the knob of this rival turned, of kind 'knob'"
+    if not isinstance(turned, str) or (turned and table.get("kind") == "compute"):
+        expected = "the arm that is the method with the knob of this rival turned, of kind 'knob' or 'information'"
         raise RecipeError(f"{where}.turned", f"{turned!r}: expected {expected}")
     return turned
 

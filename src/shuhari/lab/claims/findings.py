@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shuhari.lab.claims.cards import Card
-from shuhari.lab.claims.checks import Check
+from shuhari.lab.claims.checks import METHOD
 from shuhari.lab.claims.claim import Claim
 from shuhari.lab.claims.gaps import is_solvable
+from shuhari.lab.claims.knobs import list_ours, list_turned
 from shuhari.lab.claims.quantities import Quantity, read_values
 from shuhari.lab.claims.result import describe, find_runs, round_to
 from shuhari.lab.claims.runs import Made
-from shuhari.lab.claims.verdict import DOWN, Effect
+from shuhari.lab.claims.verdict import DOWN, Effect, Rule
 
 
 @dataclass
@@ -53,20 +55,36 @@ class Findings:
         self.made = Made(evidence, chance, versions, {**self.made.warm, **made.warm})
 
     def estimate(self, number: int, level: float) -> Effect:
-        """Return a check's effect over the seeds so far, and enter it, without a verdict."""
-        check, quantity, claim = self.claim.checks[number], self.quantities[number], self.claim.with_seeds(self.seeds)
-        rule = check.rule
-        sides = {
-            side: read_values(quantity, find_runs(claim, number, side, self.made), side, number)
-            for side in check.sides
-        }
-        ours = choose_arm(check, sides)
-        compared = rule.pick_sides({**sides, rule.arm: sides[ours]})
-        effect = rule.estimate(*compared, level, is_solvable(claim.checks))
-        self.enter(number, effect, sides, level)
-        if ours != rule.arm:
+        """Return a check's effect over the seeds so far, and enter it, without a verdict. A baseline or rival is
+        compared with the best of the method's arms that are its equals."""
+        check = self.claim.checks[number]
+        arms = list_ours(self.claim, number)
+        sides = {side: self._read(number, side) for side in dict.fromkeys((*check.sides, *arms))}
+        ours = choose_arm(check.rule, arms, sides)
+        effect = self.compare(number, sides, ours, level)
+        self.enter(number, effect, {side: sides[side] for side in dict.fromkeys((*check.sides, ours))}, level)
+        if ours != check.rule.arm:
             self.checks[number]["ours"] = ours
         return effect
+
+    def estimate_others(self, number: int, level: float) -> Iterator[Effect]:
+        """Yield the effects that a comparison would have for the method with each knob turned that its rival was not
+        run with."""
+        check, equals = self.claim.checks[number], list_ours(self.claim, number)
+        theirs = {side: self._read(number, side) for side in check.sides}
+        for arm in list_turned(self.claim):
+            if arm not in equals and check.rule.arm == METHOD and check.trains:
+                yield self.compare(number, {**theirs, arm: self._read(number, arm)}, arm, level)
+
+    def compare(self, number: int, sides: Mapping[str, Sequence[float]], ours: str, level: float) -> Effect:
+        """Return a check's effect with another arm in its arm's place. sides: the values of each."""
+        rule = self.claim.checks[number].rule
+        compared = rule.pick_sides({**sides, rule.arm: sides[ours]})
+        return rule.estimate(*compared, level, is_solvable(self.claim.checks))
+
+    def _read(self, number: int, side: str) -> Sequence[float]:
+        claim = self.claim.with_seeds(self.seeds)
+        return read_values(self.quantities[number], find_runs(claim, number, side, self.made), side, number)
 
     def enter(self, number: int, effect: Effect, sides: Mapping[str, Sequence[float]], level: float) -> None:
         entry = describe(self.claim.checks[number])
@@ -82,14 +100,11 @@ class Findings:
         self.checks[number] = {**entry, **({"why": effect.why} if effect.why else {})}
 
 
-def choose_arm(check: Check, sides: Mapping[str, Sequence[float]]) -> str:
-    """Return the arm of the method that a check compares: the one with the rival's knob turned if it is the better of
-    the two on average. sides: the values of each."""
-    rule, turned = check.rule, check.turned
-    if not turned:
-        return rule.arm
-    gain = (sum(sides[turned]) - sum(sides[rule.arm])) * (-1 if rule.direction in DOWN else 1)
-    return turned if gain > 0 else rule.arm
+def choose_arm(rule: Rule, arms: Sequence[str], sides: Mapping[str, Sequence[float]]) -> str:
+    """Return the arm that is the best on average, the first of those that are equally good. sides: the values of
+    each."""
+    sign = -1 if rule.direction in DOWN else 1
+    return max(arms, key=lambda arm: sign * sum(sides[arm]) if all(map(math.isfinite, sides[arm])) else -math.inf)
 
 
 def round_effect(effect: Effect) -> dict[str, float | None]:

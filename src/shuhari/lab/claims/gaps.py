@@ -24,11 +24,12 @@ SAMPLES = ("tokens", "env_steps", "decisions", "scored_tokens", "starts/")  # of
 
 
 def find_gaps(claim: Claim, tuned: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """Return what a claim lacks, a sentence each; nothing for identities of simulations. tuned: the outcome of its
-    tuning, if it was tuned."""
+    """Return what a claim lacks, a sentence each. tuned: the outcome of its tuning, if it was tuned."""
     lead = next((check for check in claim.checks if check.rule.role == "headline"), None)
-    if lead is None or not lead.trains:
+    if lead is None:
         return ()
+    if not lead.trains:
+        return ("no rival and no dose: its headline is a simulation, which has neither",)
     if METHOD not in claim.arms or BASELINE not in claim.arms:
         return ("no rival: the headline compares two readings of one run",)
     roles = {check.rule.role for check in claim.checks}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from shuhari.config.overlay import RecipeError
 from shuhari.lab.claims.checks import METHOD
@@ -41,21 +42,41 @@ def is_set_aside(found: Findings, number: int, guard: Verdict | None) -> bool:
     return aside
 
 
+def judge_ours(found: Findings, number: int, guard: Verdict | None) -> Verdict | None:
+    """Return the guard's verdict for the arm of the method that a comparison is with, if it is not the method as it
+    stands (`guard`: the method's), and enter it."""
+    ours = found.checks[number].get("ours")
+    own = _judge_in_place(found, ours) if ours else None
+    if own is None:
+        return guard
+    verdict, found.checks[number]["guard_ours"] = own
+    return verdict
+
+
 def _judge_rivals_guard(found: Findings, number: int) -> Verdict | None:
     """Judge the guard with a rival in the method's place; None for the paper's baseline, with which a guard compares,
     and for a rival without the guard's metric."""
-    guards, rival = found.claim.find_checks("guard"), found.claim.checks[number].rule.against
-    rule = found.claim.checks[guards[0]].rule if guards else None
-    if number == found.number or rule is None or rule.arm != METHOD or rule.against == rival:
+    own = None if number == found.number else _judge_in_place(found, str(found.claim.checks[number].rule.against))
+    if own is None:
         return None
-    ours, quantity = str(rival), found.quantities[guards[0]]
+    verdict, found.checks[number]["guard"] = own
+    return verdict
+
+
+def _judge_in_place(found: Findings, arm: str) -> tuple[Verdict, dict[str, Any]] | None:
+    """Judge the guard with an arm in the method's place; None if there is no guard of the method, if it compares with
+    this arm, or if the arm lacks its metric."""
+    guards = found.claim.find_checks("guard")
+    rule = found.claim.checks[guards[0]].rule if guards else None
+    if rule is None or rule.arm != METHOD or rule.against == arm:
+        return None
+    quantity = found.quantities[guards[0]]
     try:
-        values = read_values(quantity, find_runs(found.claim, guards[0], ours, found.made), ours, guards[0])
+        values = read_values(quantity, find_runs(found.claim, guards[0], arm, found.made), arm, guards[0])
     except RecipeError:
         return None
     kept = [round_to(v) for v in values]
     numbers = [math.nan if v is None else v for v in kept]
     pairs = rule.pick_sides({**found.checks[guards[0]]["values"], METHOD: numbers})
     verdict = rule.judge(effect := rule.estimate(*pairs, GUARDED, is_solvable(found.claim.checks)))
-    found.checks[number]["guard"] = {**round_effect(effect), "values": kept, "verdict": GUARD_WORDS[verdict]}
-    return verdict
+    return verdict, {**round_effect(effect), "values": kept, "verdict": GUARD_WORDS[verdict]}

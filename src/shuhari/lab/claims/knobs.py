@@ -1,12 +1,13 @@
 """Equal tuning: which settings a rival turns that the method has too, and whether the method was run with them turned.
 
 A rival that turns such a knob, and is ahead of a method that was not tried with it, shows that the claim does not hold
-as it stands. It does not show that the method is worse.
+as it stands. It does not show that the method is worse. The same is true of any rival that is ahead of the method as it
+stands and not of the method with a knob turned, if that rival was not run with that knob turned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from shuhari.lab.claims.checks import BASELINE, METHOD
@@ -16,14 +17,50 @@ from shuhari.lab.claims.verdict import Headline
 
 AHEAD = (Headline.REVERSED, Headline.LESS, Headline.BELOW)  # what is open if the method was not tried so
 UNTRIED = "the method was not run with this knob turned"
+UNEQUAL = "the method is not behind with another knob turned, and this rival was not run so"
 REGULARISERS = ("objective/divergence", "objective/entropy")  # terms whose absence is a weight of 0
 _UNSET = object()  # at its default
 
 
 def is_untried(claim: Claim, number: int) -> bool:
-    """Whether a check is a rival by a knob that the method has too, without an arm of the method with it turned."""
+    """Whether a check is a rival by a knob that the method has too, without an arm of the method with it turned. A
+    rival with more samples is none: that the method has fewer is the point."""
     check = claim.checks[number]
-    return check.kind == "knob" and not check.turned and bool(find_shared_knobs(claim, str(check.rule.against)))
+    if check.rule.role != "rival" or check.turned or check.kind == "compute":
+        return False
+    return bool(find_shared_knobs(claim, str(check.rule.against)))
+
+
+def list_turned(claim: Claim) -> tuple[str, ...]:
+    """Return the arms that are the method with a knob of a rival turned."""
+    return tuple(dict.fromkeys(check.turned for check in claim.checks if check.turned))
+
+
+def list_ours(claim: Claim, number: int) -> tuple[str, ...]:
+    """Return the arms of the method of which the best is compared with a baseline or rival: the method as it stands,
+    with the knob of this rival turned, and with each knob turned that this rival was run with, too."""
+    check = claim.checks[number]
+    ours = [check.rule.arm, *([check.turned] if check.turned else [])]
+    if check.rule.role not in ("headline", "rival") or check.rule.arm != METHOD:
+        return tuple(ours)
+    theirs = {str(c.rule.against) for c in claim.checks if c.rule.role in ("headline", "rival")}
+    rest = [arm for arm in list_turned(claim) if arm not in ours]
+    return (*ours, *(arm for arm in rest if _is_matched(claim, arm, str(check.rule.against), theirs)))
+
+
+def _is_matched(claim: Claim, turned: str, rival: str, theirs: Collection[str]) -> bool:
+    """Whether two of the baseline and the rivals, one of them `rival`, differ as the method and `turned` do."""
+    if not {METHOD, turned, rival} <= claim.arms.keys():
+        return False
+    knob, there = _list_changes(claim, METHOD, turned), [arm for arm in theirs if arm in claim.arms and arm != rival]
+    return any(knob in (_list_changes(claim, rival, arm), _list_changes(claim, arm, rival)) for arm in there)
+
+
+def _list_changes(claim: Claim, arm: str, other: str) -> dict[tuple[str, ...], str]:
+    """Return path -> new value of the settings that `other` turns; a component that is added, removed or replaced is at
+    the path ()."""
+    base, theirs = (describe(claim.arms[name])["stages"][-1][1] for name in (arm, other))
+    return {path or (): repr(_look_up(theirs, path)) if path else other for path in _find_turned(base, theirs)}
 
 
 def find_shared_knobs(claim: Claim, rival: str) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from shuhari.lab.claims.checks import START, name_quantity
 from shuhari.lab.claims.claim import Claim
 from shuhari.lab.claims.findings import Findings
 from shuhari.lab.claims.gaps import find_gaps, find_spending
-from shuhari.lab.claims.guards import GUARDED, is_set_aside, judge_guard
-from shuhari.lab.claims.knobs import AHEAD, UNTRIED, is_untried
+from shuhari.lab.claims.guards import GUARDED, is_set_aside, judge_guard, judge_ours
+from shuhari.lab.claims.knobs import AHEAD, UNEQUAL, UNTRIED, is_untried
 from shuhari.lab.claims.looks import Look, compute_levels, judge_look
 from shuhari.lab.claims.pool import Progress, Workers
 from shuhari.lab.claims.protocol import Protocol, prepare
@@ -160,10 +160,13 @@ def _look(found: Findings) -> tuple[Headline, float]:
 
 
 def _judge_comparison(found: Findings, number: int, n: int, level: float, guard: Verdict | None) -> Look:
-    rule = found.claim.checks[number].rule
-    look = judge_look(rule, found.estimate(number, level), found.claim.looks, n, guard)
-    if look.headline in AHEAD and is_untried(found.claim, number):
-        look = Look(Headline.OPEN, look.mde, True, UNTRIED)
+    rule, effect = found.claim.checks[number].rule, found.estimate(number, level)
+    look = judge_look(rule, effect, found.claim.looks, n, judge_ours(found, number, guard))
+    if look.headline in AHEAD:
+        others = (judge_look(rule, other, found.claim.looks, n) for other in found.estimate_others(number, level))
+        why = UNTRIED if is_untried(found.claim, number) else ""
+        why = why or (UNEQUAL if any(other.headline not in AHEAD for other in others) else "")
+        look = Look(Headline.OPEN, look.mde, True, why) if why else look
     found.checks[number] |= {"verdict": look.headline.value, "mde": round_to(look.mde)}
     if look.why:
         found.checks[number].setdefault("why", look.why)
