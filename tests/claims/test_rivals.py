@@ -182,11 +182,13 @@ def test_a_rival_by_a_knob_that_the_method_has_too_asks_for_the_method_with_it_t
 
 
 # a rival that has information, at the method's first rate and at its second
+MORE = 'terms.more = {use = "nll", weight = 0.01}'
 INFORMED = (
-    'arms.taught = {part.policy = {optimiser.weight_decay = 0.0, terms.more = {use = "nll", weight = 0.01}}}',
-    """arms.taught.part.policy = {optimiser = {lr = 0.15, weight_decay = 0.0}, terms.more = {use = "nll", weight = 0.01}}
-arms.taught_fast.part.policy = {optimiser = {lr = 0.3, weight_decay = 0.0}, terms.more = {use = "nll", weight = 0.01}}
-""",
+    f"arms.taught = {{part.policy = {{optimiser.weight_decay = 0.0, {MORE}}}}}",
+    "\n".join(
+        f"arms.{arm}.part.policy = {{optimiser = {{lr = {rate}, weight_decay = 0.0}}, {MORE}}}"
+        for arm, rate in (("taught", 0.15), ("taught_fast", 0.3))
+    ),
 )
 ASKED = 'kind = "knob", turned = "method_fast"},\n  {role = "rival", against = "taught", kind = "information"}'
 TOO = ',\n  {role = "rival", against = "taught_fast", kind = "information", turned = "method_fast"}'
