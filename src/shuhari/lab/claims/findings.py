@@ -69,11 +69,11 @@ class Findings:
 
     def estimate_others(self, number: int, level: float) -> Iterator[Effect]:
         """Yield the effects that a comparison would have for the method with each knob turned that its rival was not
-        run with."""
+        run with; none for a rival by a knob of its own, which the method has turned too."""
         check, equals = self.claim.checks[number], list_ours(self.claim, number)
         theirs = {side: self._read(number, side) for side in check.sides}
         for arm in list_turned(self.claim):
-            if arm not in equals and check.rule.arm == METHOD and check.trains:
+            if arm not in equals and check.rule.arm == METHOD and not check.turned:
                 yield self.compare(number, {**theirs, arm: self._read(number, arm)}, arm, level)
 
     def compare(self, number: int, sides: Mapping[str, Sequence[float]], ours: str, level: float) -> Effect:
