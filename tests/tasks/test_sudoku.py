@@ -24,7 +24,9 @@ def is_grid(text: str) -> bool:
     return all(set(unit) == set("1234") for unit in (*map("".join, zip(*rows, strict=True)), *boxes, *rows))
 
 
-GRIDS = [x for x in map("".join, product(map("".join, permutations("1234")), repeat=4)) if is_grid(x)]
+ROWS = [*map("".join, permutations("1234"))]
+HALVES = [a + b for a, b in product(ROWS, repeat=2) if set(a[:2] + b[:2]) == set("1234")]  # then the other box is, too
+GRIDS = [x for x in map("".join, product(HALVES, repeat=2)) if is_grid(x)]
 
 
 def fitting(puzzle: str) -> list[str]:
