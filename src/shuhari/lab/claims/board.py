@@ -58,7 +58,8 @@ def ruled(check: Mapping[str, Any]) -> str:
     why = f" ({check['why']})" if check.get("why") else ""
     card = f", by the card of {check['card']}" if check.get("card") else ""
     aside = "; set aside: it fails the guard, which the method does not" if check.get("aside") else ""
-    return f"{text}: {check['verdict']}{why}{card}{aside}"
+    own = f"; guard of {ours}: {check['guard_ours']['verdict']}" if "guard_ours" in check else ""
+    return f"{text}: {check['verdict']}{why}{card}{aside}{own}"
 
 
 def false_holds(results: Sequence[Mapping[str, Any]]) -> str:

@@ -36,7 +36,8 @@ def is_set_aside(found: Findings, number: int, guard: Verdict | None) -> bool:
     fails sets a rival aside, and not one that the method beats anyway. Enters the rival's guard, if it has one."""
     own = _judge_rivals_guard(found, number)
     beaten = found.checks[number]["verdict"] in HELD
-    aside = own is Verdict.FAILS and guard is not Verdict.FAILS and not beaten
+    ours = found.checks[number].get("guard_ours", {}).get("verdict") or (guard and GUARD_WORDS[guard])
+    aside = own is Verdict.FAILS and ours != GUARD_WORDS[Verdict.FAILS] and not beaten
     if own is not None:
         found.checks[number]["aside"] = aside
     return aside

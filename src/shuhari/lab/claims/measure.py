@@ -243,6 +243,7 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
         later = Because.UNASKED if check.rule.role == "because" else Headline.UNTESTED
         checks.append(found.checks.get(i, {**describe(check), "verdict": later.value}))
     guards = [found.checks[i]["verdict"] for i in claim.find_checks("guard") if i in found.checks]
+    guards = [own["guard_ours"]["verdict"]] if "guard_ours" in own else guards  # of the arm that the headline compares
     cpu = {
         arm: _sum_known(run.cpu for run in runs)
         for arm, runs in found.made.evidence.items()
