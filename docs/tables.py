@@ -123,8 +123,12 @@ def verdicts() -> Iterator[str]:
     count = Counter(r["verdict"] for r in kept() if not r.get("stale"))
     found = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
     told = f"{count.total()} of {len(claims())} claims are measured as they stand{f': {found}' if found else ''}."
+    now = [r for r in kept() if not r.get("stale")]
+    seen, known = (sum(bool(r[key]) for r in now) for key in ("exploratory", "objection"))
+    marks = f" {seen} are exploratory: the method had been run on that bed before the rule was fixed." if seen else ""
+    marks += f" {known} are disputed: something is known against the comparison." if known else ""
     more = " The others were changed since they were measured, to be fairer." if count.total() < len(claims()) else ""
-    yield told + more
+    yield told + marks + more
 
 
 def scoreboard() -> Iterator[str]:
@@ -303,7 +307,8 @@ def troubles() -> Iterator[str]:
             keys = {*own, *(path[0] for path in list_removed(own))}
             places = dict.fromkeys(place for key, place in PLACES.items() if key in keys)
             where = ", ".join(places) if "on" in own else "a whole recipe"
-            judged = describe_verdict(kept) if kept else "not measured"
+            shown = (source.parent / "demonstration.toml").is_file()
+            judged = describe_verdict(kept) if kept else "a demonstration" if shown else "not measured"
             yield row(link_method(m.name), where or "settings", own["paper"]["changes"], judged)
         yield ""
 
@@ -327,8 +332,11 @@ def scales() -> Iterator[str]:
             if more and not math.isfinite(more[-1].effect)]  # fmt: skip
     both = [pair for pair in both if all(map(math.isfinite, pair))]
     same = sum(a * b > 0 for a, b in both)
+    ends = [(first, more[-1]) for first, *more in found.values() if more]
+    sure = sum(all(one.low * one.high > 0 for one in pair) for pair in ends)
     yield ""
-    yield f"Of {len(both)} methods that have an effect on their own bed and on the largest, {same} keep its sign."
+    yield f"Of {len(both)} methods with a number on their own bed and on the largest, {same} have one sign on both; "
+    yield f"both intervals leave out 0 in {sure}."
     yield f"On their largest bed {', '.join(none)} had no effect to compare." if none else ""
     if len(both) > 1:
         ranks = correlate_ranks(*zip(*both, strict=True))
@@ -434,6 +442,10 @@ def real() -> Iterator[str]:
 
     results, worst = PAGES.parent / "results", []
     found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((results / "real").glob("*/*.json"))]
+    drawn = re.findall(r"^\d\. `(\S+)`$", (PAGES / "real.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    done = [one["method"] for one in found]
+    left = ", ".join(f"`{name}`" for name in drawn if name not in done)
+    yield from (f"{len(done)} of the {len(drawn)} that were drawn are measured. Without a row: {left}.", "")
     yield row("claim", "compared with", "on its bed", "on the model", "margin", "pairs")
     yield row(*["---"] * 6)
     for one in found:

@@ -263,6 +263,8 @@ def test_more_samples_than_the_baseline_need_a_rival_with_as_many() -> None:
         ('kind = "knob"', 'kind = "nob"', "did you mean 'knob'"),
         ('kind = "knob"', 'kind = "knob", margin = 1.0', "a rival is compared as the headline is"),
         ('kind = "knob"', 'kind = "knob", turned = "turnd"', "did you mean 'turned'"),
+        ('kind = "knob"', 'kind = "knob", turned = "slow"', "'slow' is a rival; expected an arm that is the method"),
+        ('kind = "knob"', 'kind = "knob", turned = "baseline"', "'baseline' is the baseline; expected"),
         ('kind = "knob"', 'kind = "compute", turned = "turned"', "of kind 'knob'"),
         ('kind = "knob"', 'kind = "knob", turned = 3', "the arm that is the method with the knob"),
         ('against = "slow", kind', 'against = 0.5, kind', "the name of an arm"),

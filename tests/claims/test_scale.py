@@ -62,10 +62,11 @@ def test_a_card_of_the_other_bed_keeps_its_premises(tmp_path: Path) -> None:
 
 
 def result(method: str, bed: str, weights: int, effect: float | None, margin: float = 0.1) -> dict[str, Any]:
-    head = {"metric": "m", "direction": "up", "margin": margin, "effect": effect}
+    head = {"check": 0, "metric": "m", "direction": "up", "margin": margin, "effect": effect}
     ends = {"low": effect - 0.05, "high": effect + 0.05} if effect is not None else {}
     verdict = "holds" if effect is not None else "not tested"
-    return {"method": method, "bed": bed, "model": {"parameters": weights}, "headline": head | ends, "verdict": verdict}
+    about = {"method": method, "bed": bed, "model": {"parameters": weights}, "verdict": verdict}
+    return {**about, "headline": head | ends, "checks": [head | ends]}
 
 
 def test_results_of_one_headline_are_compared_by_size_in_margins(tmp_path: Path) -> None:
@@ -86,6 +87,14 @@ def test_results_of_one_headline_are_compared_by_size_in_margins(tmp_path: Path)
     changed = {**result("rlvr/x", "beds/b_mid", 4, None), "stale": "its claim has changed"}
     (untested,) = by_size(own[:1], [changed])["rlvr/x"][1:]
     assert math.isnan(untested.effect) and untested.verdict == "not tested (stale)"
+
+
+def test_beds_are_compared_by_the_method_as_it_stands() -> None:
+    own, large = result("rlvr/x", "beds/b", 50_000, 0.3), result("rlvr/x", "beds/b_large", 2_000_000, 0.2)
+    values = {"method": [0.1, 0.2, 0.3, 0.4, None], "turned": [0.9] * 5, "baseline": [0.0] * 5}
+    sides = {"arm": "method", "against": "baseline", "factor": 1.0, "level": 0.95, "values": values, "ours": "turned"}
+    turned = {**own, "checks": [{**own["checks"][0], **sides}]}
+    assert by_size([turned], [large])["rlvr/x"][0].effect == pytest.approx(0.25 / 0.1)  # the mean of four, in margins
 
 
 def test_rank_correlations_by_hand() -> None:

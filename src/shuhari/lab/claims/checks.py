@@ -68,6 +68,7 @@ def read_checks(
     filled = [_fill(t, lead, f"claim.check.{i}") for i, t in enumerate(tables)]
     checks = tuple(_read_check(c, f"claim.check.{i}", budget) for i, c in enumerate(filled))
     _check_roles(checks, premises)
+    _check_turned(checks)
     return checks
 
 
@@ -148,6 +149,16 @@ def _check_roles(checks: Sequence[Check], premises: bool) -> None:
     if premises and count["headline"][0].trains and not (count["premise"] or all(check.within for check in checks)):
         expected = "one, for what must hold of bed and baseline before the paper's effect can show"
         raise RecipeError("claim.check", f"no check has the role 'premise': expected {expected}")
+
+
+def _check_turned(checks: Sequence[Check]) -> None:
+    """Require that what is called the method with a knob turned is neither the method itself nor compared with it."""
+    others = {METHOD: "the method itself", BASELINE: "the baseline"}
+    others |= {str(c.rule.against): "a rival" for c in checks if c.rule.role == "rival"}
+    for i, check in enumerate(checks):
+        if check.turned in others:
+            expected = "expected an arm that is the method with the knob of this rival turned"
+            raise RecipeError(f"claim.check.{i}.turned", f"{check.turned!r} is {others[check.turned]}; {expected}")
 
 
 def is_share(metric: str) -> bool:

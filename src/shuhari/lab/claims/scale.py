@@ -19,7 +19,7 @@ from shuhari.config.recipe import load
 from shuhari.kernel.stats import Estimate
 from shuhari.lab.claims import cards
 from shuhari.lab.claims.claim import Claim, read
-from shuhari.lab.claims.verdict import HELD
+from shuhari.lab.claims.verdict import HELD, Rule
 
 FOLDER = "scale"
 LEAST = 5  # methods; with fewer a rank correlation has no interval
@@ -106,9 +106,22 @@ def _asked(result: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _sized(result: Mapping[str, Any]) -> Sized:
     head = result["headline"]
-    found = [head.get(key) for key in ("effect", "low", "high")]
-    ends = [math.nan if v is None or not head["margin"] else v / head["margin"] for v in found]
+    ends = [math.nan if v is None or not head["margin"] else v / head["margin"] for v in _find_effect(result)]
     effect, low, high = ends
     guard = ", its guard open" if result["verdict"] in HELD and result.get("guard") == "open" else ""
     stale = " (stale)" if result.get("stale") else ""
     return Sized(result["bed"], result["model"]["parameters"], effect, low, high, result["verdict"] + guard + stale)
+
+
+def _find_effect(result: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """Return the headline's effect and interval of the method as it stands, also if its own bed has one with a knob
+    turned: other beds have no such arms."""
+    check = result["checks"][result["headline"]["check"]]
+    if "ours" not in check:
+        return tuple(result["headline"].get(key) for key in ("effect", "low", "high"))
+    sides = (check["values"][check["arm"]], check["values"][check["against"]])
+    ours, theirs = ([math.nan if v is None else v for v in side] for side in sides)
+    rule = Rule(check["direction"], check["margin"], factor=check["factor"], role="headline",
+                ratio=check.get("ratio", False))  # fmt: skip
+    effect = rule.estimate(ours, theirs, check["level"])
+    return effect.value, effect.low, effect.high
