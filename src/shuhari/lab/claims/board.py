@@ -30,9 +30,16 @@ def headline(result: Mapping[str, Any]) -> str:
         return f"margin {head['margin']:g}{unit}"
     effect = describe_effect(head)
     text = f"{effect} at {head['level']:.1%}, margin {head['margin']:g}{unit}, {head['n']} seeds"
-    worst = find_decisive(result)
+    worst = find_decisive(result) or _find_least(result)
     rival = next((rival for rival in result.get("rivals", ()) if rival["name"] == worst), None)
     return text if rival is None else f"{text}; against {worst} {describe_effect(rival)}"
+
+
+def _find_least(result: Mapping[str, Any]) -> str:
+    """Return the rival with the smallest effect, if that is smaller than the headline's; "" if none is."""
+    found = [r for r in result.get("rivals", ()) if r["effect"] is not None and not r.get("aside")]
+    least = min(found, key=lambda r: float(r["effect"]), default=None)
+    return str(least["name"]) if least and found and least is not found[0] else ""
 
 
 def describe_effect(of: Mapping[str, Any]) -> str:

@@ -54,11 +54,11 @@ class Findings:
         chance, versions = made.chance or self.made.chance, made.versions or self.made.versions
         self.made = Made(evidence, chance, versions, {**self.made.warm, **made.warm})
 
-    def estimate(self, number: int, level: float) -> Effect:
-        """Return a check's effect over the seeds so far, and enter it, without a verdict. A baseline or rival is
-        compared with the best of the method's arms that are its equals."""
+    def estimate(self, number: int, level: float, arms: Sequence[str] = ()) -> Effect:
+        """Return a check's effect over the seeds so far, and enter it, without a verdict. arms: of the method, of which
+        the best is compared; () for all that are the equals of the baseline or rival."""
         check = self.claim.checks[number]
-        arms = list_ours(self.claim, number)
+        arms = arms or list_ours(self.claim, number)
         sides = {side: self._read(number, side) for side in dict.fromkeys((*check.sides, *arms))}
         ours = choose_arm(check.rule, arms, sides)
         effect = self.compare(number, sides, ours, level)

@@ -31,13 +31,13 @@ def judge_guard(found: Findings, guards: Sequence[int]) -> Verdict | None:
 
 
 def is_set_aside(found: Findings, number: int, guard: Verdict | None) -> bool:
-    """Whether a rival pays with what the guard protects while the method does not (`guard`: the method's): a rival that
+    """Whether a rival pays with what the guard protects while the method keeps it (`guard`: the method's): a rival that
     keeps more of its entropy by learning less is no argument against a method that learns as much. Only a guard that
     fails sets a rival aside, and not one that the method beats anyway. Enters the rival's guard, if it has one."""
     own = _judge_rivals_guard(found, number)
     beaten = found.checks[number]["verdict"] in HELD
     ours = found.checks[number].get("guard_ours", {}).get("verdict") or (guard and GUARD_WORDS[guard])
-    aside = own is Verdict.FAILS and ours != GUARD_WORDS[Verdict.FAILS] and not beaten
+    aside = own is Verdict.FAILS and ours == GUARD_WORDS[Verdict.HOLDS] and not beaten
     if own is not None:
         found.checks[number]["aside"] = aside
     return aside

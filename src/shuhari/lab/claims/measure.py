@@ -160,8 +160,15 @@ def _look(found: Findings) -> tuple[Headline, float]:
 
 
 def _judge_comparison(found: Findings, number: int, n: int, level: float, guard: Verdict | None) -> Look:
-    rule, effect = found.claim.checks[number].rule, found.estimate(number, level)
-    look = judge_look(rule, effect, found.claim.looks, n, judge_ours(found, number, guard))
+    rule = found.claim.checks[number].rule
+
+    def judge(arms: Sequence[str] = ()) -> Look:
+        effect = found.estimate(number, level, arms)
+        return judge_look(rule, effect, found.claim.looks, n, judge_ours(found, number, guard))
+
+    headline = number == found.number  # the paper's number is of the method as it stands, unless that is behind
+    look = judge((rule.arm,)) if headline else judge()
+    look = judge() if headline and look.headline in AHEAD else look
     if look.headline in AHEAD:
         others = (judge_look(rule, other, found.claim.looks, n) for other in found.estimate_others(number, level))
         why = UNTRIED if is_untried(found.claim, number) else ""
