@@ -63,7 +63,8 @@ class ArmMaker:
         applied below and above the arm's own. Raises RecipeError for a mistake in the table."""
         extends = table.get("extends", METHOD)
         named = self.reference if extends == METHOD else str(extends)
-        with _read_at("claim.bed" if named == self.bed else f"{where}.extends"):
+        own_key = where if where == name_arm(BASELINE) else f"{where}.extends"  # a baseline may be a name alone
+        with _read_at("claim.bed" if named == self.bed else own_key):
             laid = bool(self.bed and find_usual_base(named))
             recipe = self.recipe if laid or named == self.reference else load(named)
         with _read_at("claim.bed"):
