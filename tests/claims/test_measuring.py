@@ -268,7 +268,7 @@ def test_gains_within_runs_need_no_baseline_and_the_result_says_so(tmp_path: Pat
         ),
         ('role = "headline"', 'role = "because"', "no check has the role 'headline'"),
         ('role = "guard", ', "", r"check\.2\.role: missing: expected one of premise, headline"),
-        (', against = 1.0, direction = "down"', ', direction = "down"', r"against \(premise\): missing: a number, 'start'"),
+        (', against = 1.0, direction = "down"', ', direction = "down"', r"against \(premise\): missing: a number"),
         ("budget =", "looks = [5, 9]\nbudget =", r"expected \[5, 8, 12\]"),
         ("against = 1.0", 'against = "hlaf"', r"check\.0\.against \(premise\): no arm 'hlaf'; did you mean 'half'"),
         ('against = "half"', 'against = "start"', "only a premise"),
