@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,23 @@ def test_premises_are_read_from_a_card(tmp_path: Path, given: dict[str, Any], me
     told, verdict, sides = cards.judge_premise(check, 0, Metric("evaluate/entropy:final"), runs)
     assert verdict is met and told.value == pytest.approx(effect) and told.n == SEEDS
     assert sides.get("start", [1.0] * SEEDS) == [1.0] * SEEDS
+
+
+@pytest.mark.parametrize(
+    ("metrics", "where"),
+    [(("entrpy", "entropy"), "claim.check.0 (premise)"), (("entropy", "entrpy"), "claim.check.1 (headline)")],
+)
+def test_a_metric_that_a_card_does_not_have_is_a_mistake_of_its_check(
+    tmp_path: Path, metrics: tuple[str, str], where: str
+) -> None:
+    found = cards.read(written(tmp_path, card()))
+    tables = [{"metric": f"evaluate/{metric}:final"} for metric in metrics]
+    rules = Rule("down", arm="baseline", against=0.5, role="premise"), Rule("up", 0.1, role="headline")
+    claim: Any = SimpleNamespace(checks=[Check(t, rule) for t, rule in zip(tables, rules, strict=True)])
+    with pytest.raises(RecipeError) as told:
+        cards.check_metrics(found, claim, [Metric(t["metric"]) for t in tables])
+    expected = f"{where}: arm 'baseline', by the card of trie/twins: no metric 'evaluate/entrpy' in the run; did you"
+    assert str(told.value).startswith(expected) and "kept" not in str(told.value)
 
 
 def test_what_is_no_card_is_told_of(tmp_path: Path) -> None:

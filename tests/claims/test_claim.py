@@ -194,9 +194,13 @@ def test_a_gain_may_be_below_zero(tmp_path: Path) -> None:
         ('"warm-up"\nbudget', '{hit = "warm-up"}\nbudget', "did you mean 'hot'"),
         ('"warm-up"\nbudget', '{hot = "warmup"}\nbudget', "arm 'hot' has no stage 'warmup'.*did you mean 'warm-up'"),
         ('"warm-up"\nbudget', '""\nbudget', "stage 'warm-up' is given steps: expected tokens alone"),
-        ('arm = "hot"', 'arm = "hit"', "did you mean 'hot'"),
+        ('arm = "hot"', 'arm = "hit"', r"claim\.check\.1\.arm \(premise\): no arm 'hit'; did you mean 'hot'"),
+        ("margin = 0.1\n", "", r"claim\.check\.0 \(headline\): margin is missing"),
         ('direction = "down"', 'direction = "dwon"', "did you mean 'down'"),
-        ("rollout.sampling.temperature", "rollut.sampling.temperature", "claim.arms.hot, rollut"),
+        ("rollout.sampling.temperature", "rollut.sampling.temperature", "claim.arms.hot: rollut"),
+        ("rollout.sampling.temperature", "rollout.sampling.temperatur", "claim.arms.hot: rollout.sampling.temp"),
+        ('baseline = "baselines/grpo"', 'baseline = "baselines/gpro"', "claim.baseline: no recipe 'baselines/gpro'"),
+        ("rollout.sampling.temperature", "extends = 'baselines/gpro'\nsteps", "claim.arms.hot.extends: no recipe"),
         ("says", "looks = [3]\nsays", "claim.looks.*5 or more"),
         ("says", "seeds = 8\nsays", "no setting"),
         ('role = "premise"\n', "", r"check\.1\.role: missing: expected one of premise, headline, rival, dose, "),
@@ -209,9 +213,18 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, told: str) -> No
         read(written(tmp_path, RECIPE.replace(old, new, 1)))
 
 
+def test_a_bed_that_is_not_there_is_no_mistake_of_an_arm(tmp_path: Path) -> None:
+    text = 'on = "baselines/grpo"\ncollect.advantage.scale = "batch"\n[claim]\nbed = "beds/tables/bandits"\n'
+    checks = RECIPE[RECIPE.index("[[claim.check]]") :].replace('arm = "hot"\n', "")
+    with pytest.raises(RecipeError, match=r"^claim\.bed: no recipe 'beds/tables/bandits'; did you mean"):
+        read(written(tmp_path, f"{text}budget = {{steps = 2}}\n{checks}"))
+
+
 def test_a_recipe_without_a_claim_says_so() -> None:
-    with pytest.raises(RecipeError, match="states no claim"):
+    with pytest.raises(RecipeError, match=r"states no claim: .* is to be measured$"):
         read("baselines/grpo")
+    with pytest.raises(RecipeError, match=r"; it has a demonstration: shuhari demonstrate rlvr/cispo$"):
+        read("rlvr/cispo")
 
 
 RECORDED = """extends = "baselines/dqn_cartpole"

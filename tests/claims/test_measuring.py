@@ -268,9 +268,9 @@ def test_gains_within_runs_need_no_baseline_and_the_result_says_so(tmp_path: Pat
         ),
         ('role = "headline"', 'role = "because"', "no check has the role 'headline'"),
         ('role = "guard", ', "", r"check\.2\.role: missing: expected one of premise, headline"),
-        (', against = 1.0, direction = "down"', ', direction = "down"', "against: missing: a number, 'start'"),
+        (', against = 1.0, direction = "down"', ', direction = "down"', r"against \(premise\): missing: a number"),
         ("budget =", "looks = [5, 9]\nbudget =", r"expected \[5, 8, 12\]"),
-        ("against = 1.0", 'against = "hlaf"', "did you mean 'half'"),
+        ("against = 1.0", 'against = "hlaf"', r"check\.0\.against \(premise\): no arm 'hlaf'; did you mean 'half'"),
         ('against = "half"', 'against = "start"', "only a premise"),
     ],
 )
@@ -310,7 +310,7 @@ def test_arms_that_only_measure_are_compared_by_gains(tmp_path: Path, root: Path
     assert 0 < found["headline"]["effect"] < 2
     curve = '[[claim.check]]\nrole = "premise"\nmetric = "evaluate/mean:final"\nagainst = 0.5\ndirection = "up"\n'
     (tmp_path / "curve.toml").write_text(GAIN + curve)
-    with pytest.raises(RecipeError, match=r"claim.check.1: arms of 0 steps only measure, .* use = 'gain'"):
+    with pytest.raises(RecipeError, match=r"claim.check.1 \(premise\): arms of 0 steps only measure, .* use = 'gain'"):
         read(str(tmp_path / "curve.toml"))
     (tmp_path / "tokens.toml").write_text(GAIN.replace("{steps = 0}", "{tokens = 0}"))
     with pytest.raises(RecipeError, match=r"claim.budget.tokens: 0: expected a number of 1 or more"):

@@ -201,5 +201,5 @@ def test_a_card_tells_of_the_bed_alone(tmp_path: Path) -> None:
 def test_a_premise_about_an_arm_that_only_a_card_has_needs_the_card(tmp_path: Path) -> None:
     own = claim(tmp_path, "budget =", 'bed = "baselines/bandit"\nbudget =')
     premise = replace(own.checks[0], rule=replace(own.checks[0].rule, arm="control", against="baseline"))
-    with pytest.raises(RecipeError, match="got 'control'; there is no card of baselines/bandit"):
+    with pytest.raises(RecipeError, match="no arm 'control' in the claim; there is no card of baselines/bandit"):
         prepare(replace(own, checks=(premise, *own.checks[1:])), None, NOW)

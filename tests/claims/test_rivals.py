@@ -260,15 +260,18 @@ def test_more_samples_than_the_baseline_need_a_rival_with_as_many() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('kind = "knob"', 'kind = "nob"', "did you mean 'knob'"),
+        ('kind = "knob"', 'kind = "nob"', r"\.kind \(rival\): 'nob': did you mean 'knob'"),
+        (', kind = "knob"', "", r"\.kind \(rival\): missing: expected knob \(the baseline's own setting turned\), "),
+        ('against = "slow", kind', "kind", r"\.against \(rival\): missing: expected the name of an arm"),
+        (", against = 0.0}", "}", r"\.against \(dose\): missing: expected the floor of the dose, a number"),
         ('kind = "knob"', 'kind = "knob", margin = 1.0', "a rival is compared as the headline is"),
-        ('kind = "knob"', 'kind = "knob", turned = "turnd"', "did you mean 'turned'"),
+        ('kind = "knob"', 'kind = "knob", turned = "turnd"', r"turned \(rival\): no arm 'turnd'; did you mean 't"),
         ('kind = "knob"', 'kind = "knob", turned = "slow"', "'slow' is a rival; expected an arm that is the method"),
         ('kind = "knob"', 'kind = "knob", turned = "baseline"', "'baseline' is the baseline; expected"),
         ('kind = "knob"', 'kind = "compute", turned = "turned"', "of kind 'knob'"),
         ('kind = "knob"', 'kind = "knob", turned = 3', "the arm that is the method with the knob"),
         ('against = "slow", kind', 'against = 0.5, kind', "the name of an arm"),
-        ('against = "slow", kind', 'against = "slwo", kind', "did you mean 'slow'"),
+        ('against = "slow", kind', 'against = "slwo", kind', r"against \(rival\): no arm 'slwo'; did you mean 'slow'"),
         ("against = 0.0}", 'against = "slow"}', "the floor of the dose"),
     ],
 )

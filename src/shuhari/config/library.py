@@ -165,6 +165,24 @@ def read_demonstration(name: str, source: Traversable | None = None) -> Tree | N
     return None if found is None else _read_toml(f"{name} ({SHOWN})", found)
 
 
+def refuse_part(reference: str) -> None:
+    """Raises RecipeError if a file is what stands beside a recipe, a claim or a demonstration, by its keys. A file that
+    cannot be read is left to those that read recipes."""
+    path = File(reference).expanduser()
+    if path.suffix != ".toml" or not path.is_file():
+        return
+    try:
+        keys = {*_read_toml(path.stem, path)}
+    except RecipeError:
+        return
+    beside = path.parent / RECIPE
+    name = f"name the recipe beside it, {beside}" if beside.is_file() else f"name the recipe beside it (a {RECIPE})"
+    if {"says", "check"} <= keys:
+        raise RecipeError("", f"{path}: this is a {CLAIM}, not a recipe: {name}, or write these keys under [claim]")
+    if {"quantity", "dose"} & keys:
+        raise RecipeError("", f"{path}: this is a {SHOWN}, not a recipe: {name}, or its folder")
+
+
 def _read_method(name: str, source: Traversable) -> Method:
     table = read_table(name, source)
     paper = table.get("paper")

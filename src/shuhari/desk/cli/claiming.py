@@ -79,6 +79,7 @@ def claim(
 
     Example: shuhari claim rlvr/pacs
     """
+    from shuhari.config.library import refuse_part
     from shuhari.config.overlay import RecipeError
     from shuhari.lab.claims.pool import ClaimError
     from shuhari.lab.claims.result import write
@@ -86,6 +87,8 @@ def claim(
     check_together(ctx, READS)
     check_bed("--bed", bed)
     check_bed("--on", on)
+    for name in recipes or ():
+        refuse_part(name)
     if board:
         verdicts.show_board(board, by, out, json, runs)
         return
@@ -186,14 +189,28 @@ def _measure(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
     from shuhari.lab.claims.tries import file_of
 
     before, begun = (None, None) if one.smoke else (read_kept(one.name, out / "claims"), file_of(one.name, out))
+    last: list[Progress] = []
     try:
         with show_progress(one.name) as tell, end_by_sigterm():
             tuned = tuning.read(one.name, out / tuning.FOLDER) if one.tune else None
             log = out / registry.FILE
-            return measure(one, root, before, workers=workers, tell=tell, begun=begun, log=log, tuned=tuned)
+
+            def keep(p: Progress) -> None:
+                last[:] = [p]
+                tell(p)
+
+            return measure(one, root, before, workers=workers, tell=keep, begun=begun, log=log, tuned=tuned)
     except KeyboardInterrupt:
-        note(f"stopped; the runs that were made are in {root}, and the same command goes on")
+        note(describe_stop(last[0] if last else None, root))
         raise
+
+
+def describe_stop(last: Progress | None, root: Path) -> str:
+    """Return what a claim leaves behind that was stopped after some progress; None: before its first run."""
+    if last is None:
+        return "stopped before the first run; the same command begins anew"
+    of = f"stopped after {last.done} of {last.total} runs of this look"
+    return f"{of}, which are in {root}; the same command goes on" if last.done else f"{of}; the same command goes on"
 
 
 def _tune(claims: Sequence[Any], workers: int, runs: Path, out: Path, json: bool) -> None:

@@ -40,6 +40,7 @@ def demonstrate(
 
     Example: shuhari demonstrate rlvr/dr_grpo
     """
+    from shuhari.config.library import refuse_part
     from shuhari.config.overlay import RecipeError
     from shuhari.lab import demonstrations
     from shuhari.lab.claims.checks import BASELINE
@@ -47,6 +48,8 @@ def demonstrate(
     from shuhari.lab.claims.result import describe_differences, find_differences
 
     check_together(ctx, READS)
+    for name in methods or ():
+        refuse_part(name)
     names = methods or demonstrations.list_names()
     shown = [demonstrations.read(name) for name in names]  # a mistake in one is found before the first run
     if dry:

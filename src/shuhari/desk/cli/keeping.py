@@ -65,6 +65,7 @@ def list_places(recipes: Sequence[str], out: Path, bed: str = "") -> list[Place]
 def show_kept(places: Sequence[Place], json: bool) -> None:
     """Print results: the stored ones or, with a note, the packaged ones."""
     from shuhari.config.recipe import load
+    from shuhari.lab.claims.claim import point_to_shown
     from shuhari.lab.claims.result import read_kept
 
     results = []
@@ -73,7 +74,7 @@ def show_kept(places: Sequence[Place], json: bool) -> None:
         if result is None and not one.bed and (result := read_kept(recipe.name)) is not None:
             note(f"{recipe.name}: nothing in {one.out / 'claims'}; this is the result that shuhari brings")
         if result is None and not recipe.tree.get("claim"):
-            raise typer.BadParameter(f"{one.recipe} states no claim")
+            raise typer.BadParameter(f"{one.recipe} states no claim{point_to_shown(one.recipe)}")
         if result is None:
             who, told = (f" on {one.bed}", f"--on {one.bed}") if one.bed else ("", f"--out {one.out}")
             raise typer.BadParameter(f"{recipe.name}{who}: not measured; `shuhari claim {one.recipe} {told}` does it")

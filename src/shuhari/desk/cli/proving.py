@@ -32,9 +32,11 @@ def prove(
             continue
         found.append((claim, result))
         proved.append(one)
-    runs.mkdir(parents=True, exist_ok=True)
-    with telling("proof") as each:
-        proofs = prove(found, runs, depth=depth, workers=workers, tell=each)
+    proofs: Sequence[Any] = ()
+    if found:  # otherwise there is no progress to show either
+        runs.mkdir(parents=True, exist_ok=True)
+        with telling("proof") as each:
+            proofs = prove(found, runs, depth=depth, workers=workers, tell=each)
     reports, stand = {}, len(found) == len(places)
     for one, (claim, result), proof in zip(proved, found, proofs, strict=True):
         words, name = _describe(proof), f"{claim.name} on {one.bed}" if one.bed else claim.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     from shuhari.lab.claims import tuning
     from shuhari.lab.claims.checks import name_quantity
     from shuhari.lab.claims.gaps import find_gaps
+    from shuhari.lab.claims.knobs import list_ours
     from shuhari.lab.claims.protocol import prepare
     from shuhari.lab.claims.result import (
         describe_differences,
@@ -50,7 +51,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
             "is not known beforehand")  # fmt: skip
     else:
         say(f"{most}{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {looks}{warm}")
-    kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
+    kept_by = f"commit {protocol.commit}" if protocol.commit else _describe_uncommitted(one, protocol.why)
     say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {one.seeds[0]}")
     for line in _describe_expected(one, quantities, card, before):
         say(line)
@@ -60,11 +61,23 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
         ])  # fmt: skip
     print_table(("role", "check", "claimed", "margin"), [
         (c.rule.role, name_quantity(c.quantity),
-         f"{c.rule.arm} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}", c.rule.margin)
-        for c in one.checks
+         f"{_name_ours(list_ours(one, i))} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}",
+         c.rule.margin)
+        for i, c in enumerate(one.checks)
     ])  # fmt: skip
     for gap in find_gaps(one, tuning.read(one.name, out / tuning.FOLDER) if one.tune else None):
         say(f"lacks: {gap}")
+
+
+def _name_ours(arms: Sequence[str]) -> str:
+    """Return the arms of a check's side, of which the best is compared."""
+    return arms[0] if len(arms) == 1 else f"the {'better' if len(arms) == 2 else 'best'} of {', '.join(arms)}"
+
+
+def _describe_uncommitted(one: Any, why: str) -> str:
+    """Return why no commit holds a protocol, and what follows."""
+    what = "it" if "as it stands" in why else one.file  # the reason names the file
+    return f"{why}, so the result will be exploratory{f': commit {what} first' if one.file else ''}"
 
 
 def show_card_plan(bed: str, root: Path, out: Path) -> None:
@@ -94,6 +107,11 @@ def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str
     rule, out = one.checks[i].rule, []
     if (planned := plan(card, one.checks[i], quantities[i], one.looks)) is not None:
         out.append(f"planned MDE {planned:.3g} (margin {rule.margin:g}), from the card of {card.bed}")
+        if not planned:
+            out.append('would end "not tested": the card has no noise to plan with; choose another bed or metric')
+        elif not planned <= rule.margin:
+            found = f"{one.looks[-1]} seeds find {planned:.3g} at best, and the margin is {rule.margin:g}"
+            out.append(f'would end "not tested": {found}; raise the margin, or choose another bed or metric')
     elif before and (achieved := before.get("mde", {}).get("achieved")) is not None:
         out.append(f"MDE {achieved:.3g} (margin {rule.margin:g}) in the result that is there")
     else:

@@ -7,7 +7,8 @@ order; the baseline is the bed alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from shuhari.config.files import find_file, read_chain
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.config.recipe import Recipe, find_usual_base, load, read_method
 from shuhari.data import EMPTY, nearest
-from shuhari.lab.claims.checks import BASELINE, METHOD, START, Check
+from shuhari.lab.claims.checks import BASELINE, METHOD, START, Check, name_check
 from shuhari.lab.claims.digest import describe, hash_description
 
 SCORED = ("task", "evaluate", "evaluation_rollout")  # the task, and how it is scored
@@ -41,6 +42,11 @@ def list_tables(
     return {METHOD: EMPTY, **others}
 
 
+def name_arm(name: str) -> str:
+    """Return the key of an arm's table in a claim."""
+    return "claim.baseline" if name == BASELINE else f"claim.arms.{name}"
+
+
 @dataclass(frozen=True, eq=False)
 class ArmMaker:
     """What the arms are made of: a recipe, or a method laid over its `bed` with the settings `own` on top."""
@@ -53,10 +59,19 @@ class ArmMaker:
     def make(
         self, table: Mapping[str, Any], over: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None, where: str
     ) -> Recipe:
-        """Make an arm from its table. `over`: two tables of settings that all arms share, applied below and above the
-        arm's own. Raises RecipeError for a mistake in the table."""
-        try:
-            base = self._start(table.get("extends"), over[0], {k: v for k, v in table.items() if k != "extends"})
+        """Make an arm from its table, which is at the key `where`. `over`: two tables of settings that all arms share,
+        applied below and above the arm's own. Raises RecipeError for a mistake in the table."""
+        extends = table.get("extends", METHOD)
+        named = self.reference if extends == METHOD else str(extends)
+        own_key = where if where == name_arm(BASELINE) else f"{where}.extends"  # a baseline may be a name alone
+        with _read_at("claim.bed" if named == self.bed else own_key):
+            laid = bool(self.bed and find_usual_base(named))
+            recipe = self.recipe if laid or named == self.reference else load(named)
+        with _read_at("claim.bed"):
+            recipe = load(self.bed) if laid else recipe
+        with _read_at(where):
+            own = {k: v for k, v in table.items() if k != "extends"}
+            base = self._start(recipe.with_settings(over[0]), named if laid else "", own)
             base = base.with_settings(over[1]) if over[1] else base
             if budget is None:
                 return base
@@ -64,16 +79,13 @@ class ArmMaker:
             last = list(base.tree.get("stage", ()))[-1:]
             spend: Tree = {unit: int(amount)}
             return base.with_settings({"stage": {last[0]: spend}} if last else spend)
-        except RecipeError as error:
-            raise RecipeError(f"{where}, {error.where}", error.problem) from None
 
-    def _start(self, extends: str | None, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Recipe:
-        named = self.reference if extends in (None, METHOD) else str(extends)
-        if not self.bed or not find_usual_base(named):
-            recipe = (self.recipe if named == self.reference else load(named)).with_settings(settings)
+    def _start(self, recipe: Recipe, method: str, own: Mapping[str, Any]) -> Recipe:
+        """Lay a method, if one is named, and an arm's own settings over a recipe."""
+        if not method:
             return recipe.with_settings(own) if own else recipe
-        above = [self.own] if read_method(named).name == self.recipe.name else []
-        laid = load(self.bed).with_settings(settings).with_methods([read_method(named)], own)
+        above = [self.own] if read_method(method).name == self.recipe.name else []
+        laid = recipe.with_methods([read_method(method)], own)
         for more in (*above, own):
             laid = laid.with_settings(more) if more else laid
         return laid
@@ -83,7 +95,7 @@ def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) ->
     """Raises RecipeError if two arms do the same, are scored differently, or a check names an arm that does not
     exist."""
     seen: dict[str, str] = {}  # digest -> arm
-    descriptions = {name: describe(arm) for name, arm in arms.items()}
+    descriptions = {name: _describe(name, arm) for name, arm in arms.items()}
     for name in arms:
         if (twin := seen.setdefault(hash_description(descriptions[name]), name)) != name:
             raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
@@ -96,13 +108,27 @@ def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) ->
                     message = f"{section}.{key} is {theirs.get(key)!r}, the method's {ours.get(key)!r}"
                     raise RecipeError(f"claim.arms.{name}", f"{message}: expected the same of all arms")
     for i, check in enumerate(checks):
-        for side in check.sides:
+        for key, side in (("arm", check.rule.arm), ("against", check.rule.against), ("turned", check.turned)):
             of_card = check.rule.role == "premise" and (side == START or bool(bed))  # the card may have more arms
-            if side not in arms and check.trains and not of_card:
-                message = f"expected an arm of the claim, got {side!r}; {nearest(side, arms)}"
-                raise RecipeError(f"claim.check.{i}", message)
+            if side in check.sides and side not in arms and check.trains and not of_card:
+                raise RecipeError(name_check(i, check, key), f"no arm {side!r}; {nearest(str(side), arms)}")
         if not check.trains and isinstance(check.rule.against, str):
-            raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
+            raise RecipeError(name_check(i, check, "against"), "missing: the number that a simulation is compared with")
+
+
+@contextmanager
+def _read_at(where: str) -> Iterator[None]:
+    """Add the key that names a recipe, or has settings, to an error about it."""
+    try:
+        yield
+    except RecipeError as error:
+        raise RecipeError(where, str(error)) from None
+
+
+def _describe(name: str, arm: Recipe) -> dict[str, Any]:
+    """Return the description of an arm. Raises RecipeError with the arm, which the names of settings do not tell."""
+    with _read_at(name_arm(name)):
+        return describe(arm)
 
 
 def find_files(references: Iterable[str]) -> tuple[Path, ...]:

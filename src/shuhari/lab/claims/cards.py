@@ -32,7 +32,7 @@ import numpy as np
 from shuhari.config.library import BEDS
 from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
-from shuhari.lab.claims.checks import BASELINE, START, Check
+from shuhari.lab.claims.checks import BASELINE, START, Check, name_check
 from shuhari.lab.claims.claim import WARM, Claim
 from shuhari.lab.claims.curve import Reading
 from shuhari.lab.claims.digest import compute_digest
@@ -145,6 +145,20 @@ def find_change(card: Mapping[str, Any], claim: Claim, used: Mapping[str, str]) 
     return find_changed(then["modules"], used)
 
 
+def check_metrics(card: Card, claim: Claim, quantities: Sequence[Quantity]) -> None:
+    """Raises RecipeError, before any run, for a check that reads what the card does not have: a premise about arms of
+    the card, or the headline, whose noise is that of the redraw."""
+    for number, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
+        read = {"premise": check.arms, "headline": (BASELINE, REDRAW)}.get(check.rule.role, ())
+        for arm in read if check.trains and {*read} <= {*card.arms} else ():
+            try:
+                for run in card.read_runs(arm):
+                    quantity(run)
+            except KeyError as error:
+                told = f"arm {arm!r}, by the card of {card.bed}: {error.args[0]}"
+                raise RecipeError(name_check(number, check), told) from None
+
+
 def judge_premise(
     check: Check, number: int, quantity: Quantity, runs: Mapping[str, Sequence[Evidence]]
 ) -> tuple[Effect, Verdict, dict[str, list[float]]]:
@@ -168,8 +182,8 @@ def plan(card: Card | None, check: Check, quantity: Quantity, looks: Sequence[in
 def read_start(check: Check, number: int) -> Quantity:
     """Return the quantity that reads a curve's value before the first step."""
     if check.quantity.get("use", "metric") != "metric":
-        raise RecipeError(f"claim.check.{number}.against", "'start': expected a check of a metric, as only a metric "
-                          "has a curve")  # fmt: skip
+        raise RecipeError(name_check(number, check, "against"), "'start': expected a check of a metric, as only a "
+                          "metric has a curve")  # fmt: skip
     return Metric(f"{Reading.of(check.quantity['metric']).metric}:first")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,7 +14,11 @@ from shuhari.lab.claims.verdict import ROLES, Rule
 from shuhari.ports.hooks import ability
 
 METHOD, BASELINE, START = "method", "baseline", "start"
-KINDS = ("knob", "information", "compute")  # of a rival; the paper's own baseline is the headline's
+KINDS = {  # of a rival -> what it is; the paper's own baseline is the headline's
+    "knob": "the baseline's own setting turned",
+    "information": "the plain use of what the method knows and the baseline does not",
+    "compute": "the baseline with as many samples",
+}
 SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
 
 
@@ -65,11 +70,29 @@ def read_checks(
     if not tables:
         raise RecipeError("claim.check", "missing: expected a list of at least one table")
     lead = next((t for t in tables if isinstance(t, Mapping) and t.get("role") == "headline"), EMPTY)
-    filled = [_fill(t, lead, f"claim.check.{i}") for i, t in enumerate(tables)]
-    checks = tuple(_read_check(c, f"claim.check.{i}", budget) for i, c in enumerate(filled))
+    checks = []
+    for i, table in enumerate(tables):
+        with _say_role(table):
+            where = f"claim.check.{i}"
+            checks.append(_read_check(_fill(table, lead, where), where, budget))
     _check_roles(checks, premises)
     _check_turned(checks)
-    return checks
+    return tuple(checks)
+
+
+def name_check(number: int, check: Check, key: str = "") -> str:
+    """Return where a check of a claim stands, for an error: its number, its key and its role."""
+    return f"claim.check.{number}{key and f'.{key}'} ({check.rule.role})"
+
+
+@contextmanager
+def _say_role(table: Mapping[str, Any]) -> Iterator[None]:
+    """Add the role of a check to an error about it: a number alone is hard to find in a list."""
+    try:
+        yield
+    except RecipeError as error:
+        role = table.get("role")
+        raise RecipeError(f"{error.where} ({role})" if role in ROLES else error.where, error.problem) from None
 
 
 def _fill(table: Mapping[str, Any], lead: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -85,14 +108,18 @@ def _fill(table: Mapping[str, Any], lead: Mapping[str, Any], where: str) -> Mapp
             expected = "a rival is compared as the headline is; expected only role, against, kind and turned"
             raise RecipeError(f"{where}.{key}", f"{table[key]!r}: {expected}")
     if not isinstance(table.get("against"), str):
-        raise RecipeError(f"{where}.against", f"{table.get('against')!r}: expected the name of an arm")
+        given = f"{table['against']!r}" if "against" in table else "missing"
+        raise RecipeError(f"{where}.against", f"{given}: expected the name of an arm, the rival")
     return {**lead, **table}
 
 
 def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None) -> Check:
     own, kind, table = {f.name for f in fields(Rule)}, table.get("kind", ""), dict(table)
     turned = _read_turned(table, where) if table.get("role") == "rival" else ""
-    if table.get("role") == "rival" and table.pop("kind", "") not in KINDS:
+    if table.get("role") == "rival" and "kind" not in table:
+        kinds = [f"{name} ({what})" for name, what in KINDS.items()]
+        raise RecipeError(f"{where}.kind", f"missing: expected {', '.join(kinds[:-1])} or {kinds[-1]}")
+    if table.get("role") == "rival" and (not isinstance(table.pop("kind"), str) or kind not in KINDS):
         raise RecipeError(f"{where}.kind", f"{kind!r}: {nearest(str(kind), KINDS)}")
     rule = {k: v for k, v in table.items() if k in own}
     quantity = {k: v for k, v in table.items() if k not in own}
@@ -105,7 +132,8 @@ def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] 
     if rule["role"] == "dose":
         rule = {"direction": "up", **rule}
         if isinstance(rule.get("against"), bool) or not isinstance(rule.get("against"), int | float):
-            raise RecipeError(f"{where}.against", f"{rule.get('against')!r}: expected the floor of the dose, a number")
+            given = f"{rule['against']!r}" if "against" in rule else "missing"
+            raise RecipeError(f"{where}.against", f"{given}: expected the floor of the dose, a number")
     if "direction" not in rule:
         raise RecipeError(f"{where}.direction", "missing: 'up', 'down', 'not lower', 'not higher' or 'equal'")
     if rule["role"] == "premise":
@@ -138,8 +166,8 @@ def _check_roles(checks: Sequence[Check], premises: bool) -> None:
     }
     for i, check in enumerate(checks):
         if check.rule.against == START and check.rule.role != "premise":
-            raise RecipeError(f"claim.check.{i}.against", "'start': expected a number or an arm; only a premise is "
-                              "compared with the start")  # fmt: skip
+            raise RecipeError(name_check(i, check, "against"), "'start': expected a number or an arm; only a premise "
+                              "is compared with the start")  # fmt: skip
     for role, most in (("headline", 1), ("guard", 1), ("dose", 1)):
         if len(count[role]) > most:
             raise RecipeError("claim.check", f"{len(count[role])} checks have the role {role!r}: expected one")
@@ -158,7 +186,7 @@ def _check_turned(checks: Sequence[Check]) -> None:
     for i, check in enumerate(checks):
         if check.turned in others:
             expected = "expected an arm that is the method with the knob of this rival turned"
-            raise RecipeError(f"claim.check.{i}.turned", f"{check.turned!r} is {others[check.turned]}; {expected}")
+            raise RecipeError(name_check(i, check, "turned"), f"{check.turned!r} is {others[check.turned]}; {expected}")
 
 
 def is_share(metric: str) -> bool:

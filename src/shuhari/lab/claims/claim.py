@@ -39,13 +39,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length, Steps
+from shuhari.config import library
 from shuhari.config.overlay import BUDGETS, USE, RecipeError, read_budgets
 from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
 from shuhari.kernel.registry import declared
-from shuhari.lab.claims.arms import ArmMaker, check_arms, find_files, list_tables
-from shuhari.lab.claims.checks import BASELINE, METHOD, Check, read_checks
+from shuhari.lab.claims.arms import ArmMaker, check_arms, find_files, list_tables, name_arm
+from shuhari.lab.claims.checks import BASELINE, METHOD, Check, name_check, read_checks
 from shuhari.lab.claims.grids import Tune
 from shuhari.lab.claims.looks import LOOKS, compute_levels
 from shuhari.lab.claims.verdict import LEAST
@@ -143,6 +144,13 @@ class Claim:
         return self.arms.get(METHOD, self.method)
 
 
+def point_to_shown(reference: str) -> str:
+    """Return the end of an error that a recipe has no claim: that it has a demonstration, and how that is made; "" if
+    it has none."""
+    has = library.read_demonstration(reference, find_file(reference)) is not None
+    return f"; it has a demonstration: shuhari demonstrate {reference}" if has else ""
+
+
 def read(reference: str, *, smoke: bool = False, bed: str = "") -> Claim:
     """Read the claim of a recipe; with `bed`, of a method on another bed than its own. Raises RecipeError if it has no
     claim, or for a mistake in it."""
@@ -151,7 +159,8 @@ def read(reference: str, *, smoke: bool = False, bed: str = "") -> Claim:
         raise RecipeError("", f"{method.name} is a recipe of its own, and its claim cannot be laid over {bed}")
     table = method.tree.get("claim")
     if not table:
-        raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
+        raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured"
+                          f"{point_to_shown(reference)}")  # fmt: skip
     return resolve(reference, method, table, smoke=smoke, bed=bed)
 
 
@@ -183,7 +192,7 @@ def resolve(
     over = [stated.settings, {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
     made = ArmMaker(reference, method, bed, stated.arms.get(METHOD, EMPTY) if bed else EMPTY)
     there = list_tables(stated.baseline, stated.arms, bed) if trains else {}
-    whole = {name: made.make(arm, over, budget, f"claim.arms.{name}") for name, arm in there.items()}
+    whole = {name: made.make(arm, over, budget, name_arm(name)) for name, arm in there.items()}
     check_arms(checks, whole, named)
     warm, arms = part_stages(whole, stated.warm)
     if budget is not None:
@@ -240,7 +249,7 @@ def _check_measured(checks: Sequence[Check], budget: tuple[str, float] | None) -
         return
     if (i := next((i for i, c in enumerate(checks) if c.trains and c.quantity.get("use") != "gain"), -1)) >= 0:
         message = "expected use = 'gain', or a budget of 1 step or more"
-        raise RecipeError(f"claim.check.{i}", f"arms of 0 steps only measure, and have no curve: {message}")
+        raise RecipeError(name_check(i, checks[i]), f"arms of 0 steps only measure, and have no curve: {message}")
 
 
 def part_stages(

@@ -22,11 +22,11 @@ from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, nearest
 from shuhari.lab.claims import cards
 from shuhari.lab.claims.cards import Card
-from shuhari.lab.claims.checks import BASELINE
+from shuhari.lab.claims.checks import BASELINE, name_check
 from shuhari.lab.claims.claim import FIRST, Claim
 from shuhari.lab.claims.digest import compute_digest
 from shuhari.lab.claims.making import plan_card
-from shuhari.lab.claims.result import describe
+from shuhari.lab.claims.result import describe, list_quantities
 from shuhari.lab.claims.sources import ROOT, find_changed
 from shuhari.lab.claims.tries import count_tries
 
@@ -94,6 +94,8 @@ def choose_card(claim: Claim, used: Mapping[str, str], beds: Path | None = None)
     card = found if found is not None and _stands_on_bed(claim) else None
     cards.check(card, claim, used)
     _check_premises(claim, card)
+    if card is not None:
+        cards.check_metrics(card, claim, list_quantities(claim))
     return card
 
 
@@ -104,7 +106,9 @@ def _check_premises(claim: Claim, card: Card | None) -> None:
             if arm not in there:
                 has = f"the card of {claim.bed} has none" if card else f"there is no card of {claim.bed} as it is here"
                 hint = f"{nearest(arm, there)}, or `shuhari claim --card {claim.bed}` makes one of the bed alone"
-                raise RecipeError(f"claim.check.{number}", f"expected an arm of the claim, got {arm!r}; {has}; {hint}")
+                rule = claim.checks[number].rule
+                where = name_check(number, claim.checks[number], "arm" if arm == rule.arm else "against")
+                raise RecipeError(where, f"no arm {arm!r} in the claim; {has}; {hint}")
 
 
 def _stands_on_bed(claim: Claim) -> bool:

@@ -68,7 +68,8 @@ def read_value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float
     try:
         found = quantity(run)
     except KeyError as error:
-        raise RecipeError(f"claim.check.{check}", f"arm {arm!r}: {error.args[0]} (the runs are kept)") from None
+        kept = " (the runs are kept)" if run.path is not None else ""  # the curves of a card or a result are no runs
+        raise RecipeError(f"claim.check.{check}", f"arm {arm!r}: {error.args[0]}{kept}") from None
     return found if math.isfinite(found) else math.nan
 
 

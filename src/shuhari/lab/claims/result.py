@@ -152,7 +152,13 @@ def list_quantities(claim: Claim) -> list[Quantity]:
     """Return the quantity of each check."""
     from shuhari.config.build import make_component
 
-    return [make_component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(claim.checks)]
+    found: list[Quantity] = []
+    for i, check in enumerate(claim.checks):
+        try:
+            found.append(make_component("quantity", check.quantity, f"claim.check.{i}", "metric"))
+        except RecipeError as error:
+            raise RecipeError(f"{error.where} ({check.rule.role})", error.problem) from None
+    return found
 
 
 def find_stale(claim: Claim, result: Mapping[str, Any]) -> str:
