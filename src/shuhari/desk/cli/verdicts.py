@@ -216,7 +216,7 @@ def show_board(bed: str, metric: str, out: Path, json: bool, runs: Path = Path("
         ends = "-" if math.isnan(low) else f"[{format_number(low)}, {format_number(high)}]"
         told = "-" if math.isnan(level) else f"{100 * level:.4g} %"
         table.append((n, entry["value"], entry.get("difference"), ends, told, entry["n"], judged.get(n, "-")))
-    heads = ("method", metric, "less the baseline's", "interval", "level", "seeds", "verdict of its own claim")
+    heads = ("method", metric, "less the baseline's", "interval", "level", "seeds", "verdict (claim, or --bed)")
     print_table(heads, table)
     if len(there) > 1:
         say(f"--by has also {', '.join(one for one in there if one != name)}, each with :area, :final, ...")
@@ -228,4 +228,5 @@ def _describe_check(check: Mapping[str, Any]) -> str:
     from shuhari.lab.claims.checks import name_quantity
     from shuhari.lab.claims.result import format_factor
 
-    return f"{name_quantity(check)}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
+    ours = check.get("ours", check["arm"])
+    return f"{name_quantity(check)}: {ours} - {format_factor(check['factor'])}{check['against']}"
