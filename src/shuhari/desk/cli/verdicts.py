@@ -61,7 +61,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
         ])  # fmt: skip
     print_table(("role", "check", "claimed", "margin"), [
         (c.rule.role, name_quantity(c.quantity),
-         f"{_name_ours(list_ours(one, i))} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}",
+         f"{_name_ours(c, list_ours(one, i))} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}",
          c.rule.margin)
         for i, c in enumerate(one.checks)
     ])  # fmt: skip
@@ -69,9 +69,12 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
         say(f"lacks: {gap}")
 
 
-def _name_ours(arms: Sequence[str]) -> str:
-    """Return the arms of a check's side, of which the best is compared."""
-    return arms[0] if len(arms) == 1 else f"the {'better' if len(arms) == 2 else 'best'} of {', '.join(arms)}"
+def _name_ours(check: Any, arms: Sequence[str]) -> str:
+    """Return what a check compares: the best of some arms; in the headline only if the method is behind."""
+    if len(arms) == 1:
+        return arms[0]
+    best = f"the {'better' if len(arms) == 2 else 'best'} of {', '.join(arms)}"
+    return f"{check.rule.arm} (if behind, {best})" if check.rule.role == "headline" else best
 
 
 def _describe_uncommitted(one: Any, why: str) -> str:
