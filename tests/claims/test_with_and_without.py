@@ -12,6 +12,7 @@ from in_process import stay_in_process
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
+from shuhari.desk.cli import main
 from shuhari.lab import demonstrations
 from shuhari.lab.claims import runs
 
@@ -103,3 +104,12 @@ def test_a_setting_that_json_does_not_have_is_stored_as_text(tmp_path: Path) -> 
     found = {"method": "own/made", "budget": {"steps": 1}, "with": side, "without": side, "changes": {"low": math.inf}}
     path = demonstrations.write(found, tmp_path)
     assert json.loads(path.read_text())["changes"] == {"low": "inf"}
+
+
+def test_the_demonstration_that_is_brought_along_is_shown_where_none_was_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["demonstrate", "rlvr/cispo", "--show", "--out", str(tmp_path)])
+    told = capsys.readouterr()
+    assert not end.value.code and "rlvr/cispo" in told.out and "that shuhari brings" in told.err

@@ -64,6 +64,9 @@ def demonstrate(
     for one in shown:
         if show:
             found = demonstrations.read_result(one.name, out / demonstrations.FOLDER)
+            if found is None and (found := demonstrations.read_result(one.name)) is not None:
+                where = out / demonstrations.FOLDER
+                note(f"{one.name}: nothing in {where}; this is the demonstration that shuhari brings")
             if found is None:
                 note(f"{one.name}: not made yet: `shuhari demonstrate {one.name}`")
                 continue
