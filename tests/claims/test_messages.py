@@ -101,3 +101,12 @@ def test_a_stop_says_how_much_was_made() -> None:
     said = [describe_stop(Progress(0.1, made, 48), at) for made in (0, 5)]
     assert said[0] == "stopped after 0 of 48 runs of this look; the same command goes on"
     assert said[1].startswith("stopped after 5 of 48 runs of this look, which are in runs/claims; ")
+
+
+def test_tries_of_the_result_that_is_brought_along_are_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["claim", "curriculum/again", "--dry-run"])
+    assert "seeds and tries begin anew; the result that shuhari brings counts" in capsys.readouterr().err

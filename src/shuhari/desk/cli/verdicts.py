@@ -38,6 +38,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     say(f"{one.name}: {one.says}")
     before = None if one.smoke else read_kept(one.name, out / "claims")
     tries = Begun(None if one.smoke else file_of(one.name, out), before)
+    tell_of_tries(one, before, out)
     one, card, protocol = prepare(one, tries.last(), now)
     quantities = list_quantities(one)
     jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities)) if one.arms else []
@@ -67,6 +68,17 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     ])  # fmt: skip
     for gap in find_gaps(one, tuning.read(one.name, out / tuning.FOLDER) if one.tune else None):
         say(f"lacks: {gap}")
+
+
+def tell_of_tries(one: Any, before: Mapping[str, Any] | None, out: Path) -> None:
+    """Say that the result which shuhari brings has tries that those of `out` do not count."""
+    from shuhari.lab.claims.result import read_kept
+    from shuhari.lab.claims.tries import count_tries
+
+    brought = None if one.smoke or before is not None else read_kept(one.name)
+    if brought is not None and (tries := count_tries(brought)):
+        note(f"{one.name}: nothing in {out / 'claims'}, so that seeds and tries begin anew; the result that shuhari "
+             f"brings counts {tries}")  # fmt: skip
 
 
 def _name_ours(check: Any, arms: Sequence[str]) -> str:
