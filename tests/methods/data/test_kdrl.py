@@ -68,5 +68,5 @@ def test_the_teacher_is_taught_in_the_warm_start_that_all_arms_share():
     (warm,) = {id(recipe): recipe for recipe in claim.warm.values()}.values()
     *_, teach = warm.stages
     assert teach["name"] == "teach" and set(teach["models"]) == {"policy", "teacher"}
-    arms = {"method", "method_fast", "baseline", "kd", "kd_first", "kd_fast", "sft"}
+    arms = {"method", "method_fast", "baseline", "kd", "kd_first", "kd_first_fast", "kd_fast", "sft"}
     assert set(claim.warm) == set(claim.arms) == arms

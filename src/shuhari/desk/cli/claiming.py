@@ -189,7 +189,7 @@ def _measure(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
     from shuhari.lab.claims.tries import file_of
 
     before, begun = (None, None) if one.smoke else (read_kept(one.name, out / "claims"), file_of(one.name, out))
-    verdicts.tell_of_tries(one, before, out)
+    verdicts.note_shipped_result(one, before, out)
     last: list[Progress] = []
     try:
         with show_progress(one.name) as tell, end_by_sigterm():

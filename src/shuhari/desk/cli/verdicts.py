@@ -38,7 +38,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     say(f"{one.name}: {one.says}")
     before = None if one.smoke else read_kept(one.name, out / "claims")
     tries = Begun(None if one.smoke else file_of(one.name, out), before)
-    tell_of_tries(one, before, out)
+    note_shipped_result(one, before, out)
     one, card, protocol = prepare(one, tries.last(), now)
     quantities = list_quantities(one)
     jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities)) if one.arms else []
@@ -70,7 +70,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
         say(f"lacks: {gap}")
 
 
-def tell_of_tries(one: Any, before: Mapping[str, Any] | None, out: Path) -> None:
+def note_shipped_result(one: Any, before: Mapping[str, Any] | None, out: Path) -> None:
     """Say that the result which shuhari brings has tries that those of `out` do not count."""
     from shuhari.lab.claims.result import read_kept
     from shuhari.lab.claims.tries import count_tries

@@ -119,9 +119,11 @@ def _find_effect(result: Mapping[str, Any]) -> tuple[float | None, ...]:
     check = result["checks"][result["headline"]["check"]]
     if "ours" not in check:
         return tuple(result["headline"].get(key) for key in ("effect", "low", "high"))
-    sides = (check["values"][check["arm"]], check["values"][check["against"]])
-    ours, theirs = ([math.nan if v is None else v for v in side] for side in sides)
+    values = {
+        side: [math.nan if v is None else v for v in vs]
+        for side, vs in check["values"].items()
+    }
     rule = Rule(check["direction"], check["margin"], factor=check["factor"], role="headline",
                 ratio=check.get("ratio", False))  # fmt: skip
-    effect = rule.estimate(ours, theirs, check["level"])
+    effect = rule.estimate(values[check["arm"]], values[check["against"]], check["level"])
     return effect.value, effect.low, effect.high
