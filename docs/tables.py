@@ -120,10 +120,10 @@ def claims() -> tuple[str, ...]:
 
 def verdicts() -> Iterator[str]:
     """How many claims were measured, and what was found, in a line."""
-    count = Counter(r["verdict"] for r in kept() if not r.get("stale"))
+    now = [r for r in kept() if not r.get("stale")]
+    count = Counter(r["verdict"] for r in now)
     found = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
     told = f"{count.total()} of {len(claims())} claims are measured as they stand{f': {found}' if found else ''}."
-    now = [r for r in kept() if not r.get("stale")]
     seen, known = (sum(bool(r[key]) for r in now) for key in ("exploratory", "objection"))
     marks = f" {seen} are exploratory: the method had been run on that bed before the rule was fixed." if seen else ""
     marks += f" {known} are disputed: something is known against the comparison." if known else ""
@@ -285,7 +285,7 @@ PLACES = {  # a key of a method's recipe -> what of a run it changes
 
 def troubles() -> Iterator[str]:
     """Methods by the trouble that they are against, and what of a run each changes."""
-    from shuhari.config.library import TROUBLES, find_recipe, read_table
+    from shuhari.config.library import TROUBLES, find_recipe, read_demonstration, read_table
     from shuhari.config.overlay import list_removed
     from shuhari.lab.claims.kept_results import list_methods, read_result
 
@@ -307,7 +307,7 @@ def troubles() -> Iterator[str]:
             keys = {*own, *(path[0] for path in list_removed(own))}
             places = dict.fromkeys(place for key, place in PLACES.items() if key in keys)
             where = ", ".join(places) if "on" in own else "a whole recipe"
-            shown = (source.parent / "demonstration.toml").is_file()
+            shown = read_demonstration(m.name, source) is not None
             judged = describe_verdict(kept) if kept else "a demonstration" if shown else "not measured"
             yield row(link_method(m.name), where or "settings", own["paper"]["changes"], judged)
         yield ""

@@ -8,8 +8,10 @@ stands and not of the method with a knob turned, if that rival was not run with 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
+from shuhari.config.recipe import Recipe
 from shuhari.lab.claims.checks import BASELINE, METHOD
 from shuhari.lab.claims.claim import Claim
 from shuhari.lab.claims.digest import describe
@@ -59,8 +61,15 @@ def _is_matched(claim: Claim, turned: str, rival: str, theirs: Collection[str]) 
 def _list_changes(claim: Claim, arm: str, other: str) -> dict[tuple[str, ...], str]:
     """Return path -> new value of the settings that `other` turns; a component that is added, removed or replaced is at
     the path ()."""
-    base, theirs = (describe(claim.arms[name])["stages"][-1][1] for name in (arm, other))
+    base, theirs = (_describe_last(claim.arms[name]) for name in (arm, other))
     return {path or (): repr(_look_up(theirs, path)) if path else other for path in _find_turned(base, theirs)}
+
+
+@lru_cache(maxsize=64)
+def _describe_last(arm: Recipe) -> Mapping[str, Any]:
+    """Return the description of an arm's last stage, which takes a while to make and is asked for by every pair."""
+    last: Mapping[str, Any] = describe(arm)["stages"][-1][1]
+    return last
 
 
 def find_shared_knobs(claim: Claim, rival: str) -> tuple[str, ...]:
@@ -70,7 +79,7 @@ def find_shared_knobs(claim: Claim, rival: str) -> tuple[str, ...]:
     arms = claim.arms
     if not {BASELINE, METHOD, rival} <= arms.keys():
         return ()
-    base, theirs, ours = (describe(arms[name])["stages"][-1][1] for name in (BASELINE, rival, METHOD))
+    base, theirs, ours = (_describe_last(arms[name]) for name in (BASELINE, rival, METHOD))
     turned = [*_find_turned(base, theirs)]
     if any(path is None for path in turned):
         return ()
