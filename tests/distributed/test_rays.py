@@ -62,9 +62,14 @@ def kill_one(run: Any) -> None:
 
 
 def test_actors_give_the_groups_of_the_run_and_a_killed_one_is_replaced(tmp_path: Path, world: World) -> None:
-    recipe = make(tmp_path)
+    recipe, nice = make(tmp_path), []
+
+    def look(run: Any) -> None:
+        nice.append(os.getpriority(os.PRIO_PROCESS, run.ctx.crew.workers[0].hand.pid))
+
     alone, spent, _ = play(recipe)
-    reports, run = follow(recipe, {2: kill_one})
+    reports, run = follow(recipe, {1: look, 2: kill_one})
+    assert nice == [os.getpriority(os.PRIO_PROCESS, 0)]  # Ray's own default is 15 above it
     check_same(without_bits(reports), without_bits(alone))
     ledger = {k: v for k, v in run.ctx.ledger.items() if "lost_groups" not in k}
     assert ledger == spent and run.ctx.crew.lost >= 1
