@@ -243,5 +243,6 @@ def _describe_check(check: Mapping[str, Any]) -> str:
     from shuhari.lab.claims.checks import name_quantity
     from shuhari.lab.claims.result import format_factor
 
-    ours = check.get("ours", check["arm"])
-    return f"{name_quantity(check)}: {ours} - {format_factor(check['factor'])}{check['against']}"
+    ours, theirs = str(check.get("ours", check["arm"])), f"{format_factor(check['factor'])}{check['against']}"
+    more, less = (theirs, ours) if check["direction"] == "down" else (ours, theirs)  # an effect above 0 is as claimed
+    return f"{name_quantity(check)}: {more} - {less}"

@@ -2,8 +2,8 @@
 
 `OUT/reproduce/<name>.json`: `format` 1, `name`, `recipe`, `settings`, `env`, `metric`, `protocol`; `runs`, by seed:
 `seed`, `value` of the metric (None if the run diverged), `curve` [[environment steps, mean return of the last 100
-training episodes], ...], `wall_s`, `cpu_s`, `core` (digest of the library's core) and `versions`. A seed that is
-measured again replaces the one before.
+training episodes], ...], `wall_s`, `cpu_s`, `core` (digest of the library's core) and `versions`, those of installed
+simulators too. A seed that is measured again replaces the one before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ FOLDER = "reproduce"
 CURVE, POINTS = "rollout/return", 200
 NOTED = 30.0  # seconds of processor time between two notes of it
 ENDED = "reproduced.json"  # in the folder of a run: what was measured
+SIMULATORS = ("mujoco", "box2d", "minatar", "ale-py")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +83,18 @@ class Seed:
         cpu = read_time(self.path)
         found = {"seed": self.seed, "value": value, **read_curve(self.path),
                  "cpu_s": None if math.isnan(cpu) else round(cpu, 1),
-                 "core": digest_core(), "versions": versions(), **({"diverged": why} if why else {})}  # fmt: skip
+                 "core": digest_core(), "versions": versions() | _list_simulators(),
+                 **({"diverged": why} if why else {})}  # fmt: skip
         replace_file(self.path / ENDED, [json.dumps(found).encode()])
         return ""
+
+
+def _list_simulators() -> dict[str, str]:
+    found = {}
+    for name in SIMULATORS:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def read_value(run: Run, metric: str) -> float | None:
