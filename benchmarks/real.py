@@ -18,6 +18,10 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
+import sqlite3
+import tarfile
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from functools import partial
@@ -32,9 +36,11 @@ from shuhari.lab.claims.pool import Progress
 from shuhari.lab.claims.result import list_points, list_quantities, round_to, write_json
 from shuhari.lab.claims.runs import make
 from shuhari.loop.machine import versions
+from shuhari.store.schema import FILE
 
 HERE = Path(__file__).resolve().parent
-TABLES, RUNS = HERE / "real", Path("runs") / "real"
+TABLES, RUNS, KEPT = HERE / "real", Path("runs") / "real", HERE / "real" / "runs"
+SAMPLED = ("rollouts", "groups", "words", "problems")  # tables of a run's store that no reading needs
 BED, FORMAT, SEEDS, LEVEL = "pretrained/grpo", 1, 3, 0.95
 TRAINED, HELD = 1000, 128  # rows of each number of digits, at most
 ASKED = "What is {a} + {b}? Reply with the number only."
@@ -84,8 +90,35 @@ def read(name: str, model: str) -> tuple[Claim, dict[str, Any]]:
     return resolve(reference, load(reference), table, bed="" if whole else BED, seeds=SEEDS), said
 
 
+def keep_runs() -> None:
+    """Pack the numbers of runs that are done, without what they sampled, some ten kilobytes each."""
+    KEPT.mkdir(exist_ok=True)
+    for place in (found.parent for found in RUNS.glob("*/summary.json")):
+        if (file := KEPT / f"{place.name}.tar.xz").is_file():
+            continue
+        with tempfile.TemporaryDirectory() as folder, tarfile.open(file, "w:xz") as packed:
+            left = shutil.ignore_patterns("needs", "checkpoints", "*.lock", "*-shm", "*-wal")
+            copy = shutil.copytree(place, Path(folder) / "run", ignore=left)
+            with sqlite3.connect(copy / FILE, isolation_level=None) as store:
+                for table in SAMPLED:
+                    store.execute(f"DELETE FROM {table}")
+                store.execute("VACUUM")
+            store.close()
+            for found in sorted(copy.iterdir()):
+                packed.add(found, f"{place.name}/{found.name}")
+
+
+def take_runs() -> None:
+    """Unpack the runs that were packed and are not there."""
+    for file in KEPT.glob("*.tar.xz"):
+        if not (RUNS / file.name.removesuffix(".tar.xz")).exists():
+            with tarfile.open(file) as packed:
+                packed.extractall(RUNS, filter="data")
+
+
 def tell(progress: Progress) -> None:
     if progress.finished:
+        keep_runs()
         print(f"{progress.done} of {progress.total}: {progress.finished}", flush=True)
 
 
@@ -137,6 +170,7 @@ def main() -> None:
     if given.rates:
         try_rates(model)
         return
+    take_runs()
     for name in given.names or list_names():
         print(measure(name, model, given.workers), flush=True)
 

@@ -402,26 +402,32 @@ def share(of: Mapping[str, float]) -> str:
 def reproduced() -> Iterator[str]:
     """Ours beside published numbers, of all that `shuhari reproduce` knows."""
     from shuhari.lab.reproduce.published import read_targets
-    from shuhari.lab.reproduce.report import HEAD, list_rows
+    from shuhari.lab.reproduce.report import HEAD, list_notes, list_rows
 
     yield row(*HEAD)
     yield row(*["---"] * len(HEAD))
     for cells in list_rows(list(read_targets()), PAGES.parent / "results"):
         yield row(f"`{cells[0]}`", *cells[1:])
+    for line in list_notes(list(read_targets()), PAGES.parent / "results"):
+        yield ""
+        yield f"{line[0].upper()}{line[1:]}."
 
 
 def reproduced_briefly() -> Iterator[str]:
-    """Published numbers that were measured on several seeds here."""
+    """Published numbers that were measured on all seeds of their protocol."""
     from shuhari.lab.reproduce.published import read_targets
     from shuhari.lab.reproduce.report import format_spread, list_rows
+    from shuhari.lab.reproduce.runs import list_values, read_result
 
-    yield row("trained", "environment", "ours, mean and spread of seeds", "published")
-    yield row(*["---"] * 4)
+    yield row("trained", "environment", "ours, mean and spread of seeds", "published", "verdict")
+    yield row(*["---"] * 5)
     for target in read_targets().values():
         for cells, one in zip(list_rows([target.name], PAGES.parent / "results"), target.published, strict=False):
-            if int(cells[3]) > 2:
-                there = f"{format_spread(one.mean, one.deviation)} ({one.by})"
-                yield row(target.name.partition("-")[0].upper(), target.env, f"{cells[2]}, {cells[3]} seeds", there)
+            if len(list_values(read_result(target.name, PAGES.parent / "results"))) >= target.seeds:
+                env = f", {one.env}" if one.env != target.env else ""
+                there = f"{format_spread(one.mean, one.spread)} ({one.by}{env})"
+                ours = f"{cells[2]}, {cells[3]} seeds"
+                yield row(target.name.partition("-")[0].upper(), target.env, ours, there, cells[7])
 
 
 def real_list() -> Iterator[str]:

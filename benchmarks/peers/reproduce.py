@@ -80,8 +80,15 @@ def make_envs(env: str, seed: int) -> Any:
 
     register_envs()
 
+    class Unstuck(gymnasium.Wrapper):  # type: ignore[type-arg]
+        """As ours: an episode begins without a last action that its first one could repeat."""
+
+        def reset(self, **given: Any) -> Any:
+            self.unwrapped.game.last_action = 0
+            return super().reset(**given)
+
     def make() -> Any:
-        game = gymnasium.make(env)
+        game = Unstuck(gymnasium.make(env))
         space = gymnasium.spaces.Box(0, 1, game.observation_space.shape, np.uint8)
         return gymnasium.wrappers.TransformObservation(game, lambda x: x.astype(np.uint8), space)
 

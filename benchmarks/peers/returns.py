@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "TD3+BC": {**OFFLINE, "method": "td3_bc", "recipe": "td3_bc_pendulum", "updates": 10_000},
     "CQL": {**OFFLINE, "method": "cql", "recipe": "cql_pendulum", "updates": 6_400},
 }
+EXPLORATORY = ("TD3", "CQL")  # budget or method was changed after a first look at these seeds
 HEAD = ("method", "peer", "budget", "ours: mean ± sd", "theirs", "difference [95 %]", "seeds", "verdict")
 Act = Callable[[Any], Any]
 """observations [n, 3] -> torques [n, 1]"""
@@ -149,7 +150,8 @@ def row(found: dict[str, Any]) -> tuple[str, ...]:
     budget = f"{case['updates']:,} updates" if "updates" in case else f"{case['env_steps']:,} env steps"
     sides = (f"{mean(found[s]):.0f} ± {stdev(found[s]):.0f}" for s in ("ours", "theirs"))
     difference = f"{found['difference']:+.0f} [{found['low']:+.0f}, {found['high']:+.0f}]"
-    return found["case"], case["peer"], budget, *sides, difference, str(len(found["seeds"])), found["verdict"]
+    verdict = f"{found['verdict']}{', exploratory' if found['case'] in EXPLORATORY else ''}"
+    return found["case"], case["peer"], budget, *sides, difference, str(len(found["seeds"])), verdict
 
 
 def lines(found: dict[str, Any]) -> list[str]:

@@ -56,7 +56,7 @@ __all__ = [  # noqa: RUF022  (what most people want comes first)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'shuhari' has no attribute {name!r}")
-    import_module("shuhari.desk.threads").let_waiting_threads_sleep()  # before any of these imports torch
+    import_module("shuhari.desk.threads").share_the_machine()  # before any of these imports torch
     module, _, own = _HOME[name].partition(":")
     return getattr(import_module(f"shuhari.{module}"), own or name)
 

@@ -24,6 +24,7 @@ import pytest
 from test_crew import check_same, make, play
 
 from shuhari.config.overlay import RecipeError
+from shuhari.desk.threads import share_the_machine
 from shuhari.distributed import ray_world, rays_apart
 from shuhari.distributed.messages import LostWorkerError
 from shuhari.distributed.ray_world import World
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.timeout(600)  # a machine under load starts processes s
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
+    share_the_machine()
     made = World()
     made.open()
     yield made
@@ -150,7 +152,7 @@ def make_environment(mark: str) -> dict[str, str]:
     here = Path(__file__).parent
     paths = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    return {**env, "MARK": mark, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+    return {**env, "RAY_worker_niceness": "0", "MARK": mark, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
 
 
 def wait_until(true: Callable[[], Any], seconds: float = 300.0) -> bool:

@@ -16,10 +16,13 @@ from shuhari.desk.cli.reproducing import MODULES, check_installed
 from shuhari.lab.reproduce import report
 from shuhari.lab.reproduce import runs as made
 from shuhari.lab.reproduce.published import (
+    ABOVE,
     BESIDE,
+    DIVERGED,
     MISSED,
     OTHER,
     REACHED,
+    WIDE,
     Published,
     Target,
     find_target,
@@ -35,7 +38,12 @@ def test_a_mean_is_reached_within_two_standard_errors_of_the_difference() -> Non
     assert judge(ours, "X-v4", there) == MISSED  # 90 < 100 - 8.165
     assert judge([x + 1.83 for x in ours], "X-v4", there) == MISSED
     assert judge([x + 1.84 for x in ours], "X-v4", there) == REACHED  # 91.84 > 91.835
-    assert judge([200.0] * 2, "X-v4", there) == REACHED
+    assert judge([107.9] * 4, "X-v4", there) == REACHED  # 2 errors are 8
+    assert judge([108.1] * 4, "X-v4", there) == ABOVE
+    assert judge([60.0, 100.0, 100.0, 120.0], "X-v4", there) == WIDE  # 2 errors are 26.4: a loss of 25 would pass
+    assert judge(ours, "X-v4", there, diverged=1) == DIVERGED
+    assert judge([100.0] * 4, "X-v4", replace(there, ddof=0)) == REACHED
+    assert replace(there, ddof=0).spread == pytest.approx(8.0 * math.sqrt(4 / 3))  # of n - 1
     assert judge([200.0], "X-v4", there) == ""  # no spread of ours
     assert judge(ours, "X-v5", there) == OTHER
     assert judge(ours, "X-v4", replace(there, seeds=1, deviation=None)) == BESIDE

@@ -2,7 +2,8 @@
 
 Source: Fu et al. 2020, "D4RL: Datasets for Deep Data-Driven Reinforcement Learning", section 4, and the tables of
 `d4rl/infos.py`: a data set's reference is that of its environment, whatever was recorded and in which version. Left
-out: data sets that are not of MuJoCo's walkers, AntMaze, Adroit, the kitchen and the point mazes.
+out: data sets that are not of MuJoCo's walkers, AntMaze, Adroit, the kitchen and the point mazes, and the open one of
+these.
 """
 
 from __future__ import annotations

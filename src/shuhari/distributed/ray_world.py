@@ -33,12 +33,7 @@ OWN = {  # the environment of a Ray of our own; the first is how Ray is told to 
 }
 LOOPBACK = "ENABLE_RAY_CLUSTER"  # what Ray has made of the first of them
 UNSET = ("RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH")  # which would lead elsewhere
-OPTIONS = {  # of a Ray of our own; by its default, workers would wait for whatever else the machine does (nice 15)
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 1000,
-    "health_check_failure_threshold": 5,
-    "worker_niceness": 0,
-}
+HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 ANSWER = 10.0  # seconds in which an address takes a connection
 
 
@@ -118,7 +113,7 @@ class World:
         try:
             constants[LOOPBACK] = False
             self.ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
-                          configure_logging=False, _temp_dir=f"{self._folder}/r", _system_config=OPTIONS)  # fmt: skip
+                          configure_logging=False, _temp_dir=f"{self._folder}/r", _system_config=HEALTH)  # fmt: skip
         except BaseException:
             self.close()
             raise

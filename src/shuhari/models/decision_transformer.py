@@ -117,7 +117,9 @@ class Windowed:
 
     def window(self) -> Tensor:
         """How well all decisions of a row's window are met, a mean over its steps: the log-probability of choices,
-        minus the mean square error of actions in a Box (the paper's losses with the other sign)."""
+        minus the mean square error of actions in a Box (the paper's losses with the other sign; as released, the mean
+        is over all steps of all windows, so that the first steps of an episode, whose windows are short, weigh
+        less)."""
         return self._window()
 
     def at(self, index: Tensor) -> Windowed:

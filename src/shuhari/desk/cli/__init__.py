@@ -36,7 +36,7 @@ from shuhari.desk.cli import (
     training,
 )
 from shuhari.desk.cli.text import describe_error, note, printable_log, say
-from shuhari.desk.threads import let_waiting_threads_sleep
+from shuhari.desk.threads import share_the_machine
 from shuhari.kernel import registry
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit with one of the codes above."""
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
-    let_waiting_threads_sleep()
+    share_the_machine()
     told = _announce_code()
     registry.HEARS.append(told)
     try:

@@ -36,8 +36,8 @@ def reproduce(
 
     A command that was stopped goes on where it stood. Results go to OUT/reproduce/NAME.json, with the curve of each
     seed, and OUT/reproduce/curves.png shows all of them. `reached`: our mean over seeds is at least the published mean
-    less two standard errors of the difference. A number of one run, or of another version of the environment, is shown
-    without a mark.
+    less two standard errors of the difference; `above`: it is more than two above; `too wide`: these are more than a
+    quarter of the number. A number of one run, or of another version of the environment, is shown without a mark.
 
     Example: shuhari reproduce ppo-hopper --seeds 5
     """
@@ -67,6 +67,8 @@ def reproduce(
         print_json([_to_plain(known[name], read_result(name, out)) for name in chosen])
         return
     print_table(report.HEAD, report.list_rows(chosen, out))
+    for line in report.list_notes(chosen, out):
+        say(line)
     if show:
         folder = out / FOLDER
         say(f"ours are the results in {folder}" if folder.is_dir() else f"no results in {folder}: --out names another")

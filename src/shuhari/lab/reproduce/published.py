@@ -1,8 +1,9 @@
 """The published numbers that `shuhari reproduce` measures again, and when a mean of ours has reached one.
 
 They are in `published.toml` beside this file. A source with seeds is reached by a mean of at least its mean less two
-standard errors of the difference. A source of one run, of another version of the environment, or of longer runs, is
-shown beside ours without a mark.
+standard errors of the difference, if these are at most a quarter of it: wider ones would pass what has lost a quarter.
+A mean that lies as far above has reached it by other means than the source's. A source of one run, of another version
+of the environment, or of longer runs, is shown beside ours without a mark, and so is ours if a run of it diverged.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from shuhari.config.recipe import Recipe, load
 from shuhari.data import nearest
 
 ERRORS = 2.0  # standard errors of the difference by which a mean may lie below a published one
-REACHED, MISSED, BESIDE, OTHER = "reached", "missed", "one run there", "other version"
+WIDEST = 0.25  # of the published mean, that these may be
+REACHED, ABOVE, MISSED, WIDE = "reached", "above", "missed", "too wide"
+BESIDE, OTHER, DIVERGED = "one run there", "other version", "diverged"
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published number: the `mean` over `seeds` runs and their standard `deviation` (None if there was one run), who
-    it is `by`, its `source` (a URL), the environment (`env`) that it was measured in, and the `budget` of a run there
-    in words, such as "10M steps", if ours is another."""
+    """A published number: the `mean` over `seeds` runs and the `deviation` that the source prints (None if there was
+    one run), whose square is their mean square less `ddof` runs, who it is `by`, its `source` (a URL), the environment
+    (`env`) that it was measured in, the `simulator` there, and the `budget` of a run there in words, such as "10M
+    steps", if ours is another."""
 
     by: str
     mean: float
@@ -38,6 +42,15 @@ class Published:
     seeds: int = 1
     deviation: float | None = None
     budget: str = ""
+    ddof: int = 1
+    simulator: str = ""
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of one run, estimated from `deviation`; None if there was one run."""
+        if self.deviation is None or self.seeds < 2:
+            return None
+        return self.deviation * math.sqrt((self.seeds - self.ddof) / (self.seeds - 1))
 
 
 @dataclass(frozen=True)
@@ -87,18 +100,22 @@ def find_target(name: str) -> Target:
     return found
 
 
-def judge(values: Sequence[float], env: str, one: Published) -> str:
-    """Whether the mean of `values`, one a seed, reaches a published number: REACHED or MISSED; OTHER if it is of
-    another environment than `env`, its budget if that is another, BESIDE if it has no spread over seeds; "" for fewer
-    than two values."""
+def judge(values: Sequence[float], env: str, one: Published, diverged: int = 0) -> str:
+    """Whether the mean of `values`, one a seed, reaches a published number: REACHED, ABOVE or MISSED, or WIDE if the
+    seeds differ too much to tell; OTHER if it is of another environment than `env`, its budget if that is another,
+    BESIDE if it has no spread over seeds, DIVERGED if seeds of ours have no value; "" for fewer than two values."""
     if env != one.env:
         return OTHER
     if one.budget:
         return f"{one.budget} there"
-    if one.deviation is None or one.seeds < 2:
+    if one.spread is None:
         return BESIDE
+    if diverged:
+        return DIVERGED
     if len(values) < 2:
         return ""
     x = np.asarray(values, np.float64)
-    error = math.sqrt(x.var(ddof=1) / len(x) + one.deviation**2 / one.seeds)
-    return REACHED if float(x.mean()) >= one.mean - ERRORS * error else MISSED
+    ahead, most = float(x.mean()) - one.mean, ERRORS * math.sqrt(x.var(ddof=1) / len(x) + one.spread**2 / one.seeds)
+    if abs(ahead) > most:
+        return ABOVE if ahead > 0 else MISSED
+    return REACHED if most <= WIDEST * abs(one.mean) else WIDE

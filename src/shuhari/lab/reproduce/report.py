@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.lab.reproduce.published import Target, judge, read_targets
-from shuhari.lab.reproduce.runs import list_values, read_result
+from shuhari.lab.reproduce.runs import count_diverged, count_earlier, list_values, read_result
 
 HEAD = ("name", "environment", "ours", "seeds", "published", "by", "seeds there", "verdict", "minutes a seed")
 
@@ -34,11 +34,13 @@ def list_rows(names: Sequence[str], out: Path) -> list[tuple[str, ...]]:
     for name in names:
         target, result = read_targets()[name], read_result(name, out)
         values = list_values(result)
-        ours = (describe(values), str(len(values)))
+        diverged = count_diverged(result)
+        ours = (describe(values), f"{len(values)}, {diverged} diverged" if diverged else str(len(values)))
         minutes = _describe_minutes(result, target)
         for one in target.published:
-            rows.append((name, target.env, *ours, format_spread(one.mean, one.deviation), one.by, str(one.seeds),
-                         judge(values, target.env, one) if values else "", minutes))  # fmt: skip
+            rows.append((name, target.env, *ours, format_spread(one.mean, one.spread), one.by, str(one.seeds),
+                         judge(values, target.env, one, diverged) if values or diverged else "",
+                         minutes))  # fmt: skip
         peer = (result or {}).get("peer")
         if peer:
             there = [run["value"] for run in peer["runs"]]
@@ -46,6 +48,22 @@ def list_rows(names: Sequence[str], out: Path) -> list[tuple[str, ...]]:
         if not peer and not target.published:
             rows.append((name, target.env, *ours, "", "", "", "", minutes))
     return rows
+
+
+def list_notes(names: Sequence[str], out: Path) -> list[str]:
+    """What the table of these targets does not say: seeds of an earlier state of the library, and other simulators."""
+    results = {name: read_result(name, out) for name in names}
+    earlier = {name: count_earlier(result, read_targets()[name]) for name, result in results.items()}
+    old = [f"{name} ({n} of {len(results[name]['runs'])})" for name, n in earlier.items() if n]  # type: ignore[index]
+    apart: dict[str, list[str]] = {}
+    for name in names:
+        for one in read_targets()[name].published:
+            if one.simulator:
+                apart.setdefault(f"{one.by} {one.simulator}", []).append(name)
+    return [
+        *([f"seeds made by an earlier state of the library's core or of the recipe: {', '.join(old)}"] if old else []),
+        *(f"another simulator there, {there}: {', '.join(some)}" for there, some in apart.items()),
+    ]
 
 
 def _describe_minutes(result: Mapping[str, Any] | None, target: Target) -> str:

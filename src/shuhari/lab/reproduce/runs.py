@@ -2,12 +2,14 @@
 
 `OUT/reproduce/<name>.json`: `format` 1, `name`, `recipe`, `settings`, `env`, `metric`, `protocol`; `runs`, by seed:
 `seed`, `value` of the metric (None if the run diverged), `curve` [[environment steps, mean return of the last 100
-training episodes], ...], `wall_s`, `cpu_s`, `core` (digest of the library's core) and `versions`, those of installed
-simulators too. A seed that is measured again replaces the one before.
+training episodes], ...], `wall_s`, `cpu_s`, `core` (digest of the library's core), `does` (digest of the
+recipe), `versions`, those of installed simulators too, and `diverged`, why there is no value. A seed that is measured
+again replaces the one before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from shuhari.config.recipe import Recipe
 from shuhari.lab.claims.pool import Progress, drive
 from shuhari.lab.claims.runs import (
     VALUELESS,
@@ -67,9 +70,9 @@ class Seed:
         measured without a value."""
         from shuhari.loop.study import train
 
-        noted, value, why = read_processor_time(), None, ""
+        noted, value, why, recipe = read_processor_time(), None, "", self.target.load(self.seed)
         try:
-            for _ in train(self.target.load(self.seed), self.path, rehearsal=False):
+            for _ in train(recipe, self.path, rehearsal=False):
                 if (spent := read_processor_time() - noted) > NOTED:  # so that little is lost if it is killed
                     note_time(self.path, spent)
                     noted += spent
@@ -83,10 +86,17 @@ class Seed:
         cpu = read_time(self.path)
         found = {"seed": self.seed, "value": value, **read_curve(self.path),
                  "cpu_s": None if math.isnan(cpu) else round(cpu, 1),
-                 "core": digest_core(), "versions": versions() | _list_simulators(),
+                 "core": digest_core(), "does": digest_recipe(recipe),
+                 "versions": versions() | _list_simulators() | {"threads": recipe.tree.get("threads", 1)},
                  **({"diverged": why} if why else {})}  # fmt: skip
         replace_file(self.path / ENDED, [json.dumps(found).encode()])
         return ""
+
+
+def digest_recipe(recipe: Recipe) -> str:
+    """A digest of a recipe's settings but the seed, and of what it builds on."""
+    tree = {key: value for key, value in recipe.tree.items() if key not in ("seed", "summary", "paper")}
+    return hashlib.blake2b(json.dumps(tree, sort_keys=True, default=str).encode(), digest_size=6).hexdigest()
 
 
 def _list_simulators() -> dict[str, str]:
@@ -165,6 +175,18 @@ def read_result(name: str, out: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise StoreError(f"{file}: {error}") from error
     return found
+
+
+def count_diverged(result: Mapping[str, Any] | None) -> int:
+    """How many seeds of a result have no value."""
+    return sum(run["value"] is None for run in (result or {"runs": []})["runs"])
+
+
+def count_earlier(result: Mapping[str, Any] | None, target: Target) -> int:
+    """How many seeds of a result were made with another recipe or core than those of today."""
+    there = (result or {"runs": []})["runs"]
+    now = {"core": digest_core(), "does": digest_recipe(target.load(0))} if there else {}
+    return sum(any(run.get(key, now[key]) != now[key] for key in now) for run in there)
 
 
 def list_values(result: Mapping[str, Any] | None) -> list[float]:
