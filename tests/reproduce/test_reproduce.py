@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -30,6 +31,7 @@ from shuhari.lab.reproduce.published import (
     read_targets,
 )  # fmt: skip
 from shuhari.lab.reproduce.runs import ENDED, list_values, measure, read_result
+from shuhari.tasks.gym import Gym
 
 
 def test_a_mean_is_reached_within_two_standard_errors_of_the_difference() -> None:
@@ -60,6 +62,28 @@ def test_every_target_has_a_recipe_of_its_protocol() -> None:
         assert all(p.source.startswith("https://") and p.env.split("-v")[0] in target.env for p in target.published)
         if target.metric not in ("greedy", "rollout/return"):
             pytest.fail(f"{name}: metric {target.metric!r}")
+
+
+@pytest.mark.parametrize("name", sorted({t.env: n for n, t in read_targets().items()}.values()))
+@pytest.mark.filterwarnings("ignore:.*out of date")
+def test_the_environment_of_a_target_can_be_made(name: str) -> None:
+    target = read_targets()[name]
+    try:
+        check_installed(target.needs)
+    except RecipeError as missing:
+        pytest.skip(str(missing))
+    task = dict(target.load(0).tree["task"])
+    Gym(target.env, wrappers=task.get("wrappers", ())).make()
+
+
+def test_a_time_limit_may_count_as_an_end() -> None:
+    ends = []
+    for wrappers in ((), ("shuhari.tasks.limits.EndAtLimit",)):
+        env = Gym("Pendulum-v1", kwargs={"max_episode_steps": 3}, wrappers=wrappers).make()
+        env.reset(seed=0)
+        ends.append([env.step(np.zeros(1, np.float32))[2:4] for _ in range(3)])
+    go = (False, False)
+    assert ends == [[go, go, (False, True)], [go, go, (True, False)]]
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:
