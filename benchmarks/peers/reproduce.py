@@ -3,9 +3,10 @@
     benchmarks/.peers/bin/python benchmarks/peers/reproduce.py sac-hopper td3-hopper --seeds 3
     benchmarks/.peers/bin/python benchmarks/peers/reproduce.py all
 
-Each seed trains on one thread. SAC and TD3: 100,000 steps, then the last policy plays 20 episodes without noise. DQN:
-1M frames of MinAtar (`pip install minatar` there), the mean return of the last 100 training episodes. What a result
-file has already is not trained again. Writes `peer` of results/reproduce/NAME.json: `by`, `version`, and `runs`.
+Each seed trains on one thread. SAC and TD3: 100,000 steps, then the last policy plays 20 episodes without noise. DQN on
+MinAtar (`pip install minatar` there): 1M frames, the mean return of the last 100 training episodes. DQN on CartPole and
+Acrobot: the zoo's settings and steps, then 100 episodes of the greedy policy. What a result file has already is not
+trained again. Writes `peer` of results/reproduce/NAME.json: `by`, `version`, and `runs`.
 """
 
 from __future__ import annotations
@@ -18,23 +19,35 @@ from pathlib import Path
 from typing import Any
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "reproduce"
-STEPS, EPISODES = {"sac": 100_000, "td3": 100_000, "dqn": 1_000_000}, 20
+STEPS = {"sac": 100_000, "td3": 100_000, "dqn": 1_000_000, "CartPole-v1": 50_000, "Acrobot-v1": 100_000}
+EPISODES = {"sac": 20, "td3": 20, "zoo": 100}
 ENVS = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4"}
+ZOO = {"cartpole": "CartPole-v1", "acrobot": "Acrobot-v1"}
 GAMES = {"minatar-breakout": "MinAtar/Breakout-v1", "minatar-space-invaders": "MinAtar/SpaceInvaders-v1"}
 CASES = {
     f"{method}-{name}": (method, env)
     for method, tasks in {"sac": ENVS, "td3": ENVS, "dqn": GAMES}.items()
     for name, env in tasks.items()
-}
+} | {f"dqn-{name}": ("zoo", env) for name, env in ZOO.items()}
+OF_ZOO: dict[str, dict[str, Any]] = {  # dqn.yml of rl-zoo3
+    "CartPole-v1": {"learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "learning_starts": 1000,
+                    "target_update_interval": 10, "train_freq": 256, "gradient_steps": 128,
+                    "exploration_fraction": 0.16, "exploration_final_eps": 0.04},
+    "Acrobot-v1": {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0,
+                   "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1,
+                   "exploration_fraction": 0.12, "exploration_final_eps": 0.1},
+}  # fmt: skip
 
 
-def make_model(method: str, envs: Any, seed: int) -> Any:
+def make_model(method: str, env: str, envs: Any, seed: int) -> Any:
     """The learner of Stable-Baselines3 with the settings of our recipe."""
     import numpy as np
     from stable_baselines3 import DQN, SAC, TD3
     from stable_baselines3.common.noise import NormalActionNoise
 
     common: dict[str, Any] = {"seed": seed, "device": "cpu"}
+    if method == "zoo":
+        return DQN("MlpPolicy", envs, gamma=0.99, policy_kwargs={"net_arch": [256, 256]}, **OF_ZOO[env], **common)
     if method == "dqn":
         return DQN("CnnPolicy", envs, learning_rate=2.5e-4, buffer_size=100_000, learning_starts=5_000, batch_size=128,
                    train_freq=4, gradient_steps=1, target_update_interval=1_000, exploration_fraction=0.1,
@@ -104,7 +117,8 @@ def train(method: str, env: str, seed: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     curve: list[list[float]] = []
-    every = STEPS[method] // 100
+    steps = STEPS.get(method) or STEPS[env]
+    every = steps // 100
 
     class Record(BaseCallback):
         def _on_step(self) -> bool:
@@ -113,14 +127,14 @@ def train(method: str, env: str, seed: int) -> dict[str, Any]:
                 curve.append([self.num_timesteps, float(f"{np.mean([e['r'] for e in ended]):.6g}")])
             return True
 
-    model = make_model(method, make_envs(env, seed), seed)
+    model = make_model(method, env, make_envs(env, seed), seed)
     wall, cpu = time.monotonic(), time.process_time()
-    model.learn(STEPS[method], callback=Record(), log_interval=None)
+    model.learn(steps, callback=Record(), log_interval=None)
     spent = {"wall_s": round(time.monotonic() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
     if method == "dqn":
         value = curve[-1][1]
     else:
-        value = evaluate_policy(model, make_envs(env, 50_000 + seed), EPISODES, deterministic=True)[0]
+        value = evaluate_policy(model, make_envs(env, 50_000 + seed), EPISODES[method], deterministic=True)[0]
     return {"seed": seed, "value": float(f"{value:.6g}"), "curve": curve, **spent}
 
 
