@@ -1,5 +1,6 @@
-"""Our TQC and batch renormalisation beside sb3-contrib's: targets, losses and gradients of quantile critics, and a
-layer's output and gradient by its batch, in the warm-up and after it, and by running moments.
+"""Our TQC, quantile loss and batch renormalisation beside sb3-contrib's: targets, losses and gradients of quantile
+critics, and a layer's output and gradient by its batch, in the warm-up and after it, and by running moments. Whole
+updates of QR-DQN and CrossQ are in `test_sb3_losses`.
 
 Axes: `B` rows, `n` critics, `m` quantiles.
 """
@@ -79,23 +80,42 @@ def test_tqc(n, m, drop):
     torch.testing.assert_close(mine, torch.autograd.grad(other, ours)[0], **TOLERANCE)
 
 
+@pytest.mark.parametrize(("m", "n"), [(51, 51), (4, 7), (1, 3)])
+def test_quantile_loss(m, n):
+    """Of QR-DQN: m quantiles against n samples, summed over the quantiles."""
+    z, y = (3 * drawn(B, m, seed=1)).requires_grad_(), 3 * drawn(B, n, seed=2)
+    found, other = Quantiles(m).fit(z, y).mean(), quantile_huber_loss(z, y, sum_over_quantiles=True)
+    torch.testing.assert_close(found, other, **TOLERANCE)
+    torch.testing.assert_close(*(torch.autograd.grad(x, z)[0] for x in (found, other)), **TOLERANCE)
+
+
 @pytest.mark.parametrize("way", ["batch", "corrected", "running"])
 def test_batch_renormalisation(way):
-    """By running moments they are the same. By a batch theirs has the variance over B - 1, ours over B; after the
-    warm-up theirs adds the constant of the root to the corrected variance, ours to the batch's: they are near each
-    other."""
-    size, x = 3, (2 * drawn(B, 3, seed=1) + 1).requires_grad_()
-    peer, norm = BatchRenorm1d(size, eps=EPSILON, warmup_steps=-1 if way == "corrected" else 100), Norm(1, size)
+    """Theirs has the variance over B - 1, which is `k` times ours: with its constant and running variance `k` times as
+    large, too, its output is smaller by the root of k. After the warm-up it also adds the constant to the corrected
+    variance v / r², where ours adds it to v, as the paper does. Two columns are past the bounds of the correction."""
+    k, size = (B / (B - 1) if way != "running" else 1.0), 3
+    x = ((2 * drawn(B, size, seed=1) + 1) * torch.tensor([0.1, 1.0, 12.0])).requires_grad_()
+    peer = BatchRenorm1d(size, eps=k * EPSILON, warmup_steps=-1 if way == "corrected" else 100, affine=False)
+    norm, most, shift = Norm(1, size), peer.rmax, peer.dmax  # theirs are 3 and 5
+    peer.dmax = shift / k**0.5
     with torch.no_grad():
-        for a, b, shift in ((peer.ra_mean, norm.mean, 0.5), (peer.bias, norm.shift, 0.0), (peer.ra_var, norm.var, 1.0),
-                            (peer.scale, norm.scale, 0.0)):  # fmt: skip
-            a += shift + 0.2 * drawn(size, seed=7).abs()
-            b.copy_(a.view_as(b))
+        for i, to in enumerate((norm.mean, norm.var, norm.scale, norm.shift)):
+            to += 0.2 * drawn(size, seed=7 + i).abs()
+        peer.ra_mean.copy_(norm.mean.view(-1))
+        peer.ra_var.copy_(k * norm.var.view(-1))
     peer.train(way != "running")
-    other = peer(x)
+    other = k**0.5 * peer(x)
+    if way == "corrected":
+        v, mean = torch.var_mean(x, 0, correction=0)
+        std, own = (norm.var.view(-1) + EPSILON).sqrt(), (v + EPSILON).sqrt()
+        r = (own / std).detach().clamp(1 / most, most)
+        d = ((mean - norm.mean.view(-1)) / std).detach().clamp(-shift, shift)
+        assert r[0] == 1 / most and r[2] == most and d[2] == shift
+        other = (other * (v + EPSILON * r**2).sqrt() - d * v.sqrt()) / own + d
+    other = (other * norm.scale + norm.shift)[0]
     found = norm(x[None], None if way == "running" else [], corrects=way == "corrected")[0]
-    tolerance = {"atol": 0.03, "rtol": 0.03} if way != "running" else TOLERANCE  # of B - 1, and of the constant
-    torch.testing.assert_close(found, other, **tolerance)
+    torch.testing.assert_close(found, other, **TOLERANCE)
     weight = drawn(B, size, seed=9)
-    ours, other = (torch.autograd.grad((y * weight).sum(), x)[0] for y in (found, other))
-    torch.testing.assert_close(ours, other, **tolerance)
+    ours, other = (torch.autograd.grad((y * weight).sum(), x, retain_graph=True)[0] for y in (found, other))
+    torch.testing.assert_close(ours, other, **TOLERANCE)
