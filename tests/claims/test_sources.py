@@ -43,7 +43,7 @@ def test_the_core_is_what_training_runs_and_nothing_that_shows_or_judges() -> No
     core = sources.list_core()
     trains = ("shuhari.loop.run", "shuhari.batch", "shuhari.kernel.noise", "shuhari.loop.evaluation")
     assert {*trains, "shuhari.kernel.reduce"} <= core
-    apart = ("shuhari.desk", "shuhari.lab", "shuhari.config.library")
+    apart = ("shuhari.desk", "shuhari.lab", *sources.OUTSIDE[1:])
     assert not [name for name in core if name.startswith(apart)]
     components = {cls.__module__ for kind, cls in registry.entries().items() if kind[0] != "quantity"}
     assert components & core <= {"shuhari.rewards.function"}  # which building a recipe must know

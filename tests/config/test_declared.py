@@ -27,7 +27,7 @@ EVERYDAY = {  # (file, word): a component is called so too, and something else i
     ("config/files.py", "copy"), ("loop/outside.py", "copy"),  # a key of a run's list of files
     ("config/overlay.py", "value"), ("lab/claims/curve.py", "value"),  # a key of a table
     ("loop/roles.py", "value"),  # a layer
-    ("config/named.py", "kto"),  # a name that people type
+    ("config/named.py", "kto"), ("config/named.py", "decision_transformer"),  # names that people type
     ("config/named.py", "causal"),  # a model that writes text from scratch
     ("config/overlay.py", "groups"), ("loop/suits.py", "groups"), ("config/methods.py", "groups"),  # a need
     ("loop/kept.py", "advantage"),  # a column

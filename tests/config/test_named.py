@@ -46,9 +46,10 @@ def test_of_images_is_a_recipe_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     from shuhari.config import named
 
     image = gymnasium.spaces.Box(0, 255, (8, 8, 3), "uint8")
-    for acts, a2c in ((gymnasium.spaces.Discrete(2), "a2c"), (gymnasium.spaces.Box(-1, 1, (1,)), "sac")):
+    box = gymnasium.spaces.Box(-1, 1, (1,))
+    for acts, ppo, a2c in ((gymnasium.spaces.Discrete(2), "minigrid", "a2c"), (box, "pendulum", "sac")):
         monkeypatch.setattr(named, "_find_spaces", lambda task, acts=acts: (image, acts))
-        assert resolve_name("ppo", ["task.name=gym/Any-v1"])[0] == "baselines/ppo_minigrid"
+        assert resolve_name("ppo", ["task.name=gym/Any-v1"])[0] == f"baselines/ppo_{ppo}"
         assert resolve_name(a2c, ["task.name=gym/Any-v1"])[0].startswith(f"baselines/{a2c}_")
 
 

@@ -44,6 +44,14 @@ from shuhari.config.words import SAME, explain_unknown
         ("baselines/grpo", "logging_steps", "each step is reported"),
         ("baselines/grpo", "use_vllm", "engine.use = 'vllm'"),
         ("baselines/grpo", "eval_strategy", "evaluate.every"),
+        ("baselines/ppo_cartpole", "n_steps", "it is buffer.size here: it counts the decisions of all lanes"),
+        ("baselines/ppo_cartpole", "num_steps", "CleanRL's, of one rollout, is buffer.size"),
+        ("baselines/ppo_cartpole", "batch_size", "of PPO's minibatches is here their number"),
+        ("baselines/ppo_cartpole", "target_kl", "we have none"),
+        ("baselines/ppo_cartpole", "vec_normalize", "collect.scale_rewards.gamma"),
+        ("baselines/sac_pendulum", "ent_coef", "the role `temperature`"),
+        ("baselines/dqn_cartpole", "exploration_fraction", "it is `over` of a schedule"),
+        ("baselines/td3_pendulum", "policy_delay", "part.policy.every"),
     ],
 )
 def test_the_error_names_what_was_meant(recipe: str, name: str, meant: str) -> None:
@@ -80,7 +88,7 @@ def test_within_a_section_too(name: str, meant: str) -> None:
 def test_a_word_has_few_meanings_and_each_is_one_that_recipes_have() -> None:
     names = Counter(name for known in SAME.values() for name in known)
     several = {"gamma", "discount", "discount_factor", "normalize_advantage", "clip_range", "cliprange", "clip_ratio",
-               "epsilon", "clip_eps", "eps_clip"}  # fmt: skip
+               "epsilon", "clip_eps", "eps_clip", "clip_coef"}  # fmt: skip
     assert {n for n, many in names.items() if many > 1} == several
     text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     settings = {*re.findall(r"^\| `\[?([\w.]+)", text, re.MULTILINE)}

@@ -51,14 +51,20 @@ NAMES: Mapping[str, Mapping[str, str]] = {  # name -> what is at hand -> recipe
     "td3": {CONTINUOUS: "baselines/td3_pendulum"},
     "tqc": {CONTINUOUS: "baselines/tqc_pendulum"},
     "crossq": {CONTINUOUS: "baselines/crossq_pendulum"},
+    "her": {DISCRETE: "baselines/her_bitflip"},
     "bc": {DATA: "baselines/bc_cartpole"},
     "awr": {DATA: "baselines/awr_cartpole"},
     "iql": {DATA: "baselines/iql_pendulum"},
     "td3_bc": {DATA: "baselines/td3_bc_pendulum"},
+    "rebrac": {DATA: "baselines/rebrac_pendulum"},
+    "awac": {DATA: "baselines/awac_pendulum"},
+    "decision_transformer": {DATA: "baselines/decision_transformer_pendulum"},
     "cql": {DISCRETE: "baselines/cql_cartpole", CONTINUOUS: "baselines/cql_pendulum"},
 }  # fmt: skip
 ALSO = {"reinforce_pp": "reinforce++", "qrdqn": "qr_dqn", "drgrpo": "dr_grpo", "ppo_mask": "maskable_ppo",
-        "ppo_lstm": "recurrent_ppo", "ppo_recurrent": "recurrent_ppo", "rm": "reward_model"}  # fmt: skip
+        "ppo_lstm": "recurrent_ppo", "ppo_recurrent": "recurrent_ppo", "recurrentppo": "recurrent_ppo",
+        "maskableppo": "maskable_ppo", "td3plusbc": "td3_bc", "td3_plus_bc": "td3_bc", "dt": "decision_transformer",
+        "decisiontransformer": "decision_transformer", "rm": "reward_model"}  # fmt: skip
 
 
 def find_meant(reference: str, settings: Mapping[str, Any] = EMPTY) -> tuple[str, list[str]]:
@@ -101,9 +107,9 @@ def _find_kind(settings: Mapping[str, Any]) -> str:
     spaces = _find_spaces(task) if isinstance(task, Mapping) and "name" in task else None
     if spaces is not None:
         seen, acts = spaces
-        if len(getattr(seen, "shape", None) or ()) > 1:
-            return IMAGES
-        return CONTINUOUS if type(acts).__name__ == "Box" else DISCRETE
+        if type(acts).__name__ == "Box":
+            return CONTINUOUS
+        return IMAGES if len(getattr(seen, "shape", None) or ()) > 1 else DISCRETE
     return SCRATCH if look_up(settings, ("models", "policy", "use")) == "causal" else ""
 
 

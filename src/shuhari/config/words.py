@@ -1,5 +1,6 @@
-"""Names of settings in other libraries (TRL, Stable-Baselines3, verl, OpenRLHF): for the error of an unknown key, and
-for the tables of the guides. Nested settings are known by the last parts of their names (`model.path`)."""
+"""Names of settings in other libraries (TRL, Stable-Baselines3, CleanRL, d3rlpy, verl, OpenRLHF): for the error of an
+unknown key, and for the tables of the guides. Nested settings are known by the last parts of their names
+(`model.path`)."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ from shuhari.config.overlay import SCALARS, format_path, split_path, walk_leaves
 from shuhari.data import nearest
 
 SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what others call it
-    "part.policy.optimiser.lr": ("lr", "learning_rate", "actor_lr", "actor_learning_rate"),
+    "part.policy.optimiser.lr": ("lr", "learning_rate", "actor_lr", "actor_learning_rate", "policy_lr"),
     "part.policy.optimiser.clip": ("max_grad_norm", "grad_clip", "gradient_clip", "clip_grad", "max_norm"),
     "part.policy.optimiser.weight_decay": ("weight_decay",),
-    "part.policy.epochs": ("n_epochs", "ppo_epochs", "num_iterations", "num_ppo_epochs", "epochs", "max_epochs"),
-    "part.policy.minibatches": ("num_mini_batches", "minibatches", "steps_per_generation", "ppo_mini_batch_size"),
+    "part.policy.epochs": ("n_epochs", "ppo_epochs", "num_iterations", "num_ppo_epochs", "epochs", "max_epochs",
+                              "update_epochs"),
+    "part.policy.minibatches": ("num_mini_batches", "minibatches", "steps_per_generation", "ppo_mini_batch_size",
+                                   "num_minibatches"),
     "part.policy.terms.loss.high": ("clip_range", "cliprange", "clip_ratio", "epsilon", "epsilon_high", "clip_eps",
-                                      "clip_ratio_high", "eps_clip"),
+                                      "clip_ratio_high", "eps_clip", "clip_coef"),
     "part.policy.terms.loss.low": ("epsilon_low", "clip_ratio_low", "clip_range", "cliprange", "clip_ratio", "epsilon",
-                                     "clip_eps", "eps_clip"),
+                                     "clip_eps", "eps_clip", "clip_coef"),
     "part.policy.terms.loss.dual": ("delta", "clip_ratio_c", "dual_clip"),
     "part.policy.terms.loss.level": ("importance_sampling_level",),
     "part.policy.terms.loss.reduce": ("loss_type", "loss_agg_mode"),
@@ -57,7 +60,7 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
     "rollout.sampling.min_p": ("min_p",),
     "rollout.sampling.epsilon": ("exploration_fraction", "exploration_final_eps"),
     "follow.target.rate": ("tau", "polyak"),
-    "follow.target.every": ("target_update_interval",),
+    "follow.target.every": ("target_update_interval", "target_network_frequency"),
     "follow.reference.rate": ("ref_model_mixup_alpha",),
     "follow.reference.every": ("sync_ref_model", "ref_model_sync_steps"),
     "models.mixture.of.reference": ("mixture_coef",),
@@ -78,6 +81,19 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
     "store.every": ("save_steps", "save_freq", "save_every"),
     "store.keep": ("save_total_limit", "max_actor_ckpt_to_keep", "ckpt.max_num"),
     "threads": ("num_threads", "n_threads"),
+})  # fmt: skip
+
+REMARKS: Mapping[str, str] = MappingProxyType({  # a name above -> what is not the same
+    "batch_size": "of a replay; that of PPO's minibatches is here their number, part.policy.minibatches",
+    "ent_coef": "but SAC's, with 'auto', is the role `temperature` of its recipe",
+    "exploration_final_eps": "it is `to` of a schedule {from = 1.0, to = 0.05, over = 0.1}",
+    "exploration_fraction": "it is `over` of a schedule {from = 1.0, to = 0.05, over = 0.1}",
+    "gradient_steps": "draws for each new decision: theirs of -1 is 1",
+    "n_steps": "it counts the decisions of all lanes: n_steps times rollout.lanes",
+    "num_steps": "of the whole run; CleanRL's, of one rollout, is buffer.size, which counts the decisions of all lanes",
+    "target_network_frequency": "in updates; theirs is in environment steps",
+    "target_update_interval": "in updates; theirs is in environment steps",
+    "train_freq": "in decisions",
 })  # fmt: skip
 
 TOO: Mapping[str, tuple[str, ...]] = MappingProxyType({  # key -> others of the same name, if a recipe has them
@@ -127,6 +143,31 @@ ARGUMENTS: Mapping[tuple[str, ...], str] = MappingProxyType({  # what no setting
     ("packing", "padding_free"): "no need: rows are packed if the model's layout allows it",
     ("remove_unused_columns", "dataloader_num_workers", "ddp_find_unused_parameters"): "no need: leave it out",
     ("optimizer", "optimizers", "optim"): "part.policy.optimiser, with `use` and its settings",
+    ("normalize", "normalise", "vec_normalize", "normalize_env", "norm_obs", "norm_reward", "observation_scaler",
+     "normalize_observations", "normalize_rewards"):
+        "observations: models.policy.normalise=true, and that of the critic; rewards: collect.scale_rewards.gamma=0.99 "
+        "with models.critic.returns=true",
+    ("reward_scaler",): "reward.weights.task=0.1, or collect.scale_rewards.gamma=0.99 with models.critic.returns=true",
+    ("encoder_factory", "features_extractor_class", "features_extractor_kwargs"):
+        "the widths of a network are models.policy.hidden; a model of your own is models.policy.use=file.py:Class",
+    ("action_noise", "exploration_noise"): "models.policy.noise, in units of half the range of an action",
+    ("use_sde", "sde_sample_freq"): "we have none: a policy explores by its deviation, or by models.policy.noise",
+    ("target_kl",): "we have none: no epoch is left out; part.policy.epochs and the clip bound an update",
+    ("policy_delay", "policy_frequency", "update_actor_interval"): "part.policy.every",
+    ("target_policy_noise", "policy_noise", "target_smoothing_sigma"): "part.critic.terms.smoothed_td.noise",
+    ("target_noise_clip", "noise_clip", "target_smoothing_clip"): "part.critic.terms.smoothed_td.clip",
+    ("n_quantiles",): "quantiles.n of the model with them: models.policy of qr_dqn, models.critic of tqc",
+    ("top_quantiles_to_drop_per_net",): "part.critic.terms.soft_td.drop",
+    ("n_critics",): "models.critic.n",
+    ("replay_buffer_class", "replay_buffer_kwargs", "n_sampled_goal", "goal_selection_strategy"):
+        "new goals in hindsight are buffer.hindsight={strategy = 'future', goals = 4}; baselines/her_bitflip has them",
+    ("exploration_initial_eps", "start_e", "end_e"):
+        "rollout.sampling.epsilon, a schedule such as {from = 1.0, to = 0.05, over = 0.1}",
+    ("anneal_lr",): "a schedule as the rate, such as part.policy.optimiser.lr = {from = 3e-4, to = 0}",
+    ("q_lr", "critic_lr", "critic_learning_rate"): "part.critic.optimiser.lr",
+    ("autotune", "alpha_lr", "temp_learning_rate"): "the role `temperature` of SAC's recipes, part.temperature",
+    ("random_steps",): "rollout.random, and buffer.warmup for what is collected before the first update",
+    ("n_steps_per_epoch",): "evaluate.every, in steps of the loop",
 })  # fmt: skip
 POLICIES = MappingProxyType({  # a policy of Stable-Baselines3 -> what to do
     "MlpPolicy": "a recipe has its network: models.policy.hidden and .layers are its sizes; leave `policy` out",
@@ -182,7 +223,8 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
     rest = {k: v for k, v in tree.items() if k != key}
     ours = {path: " and ".join(_localise(found, rest)) for path, found in meant.items()}
     if (key,) in ours:
-        return f"it is {ours[key,]} here"
+        remark = REMARKS.get(key.rpartition(".")[2], "")
+        return f"it is {ours[key,]} here{': ' * bool(remark)}{remark}"
     return ", ".join(f"{format_path(path)} is {own}" for path, own in ours.items()) + " here"
 
 

@@ -20,10 +20,10 @@ from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.desk.foreseen import warn_foreseen
 from shuhari.desk.handed import hold_environment, refuse_arguments, take, without_functions
+from shuhari.desk.observations import parse_observations
 from shuhari.desk.profile_report import train_profiled
 from shuhari.desk.sinks import Watchers, ask
 from shuhari.kernel.noise import CounterNoise, keys
-from shuhari.kernel.pack import dense
 from shuhari.kernel.recall import with_memory
 from shuhari.lab.diagnosis import Watch
 from shuhari.loop.measuring import measure, sets_samples
@@ -185,11 +185,14 @@ def train(
         warn_foreseen(found, where)
         reports = train_profiled if profile else steps
         start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}
+        report = None
         for report in (made := reports(found, where, rehearsal=rehearsal, curve=True, **start)):
             asked = [ask(show, report), watchers.tell(report)]
             if why := next(filter(None, asked), ""):
                 end(made, why)
                 break
+        if report is None:
+            logging.getLogger("shuhari").warning("%s is complete: nothing was trained; another path starts anew", where)
     return read_trained(where)
 
 
@@ -393,30 +396,3 @@ def load(
         space, actions = ctx.task.spaces() or (None, None)
         tested = (opened.stage.evaluate.task if opened.stage.evaluate else None) or ctx.task
         return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed, actions=actions, task=tested)
-
-
-def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
-    """Return (the input of a model's `sample`, whether it was a single observation), for one observation of a space or
-    a batch of them. Raises ValueError if the shape or the keys do not fit the space."""
-    if isinstance(given, Mapping) and hasattr(space, "spaces"):
-        from shuhari.tasks.views import flatten  # imports Gymnasium, which text does not need
-
-        parts = flatten(given)
-        if parts.keys() != space.keys():
-            raise ValueError(f"an observation of {', '.join(parts)}: expected {', '.join(space.keys())}")
-        found = {k: parse_observations(parts[k], s) for k, s in space.items()}
-        if len(singles := {single for _, single in found.values()}) > 1:
-            names = ", ".join(parts)
-            raise ValueError(f"parts of an observation with and without a batch axis: {names}: expected all alike")
-        return {k: x for k, (x, _) in found.items()}, singles.pop()
-    if isinstance(given, Mapping) or hasattr(space, "spaces"):
-        raise ValueError(f"an observation {str(given)[:60]}: expected one of {space}")
-    x = dense([np.asarray(given)])[0]
-    if bool(x.isnan().any()):
-        raise ValueError(f"an observation {str(given)[:60]}: expected numbers, and some are NaN")
-    axes = len(space.shape or ())
-    if x.dim() not in (axes, axes + 1) or tuple(x.shape[x.dim() - axes :]) != tuple(space.shape or ()):
-        one = tuple(space.shape or ())
-        batch = f"(n{''.join(f', {k}' for k in one)}{'' if one else ','})"
-        raise ValueError(f"an observation of shape {tuple(x.shape)}: expected {one}, or {batch} for a batch of n")
-    return (x[None], True) if x.dim() == axes else (x, False)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 
 from shuhari.config.overlay import RecipeError, format_path, look_up, walk_leaves
 from shuhari.kernel.rates import find_usual
@@ -34,6 +35,9 @@ HIGH = 1.5  # times the usual rate of all weights, from where on one that comes 
 PROBED, PATIENCE = 10_000, 1.0  # steps, and seconds, in which an episode by chance should end
 ROWS = 100_000  # of a file, whose pairs are looked at
 PREFERENCES = "preferences"  # the buffer of them
+USUAL = {  # ends of the paths of settings that depend on the environment -> what most have; None: nothing
+    ("gamma",): 0.99, ("weights", "task"): 1.0, ("bins", "low"): None, ("bins", "high"): None,
+}  # fmt: skip
 _ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # of a model on the hub, which may be there
 
 
@@ -258,21 +262,44 @@ def _play_by_chance(task: Any) -> int:
 
 
 def _list_tuned(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
-    """Yield the recipes with settings tuned for the environment of a run whose recipe is made for another one."""
+    """Yield the recipes with settings tuned for the environment of a run whose recipe is made for another one, or else
+    the settings that it has for that one."""
     from shuhari.config.library import list_names
     from shuhari.config.recipe import load
 
     task = recipe.stages[-1].get("task", {}).get("name")
     base = recipe.name.partition("+")[0]  # methods over it are named behind it
-    if base not in list_names() or not base.startswith("baselines/") or not str(task).startswith("gym/"):
+    if base not in list_names() or not base.startswith(("baselines/", f"{TUNED}/")) or not str(task).startswith("gym/"):
         return
-    if load(base).stages[-1]["task"]["name"] == task:
+    there = load(base).stages[-1]
+    if there["task"]["name"] == task:
         return
     mine = _name_algorithm(base)
     tuned = [name for name in list_names() if name.startswith(f"{TUNED}/") and _name_algorithm(name) == mine]
     same = [name for name in tuned if load(name).stages[-1]["task"]["name"] == task]
-    if same:
+    if same and base not in same:
         yield f"{base} is tuned for another environment; {' and '.join(same)} has settings for {task}"
+        return
+    here, base_has = dict(walk_leaves(recipe.stages[-1])), dict(walk_leaves(there))
+    if kept := [*_list_kept(here, base_has, _count_actions(stages[-1]))]:
+        own = str(there["task"]["name"]).removeprefix("gym/")
+        yield f"{base} is made for {own}, and what it has may not fit {task}: {', '.join(kept)}"
+
+
+def _list_kept(here: Mapping[Any, Any], there: Mapping[Any, Any], actions: int) -> Iterator[str]:
+    """Yield `path=value` of settings that depend on the environment, and that a run has as its recipe has them. Left
+    out: values that most environments have. actions: numbers of an action, 0 if it is not made of such."""
+    usual = {**USUAL, ("target_entropy",): -actions or None}
+    for path, value in there.items():
+        tail = next((tail for tail in usual if path[-len(tail) :] == tail), None)
+        if tail is not None and isinstance(value, int | float) and here.get(path) == value != usual[tail]:
+            fits = f" (for its actions {-actions:g})" if tail == ("target_entropy",) and actions else ""
+            yield f"{format_path(path)}={value:g}{fits}"
+
+
+def _count_actions(stage: Components) -> int:
+    acts = (stage.task.spaces() or (None, None))[1]
+    return int(np.prod(acts.shape)) if isinstance(acts, gymnasium.spaces.Box) else 0
 
 
 def _name_algorithm(recipe: str) -> str:

@@ -41,6 +41,12 @@ def _suggest(name: str, names: Sequence[str]) -> str:
         part = one if "/" in name else one.rpartition("/")[2]
         return -SequenceMatcher(None, name.lower(), part).ratio(), "/" in one and not one.startswith(FIRST)
 
+    from shuhari.lab.reproduce.published import read_targets  # of a name that is none, alone
+
+    if name.lower().replace("_", "-") in read_targets():
+        return f"it is a published number: `shuhari reproduce {name.lower().replace('_', '-')}`"
+    if "/" not in name and (longer := [one for one in known if one.rpartition("/")[2].startswith(f"{name.lower()}_")]):
+        return f"did you mean {min(longer, key=order)!r}?"
     best = min(known, key=order)
     close = -order(best)[0] >= NEAR
     return f"did you mean {best!r}?" if close else "`shuhari methods` lists those that there are"

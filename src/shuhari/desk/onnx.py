@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shuhari.desk.api import parse_observations
+from shuhari.desk.observations import parse_observations
 from shuhari.loop.opening import open_models
 from shuhari.models.spaces import MASK
 from shuhari.needs import role_model

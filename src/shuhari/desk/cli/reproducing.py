@@ -55,11 +55,20 @@ def reproduce(
             check_installed(known[name].needs)
         wanted = {n: (known[n], range(seeds or known[n].seeds)) for n in chosen}
         minutes = sum(target.minutes * len(s) for target, s in wanted.values())
-        note(f"{sum(len(s) for _, s in wanted.values())} runs, about {minutes:.0f} minutes of one core in all")
+        n = sum(len(s) for _, s in wanted.values())
+        note(f"{n} run{'s' * (n != 1)}, about {minutes:.0f} minutes of one core in all")
+        for name, (_, asked) in wanted.items():
+            there = [run["seed"] for run in (read_result(name, out) or {"runs": []})["runs"]]
+            if more := [str(seed) for seed in there if seed not in asked]:
+                note(f"{name}: {out / FOLDER} has seeds {', '.join(more)} from before: the table counts these, too")
         for folder in (runs, out):
             folder.mkdir(parents=True, exist_ok=True)
-        with end_by_sigterm(), show_progress("reproduce") as tell:
-            measure(wanted, runs, out, workers=workers, tell=tell)
+        try:
+            with end_by_sigterm(), show_progress("reproduce") as tell:
+                measure(wanted, runs, out, workers=workers, tell=tell)
+        except KeyboardInterrupt:
+            note(f"stopped: what is there is in {runs}; the same command goes on")
+            raise
         drawn = out / FOLDER / "curves.png"
         if picture.save_curves(list(known), out, drawn):
             note(f"curves of all that is measured: {drawn}")

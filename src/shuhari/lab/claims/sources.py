@@ -26,8 +26,10 @@ from shuhari.kernel.field_docs import find_text
 
 ROOT = Path(__file__).parents[2]
 LOOP = "shuhari.loop.study"  # the module from which training and evaluation start
-# not part of a run: what finds recipes (their resolved text is hashed), judges, shows or times runs
-OUTSIDE = ("shuhari", "shuhari.config.library", "shuhari.kernel.plugins", "shuhari.kernel.profile")
+# not part of a run: what finds recipes (their resolved text is hashed), words errors, connects to Ray, judges, shows or
+# times runs
+OUTSIDE = ("shuhari", "shuhari.config.library", "shuhari.config.named", "shuhari.config.words",
+           "shuhari.distributed.ray_world", "shuhari.kernel.plugins", "shuhari.kernel.profile")  # fmt: skip
 APART = ("shuhari.lab.", "shuhari.desk.", "shuhari.testing")
 _WORLD = re.compile(r"\bworld/([\w.-]+)")
 

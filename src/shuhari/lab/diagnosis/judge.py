@@ -111,14 +111,14 @@ def _lay(below: Any, own: Any) -> Any:
 
 
 def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> str:
-    """Return a sentence about a run without findings: `FINE`, and what the last stage leaves open. Arguments as of
-    `diagnose`."""
+    """Return a sentence about a run without findings: `FINE`, or that it is too short, and what the last stage leaves
+    open. Arguments as of `diagnose`."""
     *_, last = split_stages(columns, recipe)
     if last.table.get("steps") == 0:
         return MEASURED
     n = len(last)
-    unsure = f", as far as {n} step{'s' * (n > 1)} can show it: most rules need {FEW}" if n < FEW else ""
-    return f"{FINE}{unsure}{_note_no_update(last)}{_note_no_score(columns, last)}"
+    few = f"{n} step{'s are' if n > 1 else ' is'} too few to judge by: most rules need {FEW}, the others find nothing"
+    return f"{few if n < FEW else FINE}{_note_no_update(last)}{_note_no_score(columns, last)}"
 
 
 def _note_no_update(e: Evidence) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 from shuhari.lab.reproduce.published import Target, judge, read_targets
 from shuhari.lab.reproduce.runs import count_diverged, count_earlier, list_values, read_result
 
-HEAD = ("name", "environment", "ours", "seeds", "published", "by", "seeds there", "verdict", "minutes a seed")
+HEAD = ("name", "environment", "ours", "seeds", "published", "by", "seeds there", "verdict", "minutes a seed",
+        "what is read")  # fmt: skip
 
 
 def format_spread(mean: float, deviation: float | None) -> str:
@@ -40,13 +41,14 @@ def list_rows(names: Sequence[str], out: Path) -> list[tuple[str, ...]]:
         for one in target.published:
             rows.append((name, target.env, *ours, format_spread(one.mean, one.spread), one.by, str(one.seeds),
                          judge(values, target.env, one, diverged) if values or diverged else "",
-                         minutes))  # fmt: skip
+                         minutes, target.protocol))  # fmt: skip
         peer = (result or {}).get("peer")
         if peer:
             there = [run["value"] for run in peer["runs"]]
-            rows.append((name, target.env, *ours, describe(there), peer["by"], str(len(there)), "run here", minutes))
+            rows.append((name, target.env, *ours, describe(there), peer["by"], str(len(there)), "run here", minutes,
+                         target.protocol))  # fmt: skip
         if not peer and not target.published:
-            rows.append((name, target.env, *ours, "", "", "", "", minutes))
+            rows.append((name, target.env, *ours, "", "", "", "", minutes, target.protocol))
     return rows
 
 

@@ -186,7 +186,12 @@ def count_earlier(result: Mapping[str, Any] | None, target: Target) -> int:
     """How many seeds of a result were made with another recipe or core than those of today."""
     there = (result or {"runs": []})["runs"]
     now = {"core": digest_core(), "does": digest_recipe(target.load(0))} if there else {}
-    return sum(any(run.get(key, now[key]) != now[key] for key in now) for run in there)
+    return len([run for run in there if not _is_of(run, now)])
+
+
+def _is_of(run: Mapping[str, Any], now: Mapping[str, str]) -> bool:
+    """Whether a seed was made with these digests, as far as it has them."""
+    return all(run.get(key, value) == value for key, value in now.items())
 
 
 def list_values(result: Mapping[str, Any] | None) -> list[float]:
