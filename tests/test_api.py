@@ -73,12 +73,15 @@ def test_an_observation_that_is_not_of_the_space_is_named() -> None:
             policy.predict(wrong)
     with pytest.raises(ValueError, match="some are NaN"):
         policy.act(np.array([0.0, np.nan, 0.0, 0.0]))
+    with pytest.raises(ValueError, match=r"reset\(\) returns \(observation, info\)"):
+        policy.predict(gymnasium.make("CartPole-v1").reset())
 
 
-def test_the_same_call_finds_the_complete_run() -> None:
+def test_the_same_call_finds_the_complete_run(caplog: pytest.LogCaptureFixture) -> None:
     first = shuhari.train("baselines/bandit", steps=2)
+    assert "is complete" not in caplog.text
     again = shuhari.train("baselines/bandit", steps=2)
-    assert again.path == first.path
+    assert again.path == first.path and f"{first.path} is complete: nothing was trained" in caplog.text
     assert again.metrics == first.metrics
 
 

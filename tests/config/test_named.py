@@ -34,6 +34,8 @@ def test_what_a_name_means_is_there(name: str) -> None:
         ("cql", "task.name=gym/Pendulum-v1", "baselines/cql_pendulum", []),
         ("sac", "steps=3", "baselines/sac_pendulum", []),  # one alone
         ("QR-DQN", "steps=3", "baselines/qr_dqn_cartpole", []),
+        ("RecurrentPPO", "steps=3", "baselines/recurrent_ppo_cartpole", []),
+        ("awac", "steps=3", "baselines/awac_pendulum", []),
         ("baselines/grpo", MODEL, "baselines/grpo", []),
         ("mine.toml", MODEL, "mine.toml", []),
     ],

@@ -13,6 +13,9 @@ from shuhari.kernel.pack import dense
 def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
     """Return (the input of a model's `sample`, whether it was a single observation), for one observation of a space or
     a batch of them. Raises ValueError if the shape or the keys do not fit the space."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
+        raise ValueError("an observation that is a tuple (.., {..}): reset() returns (observation, info): expected the "
+                         "observation alone")  # fmt: skip
     if isinstance(given, Mapping) and hasattr(space, "spaces"):
         from shuhari.tasks.views import flatten  # imports Gymnasium, which text does not need
 
@@ -26,9 +29,6 @@ def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
         return {k: x for k, (x, _) in found.items()}, singles.pop()
     if isinstance(given, Mapping) or hasattr(space, "spaces"):
         raise ValueError(f"an observation {str(given)[:60]}: expected one of {space}")
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
-        raise ValueError("an observation that is a tuple (.., {..}): reset() returns (observation, info): expected the "
-                         "observation alone")  # fmt: skip
     x = dense([np.asarray(given)])[0]
     if bool(x.isnan().any()):
         raise ValueError(f"an observation {str(given)[:60]}: expected numbers, and some are NaN")
