@@ -24,7 +24,7 @@ from shuhari.ports import ability, is_text, is_vector
 ROOT = Path(shuhari.__file__).parent
 
 FOREIGN = {  # file -> what it may look for, of objects of other libraries or whatever a user hands over; whose it is
-    "desk/api.py": ("spaces", "spaces of Gymnasium"),
+    "desk/observations.py": ("spaces", "spaces of Gymnasium"),
     "desk/evaluating.py": ("__name__", "functions of users"),
     "config/named.py": ("shape", "spaces of Gymnasium"),
     "bounds.py": ("_is_protocol shape", "annotations, and numbers of numpy and torch"),
