@@ -16,6 +16,7 @@ from shuhari.lab.diagnosis.rule import Rule
 RULES: tuple[Rule, ...] = (*scores.RULES, *trained.RULES, *rewards.RULES, *sampling.RULES, *learning.RULES)
 FINE = "every number lies in its healthy range"
 MEASURED = "the last stage only measures: nothing was learnt that could be judged"
+MUCH = 1.1  # times a budget: a step ends when all lanes have decided, which may take some more
 FEW = 10  # steps; the number that most rules about rewards require
 
 
@@ -122,11 +123,11 @@ def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, A
 
 
 def _note_no_update(e: Evidence) -> str:
-    """Return a clause if a stage ended without an update, or if its first step exceeded the budget; otherwise ""."""
+    """Return a clause if a stage ended without an update, or if its first step far exceeded the budget; otherwise ""."""
     idle = bool(e.table.get("part")) and not e.spent("updates")
     out = f"; but no update was made in stage {e.stage}" if idle else ""
     for unit, budget in read_budgets(e.table).items() if len(e) == 1 else ():
-        if (spent := e.spent(unit)) > budget:
+        if (spent := e.spent(unit)) > MUCH * budget:
             out += f"; its first step alone spent {spent:g} {unit} of a budget of {budget:g}"
     return out
 
