@@ -123,7 +123,7 @@ def describe_health(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, A
 
 
 def _note_no_update(e: Evidence) -> str:
-    """Return a clause if a stage ended without an update, or if its first step far exceeded the budget; otherwise ""."""
+    """Return a clause if a stage ended without an update, or its first step far exceeded the budget; otherwise ""."""
     idle = bool(e.table.get("part")) and not e.spent("updates")
     out = f"; but no update was made in stage {e.stage}" if idle else ""
     for unit, budget in read_budgets(e.table).items() if len(e) == 1 else ():
