@@ -24,6 +24,7 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,16 +97,16 @@ def keep_runs() -> None:
     for place in (found.parent for found in RUNS.glob("*/summary.json")):
         if (file := KEPT / f"{place.name}.tar.xz").is_file():
             continue
-        with tempfile.TemporaryDirectory() as folder, tarfile.open(file, "w:xz") as packed:
+        with tempfile.TemporaryDirectory() as folder:
             left = shutil.ignore_patterns("needs", "checkpoints", "*.lock", "*-shm", "*-wal")
             copy = shutil.copytree(place, Path(folder) / "run", ignore=left)
-            with sqlite3.connect(copy / FILE, isolation_level=None) as store:
+            with closing(sqlite3.connect(copy / FILE, isolation_level=None)) as store:
                 for table in SAMPLED:
                     store.execute(f"DELETE FROM {table}")
                 store.execute("VACUUM")
-            store.close()
-            for found in sorted(copy.iterdir()):
-                packed.add(found, f"{place.name}/{found.name}")
+            with tarfile.open(part := file.with_suffix(".part"), "w:xz") as packed:
+                packed.add(copy, place.name)
+            part.replace(file)  # a pack that was interrupted is no pack
 
 
 def take_runs() -> None:

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shuhari.config.words import find_meanings
+from shuhari.config.words import REMARKS, find_meanings
 
 reference: Any = import_module("reference")  # which stands beside this file
 
@@ -75,10 +75,10 @@ SB3 = {
     "max_grad_norm": "",
     "buffer_size": "",
     "learning_starts": "with `rollout.random`, decisions that are drawn uniformly",
-    "train_freq": "in decisions",
+    "train_freq": "",
     "gradient_steps": "draws for each new decision; `draws` is a number of them a step",
     "tau": "",
-    "target_update_interval": "in updates; theirs is in environment steps",
+    "target_update_interval": "",
     "target_entropy": "minus the numbers of an action, written out: there is no `auto`",
     "exploration_fraction": "a schedule of `epsilon`: `{from = 1.0, to = 0.05, over = 0.1}`",
     "exploration_final_eps": "as above",
@@ -276,14 +276,15 @@ def pair(page: str, head: str, rows: Mapping[str, str]) -> Iterator[str]:
 
 
 def tell(names: Mapping[str, str]) -> Iterator[str]:
-    """Names of one library, what they are called here, and what differs."""
+    """Names of one library, what they are called here, and what differs: by default what the error of an unknown key
+    adds."""
     yield reference.row("theirs", "ours", "what is not the same")
     yield reference.row("---", "---", "---")
     for name, differs in names.items():
         ours = find_meanings(name.split(".")) or ((name,) if name in SHARED else ())
         if not ours:
             raise KeyError(f"{name}: shuhari.config.words does not know it")
-        yield reference.row(f"`{name}`", ", ".join(f"`{key}`" for key in ours), differs)
+        yield reference.row(f"`{name}`", ", ".join(f"`{key}`" for key in ours), differs or REMARKS.get(name, ""))
 
 
 def list_losses() -> Iterator[str]:

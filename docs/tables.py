@@ -406,9 +406,10 @@ def reproduced() -> Iterator[str]:
 
     yield row(*HEAD)
     yield row(*["---"] * len(HEAD))
-    for cells in list_rows(list(read_targets()), PAGES.parent / "results"):
+    names, out = list(read_targets()), PAGES.parent / "results"
+    for cells in list_rows(names, out):
         yield row(f"`{cells[0]}`", *cells[1:])
-    for line in list_notes(list(read_targets()), PAGES.parent / "results"):
+    for line in list_notes(names, out):
         yield ""
         yield f"{line[0].upper()}{line[1:]}."
 
@@ -421,9 +422,10 @@ def reproduced_briefly() -> Iterator[str]:
 
     yield row("trained", "environment", "ours, mean and spread of seeds", "published", "verdict")
     yield row(*["---"] * 5)
+    out = PAGES.parent / "results"
     for target in read_targets().values():
-        for cells, one in zip(list_rows([target.name], PAGES.parent / "results"), target.published, strict=False):
-            if len(list_values(read_result(target.name, PAGES.parent / "results"))) >= target.seeds:
+        if len(list_values(read_result(target.name, out))) >= target.seeds:
+            for cells, one in zip(list_rows([target.name], out), target.published, strict=False):
                 env = f", {one.env}" if one.env != target.env else ""
                 there = f"{format_spread(one.mean, one.spread)} ({one.by}{env})"
                 ours = f"{cells[2]}, {cells[3]} seeds"

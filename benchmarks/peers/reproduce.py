@@ -18,7 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-OUT = Path(__file__).resolve().parents[2] / "results" / "reproduce"
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "src"))  # the peers' environment need not have us
+OUT = ROOT / "results" / "reproduce"
 STEPS = {"sac": 100_000, "td3": 100_000, "dqn": 1_000_000, "CartPole-v1": 50_000, "Acrobot-v1": 100_000}
 EPISODES = {"sac": 20, "td3": 20, "zoo": 100}
 ENVS = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4"}
@@ -67,7 +69,6 @@ def make_extractor() -> type:
     """The class of a net for MinAtar like ours: the small layers of `shuhari.models.convolution`."""
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-    sys.path.append(str(Path(__file__).resolve().parents[2] / "src"))  # the peers' environment need not have us
     from shuhari.models.convolution import SMALL, Convolution
 
     class Extractor(BaseFeaturesExtractor):
@@ -91,14 +92,9 @@ def make_envs(env: str, seed: int) -> Any:
         return make_vec_env(env, n_envs=1, seed=seed)
     from minatar.gym import register_envs
 
+    from shuhari.tasks.atari import Unstuck  # with which ours begin, too
+
     register_envs()
-
-    class Unstuck(gymnasium.Wrapper):  # type: ignore[type-arg]
-        """As ours: an episode begins without a last action that its first one could repeat."""
-
-        def reset(self, **given: Any) -> Any:
-            self.unwrapped.game.last_action = 0
-            return super().reset(**given)
 
     def make() -> Any:
         game = Unstuck(gymnasium.make(env))

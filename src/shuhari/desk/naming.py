@@ -41,10 +41,10 @@ def _suggest(name: str, names: Sequence[str]) -> str:
         part = one if "/" in name else one.rpartition("/")[2]
         return -SequenceMatcher(None, name.lower(), part).ratio(), "/" in one and not one.startswith(FIRST)
 
-    from shuhari.lab.reproduce.published import read_targets  # of a name that is none, alone
+    from shuhari.lab.reproduce.published import find_name  # only for a name that no recipe has
 
-    if name.lower().replace("_", "-") in read_targets():
-        return f"it is a published number: `shuhari reproduce {name.lower().replace('_', '-')}`"
+    if published := find_name(name):
+        return f"it is a published number: `shuhari reproduce {published}`"
     if "/" not in name and (longer := [one for one in known if one.rpartition("/")[2].startswith(f"{name.lower()}_")]):
         return f"did you mean {min(longer, key=order)!r}?"
     best = min(known, key=order)

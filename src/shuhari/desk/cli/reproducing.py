@@ -43,7 +43,7 @@ def reproduce(
     """
     from shuhari.lab.reproduce import picture, report
     from shuhari.lab.reproduce.published import find_target, read_targets
-    from shuhari.lab.reproduce.runs import FOLDER, list_values, measure, read_result
+    from shuhari.lab.reproduce.runs import FOLDER, list_runs, list_values, measure, read_result
 
     check_together(ctx, READS)
     known = read_targets()
@@ -58,7 +58,7 @@ def reproduce(
         n = sum(len(s) for _, s in wanted.values())
         note(f"{n} run{'s' * (n != 1)}, about {minutes:.0f} minutes of one core in all")
         for name, (_, asked) in wanted.items():
-            there = [run["seed"] for run in (read_result(name, out) or {"runs": []})["runs"]]
+            there = [run["seed"] for run in list_runs(read_result(name, out))]
             if more := [str(seed) for seed in there if seed not in asked]:
                 note(f"{name}: {out / FOLDER} has seeds {', '.join(more)} from before: the table counts these, too")
         for folder in (runs, out):

@@ -91,13 +91,19 @@ def _make_target(name: str, table: Mapping[str, Any]) -> Target:
     return Target(name, **known)
 
 
+def find_name(text: str) -> str | None:
+    """Return the name of a target that a text is, in any case, with `_` for `-`; None if it is none."""
+    name = text.lower().replace("_", "-")
+    return name if name in read_targets() else None
+
+
 def find_target(name: str) -> Target:
     """Return a target by its name. Raises RecipeError with the nearest name if there is none."""
     known = read_targets()
-    if (found := known.get(name.lower().replace("_", "-"))) is None:
+    if (found := find_name(name)) is None:
         raise RecipeError("", f"expected a published number, got {name!r}; {nearest(name, known)} "
                               "(`shuhari reproduce --list` lists them)")  # fmt: skip
-    return found
+    return known[found]
 
 
 def judge(values: Sequence[float], env: str, one: Published, diverged: int = 0) -> str:

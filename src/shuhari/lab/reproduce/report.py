@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.lab.reproduce.published import Target, judge, read_targets
-from shuhari.lab.reproduce.runs import count_diverged, count_earlier, list_values, read_result
+from shuhari.lab.reproduce.runs import count_earlier, list_runs, list_values, read_result
 
 HEAD = ("name", "environment", "ours", "seeds", "published", "by", "seeds there", "verdict", "minutes a seed",
         "what is read")  # fmt: skip
@@ -34,21 +34,19 @@ def list_rows(names: Sequence[str], out: Path) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name in names:
         target, result = read_targets()[name], read_result(name, out)
-        values = list_values(result)
-        diverged = count_diverged(result)
-        ours = (describe(values), f"{len(values)}, {diverged} diverged" if diverged else str(len(values)))
-        minutes = _describe_minutes(result, target)
-        for one in target.published:
-            rows.append((name, target.env, *ours, format_spread(one.mean, one.spread), one.by, str(one.seeds),
-                         judge(values, target.env, one, diverged) if values or diverged else "",
-                         minutes, target.protocol))  # fmt: skip
-        peer = (result or {}).get("peer")
-        if peer:
-            there = [run["value"] for run in peer["runs"]]
-            rows.append((name, target.env, *ours, describe(there), peer["by"], str(len(there)), "run here", minutes,
-                         target.protocol))  # fmt: skip
-        if not peer and not target.published:
-            rows.append((name, target.env, *ours, "", "", "", "", minutes, target.protocol))
+        runs, values = list_runs(result), list_values(result)
+        diverged = len(runs) - len(values)
+        seeds = f"{len(values)}, {diverged} diverged" if diverged else str(len(values))
+        beside = [
+            (format_spread(one.mean, one.spread), one.by, str(one.seeds),
+             judge(values, target.env, one, diverged) if runs else "")
+            for one in target.published
+        ]  # fmt: skip
+        if peer := (result or {}).get("peer"):
+            theirs = list_values(peer)
+            beside.append((describe(theirs), peer["by"], str(len(theirs)), "run here"))
+        ours, rest = (name, target.env, describe(values), seeds), (_describe_minutes(runs, target), target.protocol)
+        rows += [(*ours, *there, *rest) for there in beside or [("",) * 4]]
     return rows
 
 
@@ -56,19 +54,19 @@ def list_notes(names: Sequence[str], out: Path) -> list[str]:
     """What the table of these targets does not say: seeds of an earlier state of the library, and other simulators."""
     results = {name: read_result(name, out) for name in names}
     earlier = {name: count_earlier(result, read_targets()[name]) for name, result in results.items()}
-    old = [f"{name} ({n} of {len(results[name]['runs'])})" for name, n in earlier.items() if n]  # type: ignore[index]
+    old = [f"{name} ({n} of {len(list_runs(results[name]))})" for name, n in earlier.items() if n]
     apart: dict[str, list[str]] = {}
     for name in names:
         for one in read_targets()[name].published:
             if one.simulator:
-                apart.setdefault(f"{one.by} {one.simulator}", []).append(name)
+                apart.setdefault(f"{one.by} ({one.simulator})", []).append(name)
     return [
         *([f"seeds made by an earlier state of the library's core or of the recipe: {', '.join(old)}"] if old else []),
         *(f"another simulator there, {there}: {', '.join(some)}" for there, some in apart.items()),
     ]
 
 
-def _describe_minutes(result: Mapping[str, Any] | None, target: Target) -> str:
+def _describe_minutes(runs: Sequence[Mapping[str, Any]], target: Target) -> str:
     """The minutes of processor time that a seed took, measured if it was."""
-    spent = [run["cpu_s"] / 60 for run in (result or {"runs": []})["runs"] if run.get("cpu_s")]
+    spent = [run["cpu_s"] / 60 for run in runs if run.get("cpu_s")]
     return f"{float(np.median(spent)):.1f}" if spent else f"about {target.minutes:g}"

@@ -9,7 +9,6 @@ again replaces the one before.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.config.recipe import Recipe
+from shuhari.lab.claims.digest import hash_description
 from shuhari.lab.claims.pool import Progress, drive
 from shuhari.lab.claims.runs import (
     VALUELESS,
@@ -87,16 +87,15 @@ class Seed:
         found = {"seed": self.seed, "value": value, **read_curve(self.path),
                  "cpu_s": None if math.isnan(cpu) else round(cpu, 1),
                  "core": digest_core(), "does": digest_recipe(recipe),
-                 "versions": versions() | _list_simulators() | {"threads": recipe.tree.get("threads", 1)},
+                 "versions": versions() | _list_simulators() | {"threads": recipe.threads},
                  **({"diverged": why} if why else {})}  # fmt: skip
         replace_file(self.path / ENDED, [json.dumps(found).encode()])
         return ""
 
 
 def digest_recipe(recipe: Recipe) -> str:
-    """A digest of a recipe's settings but the seed, and of what it builds on."""
-    tree = {key: value for key, value in recipe.tree.items() if key not in ("seed", "summary", "paper")}
-    return hashlib.blake2b(json.dumps(tree, sort_keys=True, default=str).encode(), digest_size=6).hexdigest()
+    """A digest of a recipe's settings but the seed, those that it builds on among them."""
+    return hash_description({k: v for k, v in recipe.tree.items() if k not in ("seed", "summary", "paper")})
 
 
 def _list_simulators() -> dict[str, str]:
@@ -177,14 +176,14 @@ def read_result(name: str, out: Path) -> dict[str, Any] | None:
     return found
 
 
-def count_diverged(result: Mapping[str, Any] | None) -> int:
-    """How many seeds of a result have no value."""
-    return sum(run["value"] is None for run in (result or {"runs": []})["runs"])
+def list_runs(result: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What a result has of each seed; nothing if there is no result."""
+    return list(result["runs"]) if result else []
 
 
 def count_earlier(result: Mapping[str, Any] | None, target: Target) -> int:
     """How many seeds of a result were made with another recipe or core than those of today."""
-    there = (result or {"runs": []})["runs"]
+    there = list_runs(result)
     now = {"core": digest_core(), "does": digest_recipe(target.load(0))} if there else {}
     return len([run for run in there if not _is_of(run, now)])
 
@@ -196,4 +195,4 @@ def _is_of(run: Mapping[str, Any], now: Mapping[str, str]) -> bool:
 
 def list_values(result: Mapping[str, Any] | None) -> list[float]:
     """The values of a result, one for each seed that has one."""
-    return [run["value"] for run in (result or {"runs": []})["runs"] if run["value"] is not None]
+    return [run["value"] for run in list_runs(result) if run["value"] is not None]
