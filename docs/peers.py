@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shuhari.config.words import REMARKS, find_meanings
+from shuhari.config.words import REMARKS, SAME, find_meanings
 
 reference: Any = import_module("reference")  # which stands beside this file
 
@@ -86,6 +86,42 @@ SB3 = {
     "eval_freq": "in steps of the loop; theirs is of a callback, in environment steps",
     "n_eval_episodes": "",
     "seed": "",
+}
+CLEANRL = {
+    "env_id": "`gym/<id>`",
+    "seed": "",
+    "total_timesteps": "",
+    "num_envs": "",
+    "num_steps": ("buffer.size", "ours counts the decisions of all lanes: `num_steps * num_envs`"),
+    "num_minibatches": "",
+    "update_epochs": "",
+    "learning_rate": "`{from = 3e-4, to = 0}` is theirs with `anneal_lr`",
+    "gamma": "a short name has that of its own environment: a run on another one says so",
+    "gae_lambda": "",
+    "norm_adv": "`batch`: once a step, and not once a minibatch",
+    "clip_coef": "theirs is both",
+    "clip_vloss": "the bound itself: `clip_coef`, or 0 for none",
+    "ent_coef": "a term",
+    "vf_coef": "",
+    "max_grad_norm": "",
+    "buffer_size": "",
+    "batch_size": "of a replay; PPO's is computed, there and here",
+    "learning_starts": "with `rollout.random`, decisions that are drawn uniformly",
+    "train_frequency": "",
+    "tau": "",
+    "target_network_frequency": "",
+    "start_e": "",
+    "end_e": "",
+    "exploration_fraction": "",
+    "n_atoms": "",
+    "v_min": "",
+    "v_max": "",
+    "policy_lr": "",
+    "q_lr": "",
+    "policy_frequency": "",
+    "policy_noise": "of actions in [-1, 1], theirs scaled by the range",
+    "noise_clip": "as `policy_noise`",
+    "exploration_noise": "",
 }
 VERL = {
     "actor_rollout_ref.model.path": "",
@@ -275,13 +311,14 @@ def pair(page: str, head: str, rows: Mapping[str, str]) -> Iterator[str]:
         yield reference.row(theirs, ours)
 
 
-def tell(names: Mapping[str, str]) -> Iterator[str]:
+def tell(names: Mapping[str, str | tuple[str, str]]) -> Iterator[str]:
     """Names of one library, what they are called here, and what differs: by default what the error of an unknown key
-    adds."""
+    adds. A pair has our name, too, if the error would name the one of another library."""
     yield reference.row("theirs", "ours", "what is not the same")
     yield reference.row("---", "---", "---")
-    for name, differs in names.items():
-        ours = find_meanings(name.split(".")) or ((name,) if name in SHARED else ())
+    for name, told in names.items():
+        own, differs = told if isinstance(told, tuple) else ("", told)
+        ours = (own,) if own in SAME else find_meanings(name.split(".")) or ((name,) if name in SHARED else ())
         if not ours:
             raise KeyError(f"{name}: shuhari.config.words does not know it")
         yield reference.row(f"`{name}`", ", ".join(f"`{key}`" for key in ours), differs or REMARKS.get(name, ""))
@@ -302,7 +339,7 @@ def list_losses() -> Iterator[str]:
 SHARED = ("seed",)  # called the same, so no word of an error
 TABLES = {
     **{f"settings of {name}": lambda names=names: tell(names) for name, names in
-       {"TRL": TRL, "Stable-Baselines3": SB3, "verl": VERL, "OpenRLHF": OPENRLHF}.items()},
+       {"TRL": TRL, "Stable-Baselines3": SB3, "CleanRL": CLEANRL, "verl": VERL, "OpenRLHF": OPENRLHF}.items()},
     "losses of DPOTrainer": list_losses,
     "trainers of TRL": lambda: pair("from-trl", "trainer", TRAINERS),
     "concepts of verifiers": lambda: pair("from-verifiers", "verifiers", CONCEPTS),

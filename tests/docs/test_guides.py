@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import shuhari
 from shuhari.data import EMPTY
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,7 +58,8 @@ SB3 = {"progress=True": "progress=False", "env_steps=25_000": "env_steps=128", "
        "range(1000)": "range(20)", "greedy >= -200": "greedy >= -2000", '"evaluate.every": 10, "evaluate.n": 5, ':
        '"evaluate.every": 2, "evaluate.n": 1, ', '"rollout.workers": 4': '"rollout.workers": 2',
        "**four)": '**four, **{"evaluate.n": 2, "buffer.size": 128})',
-       "**nets)": '**nets, **{"evaluate.n": 2, "buffer.size": 128})'}  # fmt: skip
+       "**nets)": '**nets, **{"evaluate.n": 2, "buffer.size": 128})',
+       "**extractor)": '**extractor, **{"evaluate.n": 2, "buffer.size": 128})'}  # fmt: skip
 
 
 @pytest.mark.timeout(300)  # workers are processes, which take seconds to start on a busy machine
@@ -68,8 +70,18 @@ def test_from_stable_baselines3(follow: Follow) -> None:
     assert Path("cartpole.gif").stat().st_size > 1000
     widths = [layer.out_features for layer in made["small"].model.module.body.layers]
     assert widths == [32, 32, 2]
+    assert shuhari.load("runs/seen").model.module[0].linear[0].out_features == 128
     assert made["watched"].summary["stopped"].startswith("evaluate/greedy is")
     assert made["watched"].metrics["step"][-1] == 2, "the first evaluation after the start"
+
+
+CLEANRL = {"env_steps=500_000, **ppo)": 'env_steps=512, **{**ppo, "evaluate.n": 1})',
+           "env_steps=500_000, **spo)": 'env_steps=512, **{**spo, "buffer.size": 256, "evaluate.n": 1})'}  # fmt: skip
+
+
+def test_from_cleanrl(follow: Follow) -> None:
+    made = follow("from-cleanrl", CLEANRL)
+    assert abs(made["run"].metrics["policy/ratio"][0] - 1) < 0.1 and made["run"].metrics["step"][-1] == 2
 
 
 D3RLPY = {"steps=100,": "steps=2,", '"draws": 1000': '"draws": 50', "env_steps=100_000": "env_steps=1_200",

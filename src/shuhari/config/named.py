@@ -52,7 +52,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {  # name -> what is at hand -> recipe
     "tqc": {CONTINUOUS: "baselines/tqc_pendulum"},
     "crossq": {CONTINUOUS: "baselines/crossq_pendulum"},
     "her": {DISCRETE: "baselines/her_bitflip"},
-    "bc": {DATA: "baselines/bc_cartpole"},
+    "bc": {DISCRETE: "baselines/bc_cartpole", CONTINUOUS: "baselines/bc_pendulum"},
     "awr": {DATA: "baselines/awr_cartpole"},
     "iql": {DATA: "baselines/iql_pendulum"},
     "td3_bc": {DATA: "baselines/td3_bc_pendulum"},
