@@ -79,7 +79,7 @@ SB3 = {
     "gradient_steps": "draws for each new decision; `draws` is a number of them a step",
     "tau": "",
     "target_update_interval": "",
-    "target_entropy": "minus the numbers of an action, written out: there is no `auto`",
+    "target_entropy": "`auto` by default, minus the numbers of an action",
     "exploration_fraction": "a schedule of `epsilon`: `{from = 1.0, to = 0.05, over = 0.1}`",
     "exploration_final_eps": "as above",
     "policy_kwargs": "`net_arch` is `hidden`, a list of widths",

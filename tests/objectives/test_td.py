@@ -388,6 +388,14 @@ def test_the_temperature_falls_where_the_entropy_is_above_its_target():
     assert info["entropy"].mean() == pytest.approx(-0.5) and float(info["temperature"]) == pytest.approx(0.5)
 
 
+def test_the_target_entropy_is_minus_the_numbers_of_an_action_by_default():
+    batch = Batch({"mask": torch.ones(3, 1, dtype=torch.bool), "action": torch.zeros(3, 6)})
+    batch.stamp("fresh/log_prob", torch.tensor([[0.5], [-2.0], [3.0]]))
+    ctx = context(temperature=scalar(0.5))
+    assert torch.equal(Temperature()(batch, ctx)[0], Temperature(target_entropy=-6.0)(batch, ctx)[0])
+    assert not torch.equal(Temperature()(batch, ctx)[0], Temperature(target_entropy=-5.0)(batch, ctx)[0])
+
+
 def test_members_and_mistakes():
     assert member_values(torch.zeros(4, 1)).shape == (4, 1) and member_values(torch.zeros(4, 1, 3)).shape == (4, 3)
     with pytest.raises(ValueError, match="'huber'"):

@@ -22,6 +22,7 @@ from shuhari.ports import Task
 from shuhari.tasks.views import flatten
 
 ADROIT = ("door", "hammer", "pen", "relocate")  # of D4RL/, whose mazes and kitchen may pay otherwise than before
+ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations")  # of an episode
 
 
 @register("recording", "minari")
@@ -31,7 +32,7 @@ class Minari:
 
     Its files may be of Arrow or of HDF5. Nested observations become flat ones, keys joined by "/". Raises
     ModuleNotFoundError with the command that installs Minari or what reads such files, LookupError for a data set that
-    is not here, ValueError for a name that its infos lack.
+    is not here, ValueError for a name that its infos or its episodes lack.
     """
 
     id: str = ""
@@ -79,6 +80,8 @@ class Minari:
             return error
         if isinstance(error, ImportError):  # of the library that reads the format of these files
             return ModuleNotFoundError(f'{whose}: pip install "shuhari[control]" (a library is missing: {error})')
+        if isinstance(error, KeyError) and (lost := [name for name in ARRAYS if name in str(error)]):
+            return ValueError(f"{whose}: its episodes have no {lost[0]!r}: expected {', '.join(ARRAYS)}")
         return ValueError(f"{whose}: its files cannot be read ({type(error).__name__}: {error}); it may be damaged")
 
     def _list_episodes(self, data: Any) -> Iterator[RecordedEpisode]:

@@ -281,25 +281,18 @@ def _list_tuned(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
         yield f"{base} is tuned for another environment; {' and '.join(same)} has settings for {task}"
         return
     here, base_has = dict(walk_leaves(recipe.stages[-1])), dict(walk_leaves(there))
-    if kept := [*_list_kept(here, base_has, _count_actions(stages[-1]))]:
+    if kept := [*_list_kept(here, base_has)]:
         own = str(there["task"]["name"]).removeprefix("gym/")
         yield f"{base} is made for {own}, and what it has may not fit {task}: {', '.join(kept)}"
 
 
-def _list_kept(here: Mapping[Any, Any], there: Mapping[Any, Any], actions: int) -> Iterator[str]:
+def _list_kept(here: Mapping[Any, Any], there: Mapping[Any, Any]) -> Iterator[str]:
     """Yield `path=value` of settings that depend on the environment, and that a run has as its recipe has them. Left
-    out: values that most environments have. actions: numbers of an action, 0 if it is not made of such."""
-    usual = {**USUAL, ("target_entropy",): -actions or None}
+    out: values that most environments have."""
     for path, value in there.items():
-        tail = next((tail for tail in usual if path[-len(tail) :] == tail), None)
-        if tail is not None and isinstance(value, int | float) and here.get(path) == value != usual[tail]:
-            fits = f" (for its actions {-actions:g})" if tail == ("target_entropy",) and actions else ""
-            yield f"{format_path(path)}={value:g}{fits}"
-
-
-def _count_actions(stage: Components) -> int:
-    acts = (stage.task.spaces() or (None, None))[1]
-    return int(np.prod(acts.shape)) if isinstance(acts, gymnasium.spaces.Box) else 0
+        tail = next((tail for tail in USUAL if path[-len(tail) :] == tail), None)
+        if tail is not None and isinstance(value, int | float) and here.get(path) == value != USUAL[tail]:
+            yield f"{format_path(path)}={value:g}"
 
 
 def _name_algorithm(recipe: str) -> str:

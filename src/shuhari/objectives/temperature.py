@@ -30,8 +30,9 @@ class Temperature:
     missing. Info: `temperature`, `entropy` (of the sample).
     """
 
-    target_entropy: Number
-    """Target entropy of the policy, in nats for a whole action; SAC's rule is minus the number of action dimensions."""
+    target_entropy: Number | Literal["auto"] = "auto"
+    """Target entropy of the policy, in nats for a whole action; `auto` is SAC's rule, minus the number of action
+    dimensions."""
     role: str = "temperature"
     """Role of the entropy coefficient, a model of one positive number whose `parameters()` is its logarithm."""
     needs: tuple[Need, ...] = field(default=(), init=False)
@@ -54,5 +55,7 @@ class Temperature:
             )
         model: Any = role_model(ctx.models, self.role)
         scalar, logp = model(batch), batch[STAMPED].sum(1)
-        loss = -scalar.parameters() * (logp + ctx.at(self.target_entropy))
+        target = self.target_entropy
+        aim = -float(batch["action"][0].numel()) if target == "auto" else ctx.at(target)
+        loss = -scalar.parameters() * (logp + aim)
         return loss, {"temperature": scalar.value().detach(), "entropy": -logp}
