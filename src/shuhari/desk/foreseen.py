@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import numpy as np
 
 from shuhari.config.overlay import RecipeError, format_path, look_up, walk_leaves
 from shuhari.kernel.rates import find_usual
