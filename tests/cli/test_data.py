@@ -107,6 +107,7 @@ def test_a_hostile_text_is_spelled_out(shuhari: Call, tmp_path: Path) -> None:
     ("argv", "told"),
     [
         (["nosuch.jsonl"], "no such file"),
+        (["walks.hdf5"], "trained on by --set buffer.data.use=file --set buffer.data.path=walks.hdf5"),
         (["sums.jsonl", "--row", "99"], "--row: there is no row 99; the nearest is 20"),
         (["sums.jsonl", "--row", "1", "--split", "dev"], "there is no row 1 of the split 'dev'"),
         (["sums.jsonl", "--model", "nosuch"], "--model: nosuch: no run 'nosuch'"),

@@ -21,6 +21,7 @@ from shuhari.desk.cli.text import (
 )
 
 READS = {"": "--json --set -n --model", "--row": "--json --set --model --split"}
+ARRAYS = (".hdf5", ".h5", ".npz")  # ends of the names of recorded episodes
 LONGEST = 400  # characters of a text that are shown
 STYLES = {"prompt": "dim", "trained": "bold green", "special": "cyan"}
 MEANS = {"sampled": "as the model is asked", "trained": "as it is trained", "chosen": "as the chosen answer is trained",
@@ -52,6 +53,9 @@ def data(
 
     check_together(ctx, READS)
     path = file.removeprefix("file/")
+    if path.lower().endswith(ARRAYS):
+        raise RecipeError("", f"{path}: a file of arrays, and `data` shows rows of problems; recorded episodes are trained "
+                              f"on by --set buffer.data.use=file --set buffer.data.path={path}")  # fmt: skip
     given: dict[str, Any] = {}
     for key, value in map(parse_setting, sets or []):
         lay(given, nest(key[1:] if key[:1] == ("task",) else key, value), "--set", {})
