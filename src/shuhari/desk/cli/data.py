@@ -54,8 +54,8 @@ def data(
     check_together(ctx, READS)
     path = file.removeprefix("file/")
     if path.lower().endswith(ARRAYS):
-        raise RecipeError("", f"{path}: a file of arrays, and `data` shows rows of problems; recorded episodes are trained "
-                              f"on by --set buffer.data.use=file --set buffer.data.path={path}")  # fmt: skip
+        raise RecipeError("", f"{path}: a file of arrays, and `data` shows rows of problems; recorded episodes are "
+                              f"trained on by --set buffer.data.use=file --set buffer.data.path={path}")  # fmt: skip
     given: dict[str, Any] = {}
     for key, value in map(parse_setting, sets or []):
         lay(given, nest(key[1:] if key[:1] == ("task",) else key, value), "--set", {})
