@@ -149,6 +149,15 @@ def test_what_all_printing_goes_through_makes_it_printable(
     assert not find_raw(make_text(ODD).plain)
 
 
+def test_a_warning_of_gymnasium_is_one_line_and_told_once() -> None:
+    text = "\x1b[33mWARN: Hopper-v4 is out of date.\x1b[0m"
+    with printable_log():
+        told = [warnings.formatwarning(text, DeprecationWarning, f"{i}.py", 1) for i in range(2)]
+        other = warnings.formatwarning("of another library", UserWarning, "x.py", 1)
+    assert told == ["warning: Hopper-v4 is out of date.\n", ""]
+    assert other.startswith("x.py:1: UserWarning: of another library")
+
+
 def test_no_command_prints_by_another_way() -> None:
     """`text` has the functions that print; nothing else of the command line names what writes to a terminal."""
     folder, found = Path(cli.__file__).parent, []

@@ -38,6 +38,7 @@ def print_json(value: Any) -> None:
     say(_ODD.sub(lambda found: _spell(found[0]), text))
 
 
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _ODD = re.compile(r"[^\n -~]")  # characters that may have to be escaped
 
 
@@ -69,8 +70,9 @@ def make_text(text: str, style: str = "") -> Any:
 
 @contextmanager
 def printable_log() -> Iterator[None]:
-    """Make warnings, and log records without a handler, printable while inside; warnings of this library are a line."""
-    last, write = logging.lastResort, warnings.formatwarning
+    """Make warnings, and log records without a handler, printable while inside. Warnings of this library and of
+    Gymnasium, which has its own in colour, are a line; the same warning is printed once."""
+    last, write, printed = logging.lastResort, warnings.formatwarning, set[str]()
     assert last is not None
     form = last.format
     last.format = lambda record: make_printable(form(record))  # type: ignore[method-assign]
@@ -78,8 +80,13 @@ def printable_log() -> Iterator[None]:
     def show(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
-        own = category is UserWarning and filename.startswith(ROOT)
-        return make_printable(f"warning: {message}\n" if own else write(message, category, filename, lineno, line))
+        text = _COLOUR.sub("", str(message))
+        plain = text != str(message) or (category is UserWarning and filename.startswith(ROOT))
+        told = f"warning: {text.removeprefix('WARN: ')}\n"
+        told = make_printable(told if plain else write(message, category, filename, lineno, line))
+        known = told in printed
+        printed.add(told)
+        return "" if known else told
 
     warnings.formatwarning = show
     try:
