@@ -429,7 +429,8 @@ def reproduced_briefly() -> Iterator[str]:
                 env = f", {one.env}" if one.env != target.env else ""
                 there = f"{format_spread(one.mean, one.spread)} ({one.by}{env})"
                 ours = f"{cells[2]}, {cells[3]} seeds"
-                yield row(target.name.partition("-")[0].upper(), target.env, ours, there, cells[7])
+                ends = ", a time limit as an end" if target.name.endswith("-as-released") else ""
+                yield row(target.name.partition("-")[0].upper() + ends, target.env, ours, there, cells[7])
 
 
 def real_list() -> Iterator[str]:
