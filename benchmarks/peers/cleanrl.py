@@ -13,19 +13,20 @@ mean of the last 100 training episodes, which it prints. What a result file has 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import resource
 import subprocess
 import sys
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-OUT = Path(__file__).resolve().parents[2] / "results" / "reproduce"
+from reproduce import make_missing
+
 NAMES = {"Hopper-v4": "hopper", "Walker2d-v4": "walker2d", "HalfCheetah-v4": "halfcheetah"}
 LINE = re.compile(r"^global_step=(\d+), episodic_return=\[?(-?[\d.e+-]+)\]?$", re.MULTILINE)
 STEPS, LAST, POINTS = 1_000_000, 100, 100
@@ -58,19 +59,9 @@ def main() -> None:
     parser.add_argument("env", choices=NAMES)
     parser.add_argument("seeds", type=int)
     given = parser.parse_args()
-    file = OUT / f"ppo-{NAMES[given.env]}-as-released.json"
     used = f"its own file, MuJoCo {version('mujoco')}"
-    for seed in range(1, given.seeds + 1):
-        peer = json.loads(file.read_text()).get("peer") or {"by": "CleanRL", "version": used, "runs": []}
-        if peer["version"] != used:
-            sys.exit(f"{file.name} has runs of {peer['version']}, and this is {used}")
-        if any(run["seed"] == seed for run in peer["runs"]):
-            continue
-        found = train(given.script.resolve(), given.env, seed)
-        kept = json.loads(file.read_text())  # ours may have been written meanwhile
-        kept["peer"] = {**peer, "runs": [*peer["runs"], found]}
-        file.write_text(json.dumps(kept, separators=(",", ":")) + "\n")
-        print(f"{given.env} seed {seed}: {found['value']:,.0f}, {found['wall_s']:.0f} s", flush=True)
+    make_missing(f"ppo-{NAMES[given.env]}-as-released", "CleanRL", used, range(1, given.seeds + 1),
+                 partial(train, given.script.resolve(), given.env))  # fmt: skip
 
 
 if __name__ == "__main__":

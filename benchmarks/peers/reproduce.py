@@ -15,6 +15,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,28 @@ def train(method: str, env: str, seed: int) -> dict[str, Any]:
     return {"seed": seed, "value": float(f"{value:.6g}"), "curve": curve, **spent}
 
 
+def make_missing(name: str, by: str, version: str, seeds: Iterable[int], make: Callable[[int], dict[str, Any]]) -> None:
+    """Make the runs that a result lacks, by seed, and keep each as soon as it is done. SystemExit if it has runs of
+    another version."""
+    file = OUT / f"{name}.json"
+    for seed in seeds:
+        peer = _read(file, name).get("peer") or {"by": by, "version": version, "runs": []}
+        if peer["version"] != version:
+            sys.exit(f"{file.name} has runs of {by} {peer['version']}, and this is {version}")
+        if any(run["seed"] == seed for run in peer["runs"]):
+            continue
+        found = make(seed)
+        kept = _read(file, name)  # ours may have been written meanwhile
+        kept["peer"] = {**peer, "runs": [*peer["runs"], found]}
+        file.write_text(json.dumps(kept, separators=(",", ":")) + "\n")
+        print(f"{name} seed {seed}: {found['value']:,.0f}, {found['wall_s']:.0f} s", flush=True)
+
+
+def _read(file: Path, name: str) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"format": 1, "name": name, "runs": []}
+    return kept
+
+
 def main() -> None:
     import stable_baselines3
 
@@ -143,17 +167,8 @@ def main() -> None:
     given = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     for name in CASES if "all" in given.names else given.names:
-        file = OUT / f"{name}.json"
-        for seed in range(given.seeds):
-            kept = json.loads(file.read_text()) if file.is_file() else {"format": 1, "name": name, "runs": []}
-            peer = kept.get("peer") or {"by": "Stable-Baselines3", "version": stable_baselines3.__version__, "runs": []}
-            if any(run["seed"] == seed for run in peer["runs"]):
-                continue
-            found = train(*CASES[name], seed)
-            kept = json.loads(file.read_text()) if file.is_file() else kept  # ours may have been written meanwhile
-            kept["peer"] = {**peer, "runs": [*peer["runs"], found]}
-            file.write_text(json.dumps(kept, separators=(",", ":")) + "\n")
-            print(f"{name} seed {seed}: {found['value']:,.0f}, {found['wall_s']:.0f} s", flush=True)
+        make_missing(name, "Stable-Baselines3", stable_baselines3.__version__, range(given.seeds),
+                     partial(train, *CASES[name]))  # fmt: skip
 
 
 if __name__ == "__main__":

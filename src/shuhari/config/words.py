@@ -92,18 +92,19 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
     "threads": ("num_threads", "n_threads"),
 })  # fmt: skip
 
+_SCHEDULE = "of a schedule {from = 1.0, to = 0.05, over = 0.1}"
 REMARKS: Mapping[str, str] = MappingProxyType({  # a name above -> what is not the same
     "batch_size": "of a replay; that of PPO's minibatches is here their number, part.policy.minibatches",
     "ent_coef": "but SAC's, with 'auto', is the role `temperature` of its recipe",
-    "end_e": "it is `to` of a schedule {from = 1.0, to = 0.05, over = 0.1}",
-    "exploration_final_eps": "it is `to` of a schedule {from = 1.0, to = 0.05, over = 0.1}",
-    "exploration_fraction": "it is `over` of a schedule {from = 1.0, to = 0.05, over = 0.1}",
-    "exploration_initial_eps": "it is `from` of a schedule {from = 1.0, to = 0.05, over = 0.1}",
+    "end_e": f"it is `to` {_SCHEDULE}",
+    "exploration_final_eps": f"it is `to` {_SCHEDULE}",
+    "exploration_fraction": f"it is `over` {_SCHEDULE}",
+    "exploration_initial_eps": f"it is `from` {_SCHEDULE}",
     "exploration_noise": "in units of half the range of an action",
     "gradient_steps": "draws for each new decision: theirs of -1 is 1",
     "n_steps": "it counts the decisions of all lanes: n_steps times rollout.lanes",
     "num_steps": "of the whole run; CleanRL's, of one rollout, is buffer.size, which counts the decisions of all lanes",
-    "start_e": "it is `from` of a schedule {from = 1.0, to = 0.05, over = 0.1}",
+    "start_e": f"it is `from` {_SCHEDULE}",
     "target_network_frequency": "in updates; theirs is in environment steps",
     "target_update_interval": "in updates; theirs is in environment steps",
     "train_freq": "in decisions",

@@ -21,7 +21,6 @@ from shuhari.desk.cli.text import (
 )
 
 READS = {"": "--json --set -n --model", "--row": "--json --set --model --split"}
-ARRAYS = (".hdf5", ".h5", ".npz")  # ends of the names of recorded episodes
 LONGEST = 400  # characters of a text that are shown
 STYLES = {"prompt": "dim", "trained": "bold green", "special": "cyan"}
 MEANS = {"sampled": "as the model is asked", "trained": "as it is trained", "chosen": "as the chosen answer is trained",
@@ -47,13 +46,14 @@ def data(
 
     Example: shuhari data chats.jsonl --model latest --row 17
     """
+    from shuhari.buffers.data_files import HDF5
     from shuhari.config.build import make_component
     from shuhari.config.overlay import RecipeError, lay, nest, parse_setting
     from shuhari.desk.data import find_row, report, show_tokens, to_plain
 
     check_together(ctx, READS)
     path = file.removeprefix("file/")
-    if path.lower().endswith(ARRAYS):
+    if path.lower().endswith((".npz", *HDF5)):
         raise RecipeError("", f"{path}: a file of arrays, and `data` shows rows of problems; recorded episodes are "
                               f"trained on by --set buffer.data.use=file --set buffer.data.path={path}")  # fmt: skip
     given: dict[str, Any] = {}
