@@ -232,7 +232,7 @@ def curves() -> str:
     from tempfile import TemporaryDirectory
 
     from shuhari.lab.reproduce.picture import digest, list_measured, save_curves
-    from shuhari.lab.reproduce.published import read_targets
+    from shuhari.lab.reproduce.targets import read_targets
 
     names, results = list(read_targets()), PAGES.parent / "results"
     here = PAGES / CURVES
@@ -401,12 +401,12 @@ def share(of: Mapping[str, float]) -> str:
 
 def reproduced() -> Iterator[str]:
     """Ours beside published numbers, of all that `shuhari reproduce` knows."""
-    from shuhari.lab.reproduce.published import read_targets
     from shuhari.lab.reproduce.report import HEAD, list_notes, list_rows
+    from shuhari.lab.reproduce.targets import read_targets
 
     yield row(*HEAD)
     yield row(*["---"] * len(HEAD))
-    names, out = list(read_targets()), PAGES.parent / "results"
+    names, out = [name for name, target in read_targets().items() if not target.data], PAGES.parent / "results"
     for cells in list_rows(names, out):
         yield row(f"`{cells[0]}`", *cells[1:])
     for line in list_notes(names, out):
@@ -414,11 +414,22 @@ def reproduced() -> Iterator[str]:
         yield f"{line[0].upper()}{line[1:]}."
 
 
+def recorded() -> Iterator[str]:
+    """The published scores on recorded data, by data set and method."""
+    from shuhari.lab.reproduce.report import list_recorded
+
+    head, rows = list_recorded(PAGES.parent / "results")
+    yield row(*head)
+    yield row(*["---"] * len(head))
+    for cells in rows:
+        yield row(*cells)
+
+
 def reproduced_briefly() -> Iterator[str]:
     """Published numbers that were measured on all seeds of their protocol."""
-    from shuhari.lab.reproduce.published import read_targets
     from shuhari.lab.reproduce.report import format_spread, list_rows
     from shuhari.lab.reproduce.runs import list_values, read_result
+    from shuhari.lab.reproduce.targets import read_targets
 
     yield row("trained", "environment", "ours, mean and spread of seeds", "published", "verdict")
     yield row(*["---"] * 5)
@@ -545,6 +556,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "cards": cards.cards,
     "reproduced": reproduced,
     "reproduced briefly": reproduced_briefly,
+    "recorded": recorded,
     "real": real,
     "real list": real_list,
     "public names": reference.names,

@@ -3,7 +3,8 @@
     benchmarks/.peers/bin/python benchmarks/peers/reproduce.py sac-hopper td3-hopper --seeds 3
     benchmarks/.peers/bin/python benchmarks/peers/reproduce.py all
 
-Each seed trains on one thread. SAC and TD3: 100,000 steps, then the last policy plays 20 episodes without noise. DQN on
+Each seed trains on one thread. SAC and TD3: 100,000 steps, then the last policy plays 20 episodes without noise; TD3's
+10,000 random actions have no noise, as ours and the authors' have none (its default adds some, and clips). DQN on
 MinAtar (`pip install minatar` there): 1M frames, the mean return of the last 100 training episodes. DQN on CartPole and
 Acrobot: the zoo's settings and steps, then 100 episodes of the greedy policy. What a result file has already is not
 trained again. Writes `peer` of results/reproduce/NAME.json: `by`, `version`, and `runs`.
@@ -63,8 +64,16 @@ def make_model(method: str, env: str, envs: Any, seed: int) -> Any:
     if method == "sac":
         return SAC("MlpPolicy", envs, learning_rate=3e-4, **common)
     n = int(envs.action_space.shape[0])
+
+    class Later(NormalActionNoise):  # once actions are the policy's
+        drawn = 0
+
+        def __call__(self) -> Any:
+            self.drawn += 1
+            return super().__call__() if self.drawn > common["learning_starts"] else np.zeros(n, np.float32)
+
     return TD3("MlpPolicy", envs, learning_rate=1e-3, policy_kwargs={"net_arch": [256, 256]},
-               action_noise=NormalActionNoise(np.zeros(n), 0.1 * np.ones(n)), **common)  # fmt: skip
+               action_noise=Later(np.zeros(n), 0.1 * np.ones(n)), **common)  # fmt: skip
 
 
 def make_extractor() -> type:

@@ -52,6 +52,9 @@ from shuhari.config.words import SAME, explain_unknown
         ("baselines/sac_pendulum", "ent_coef", "the role `temperature`"),
         ("baselines/dqn_cartpole", "exploration_fraction", "it is `over` of a schedule"),
         ("baselines/td3_pendulum", "policy_delay", "part.policy.every"),
+        ("baselines/ppo_cartpole", "clip_vloss", "part.policy.terms.value.clip here"),
+        ("baselines/ppo", "clip_vloss", "part.critic.terms.value.clip here"),
+        ("baselines/ppo_pendulum", "cliprange_value", "part.policy.terms.value.clip here"),
     ],
 )
 def test_the_error_names_what_was_meant(recipe: str, name: str, meant: str) -> None:

@@ -26,11 +26,10 @@ from shuhari.lab.reproduce.published import (
     WIDE,
     Published,
     Target,
-    find_target,
     judge,
-    read_targets,
 )  # fmt: skip
 from shuhari.lab.reproduce.runs import ENDED, list_values, measure, read_result
+from shuhari.lab.reproduce.targets import find_target, read_targets
 from shuhari.tasks.gym import Gym
 
 
@@ -60,7 +59,7 @@ def test_every_target_has_a_recipe_of_its_protocol() -> None:
         assert target.needs in ("", *MODULES) and target.minutes > 0
         assert target.seeds >= (1 if name == "ppo-pong-2m" else 3), name
         assert all(p.source.startswith("https://") and p.env.split("-v")[0] in target.env for p in target.published)
-        if target.metric not in ("greedy", "rollout/return"):
+        if target.metric not in ("greedy", "greedy.normalised", "greedy.success", "rollout/return"):
             pytest.fail(f"{name}: metric {target.metric!r}")
 
 
@@ -84,6 +83,20 @@ def test_a_time_limit_may_count_as_an_end() -> None:
         ends.append([env.step(np.zeros(1, np.float32))[2:4] for _ in range(3)])
     go = (False, False)
     assert ends == [[go, go, (False, True)], [go, go, (True, False)]]
+
+
+def test_a_peer_is_judged_by_its_seeds_and_its_curves() -> None:
+    """Lines from 0 to a, over steps 0 to 10: their mean is a / 2."""
+
+    def side(ends: list[float]) -> list[dict[str, object]]:
+        return [{"seed": i, "value": a, "curve": [[0, 0.0], [10, a]]} for i, a in enumerate(ends)]
+
+    result = {"runs": side([90.0, 100.0, 110.0]), "peer": {"by": "P", "runs": side([80.0, 100.0, 90.0])}}
+    ahead, error = report.compare_curves(result) or (math.nan, math.nan)
+    assert ahead == pytest.approx(5.0) and error == pytest.approx(math.sqrt(25 / 3 + 25 / 3))
+    assert report.compare_curves(result | {"runs": result["runs"][:2]}) is None
+    assert report.judge_beside([90.0, 100.0, 110.0], [80.0, 100.0, 90.0], "X", 0) == "run here, reached"
+    assert report.judge_beside([90.0, 100.0], [80.0, 100.0, 90.0], "X", 0) == "run here"
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:

@@ -29,8 +29,9 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
     "part.policy.terms.divergence.weight": ("beta", "kl_coef", "kl_beta", "init_kl_coef", "kl_loss_coef",
                                            "kl.init_coef"),
     "part.policy.terms.entropy.weight": ("ent_coef", "entropy_coef", "entropy_coeff"),
-    "part.critic.terms.value.weight": ("vf_coef", "value_coef"),
-    "part.critic.terms.value.clip": ("clip_range_vf", "cliprange_value", "value_clip", "clip_vloss"),
+    "part.policy.terms.value.weight": ("vf_coef", "value_coef"),
+    "part.policy.terms.value.clip": ("clip_range_vf", "clip_vloss"),
+    "part.critic.terms.value.clip": ("cliprange_value", "value_clip"),
     "part.critic.terms.smoothed_td.noise": ("target_policy_noise", "policy_noise", "target_smoothing_sigma"),
     "part.critic.terms.smoothed_td.clip": ("target_noise_clip", "noise_clip", "target_smoothing_clip"),
     "part.critic.optimiser.lr": ("q_lr", "critic_lr", "critic_learning_rate"),
@@ -108,6 +109,8 @@ REMARKS: Mapping[str, str] = MappingProxyType({  # a name above -> what is not t
     "target_network_frequency": "in updates; theirs is in environment steps",
     "target_update_interval": "in updates; theirs is in environment steps",
     "train_freq": "in decisions",
+    "v_max": "the end of the last bin, half a bin above its atom (51 atoms to 10: 10.2); with bins.sigma = 0",
+    "v_min": "the start of the first bin, half a bin below its atom (51 atoms from -10: -10.2); with bins.sigma = 0",
     "train_frequency": "in decisions",
 })  # fmt: skip
 
@@ -237,17 +240,24 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
 
 
 def _localise(meanings: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
-    """Return the intended settings by the part names of a recipe; if it has none of them, the usual names."""
+    """Return the intended settings by the part names of a recipe, which may leave them at their defaults; if it has no
+    place for them, the usual names."""
     every = [
         key
         for meaning in meanings
         for key in (meaning, *TOO.get(meaning, ()))
     ]
     paths = [split_path(key) for key in every if "<" not in key]
-    leaves = [
-        p
-        for p, _ in walk_leaves(tree)
-        if any(p[-2:] == path[-2:] for path in paths)
-    ]
+    there = [p for p, _ in walk_leaves(tree)]
+    ends = {path[-2:] for path in paths}
+    leaves = [p for p in there if p[-2:] in ends]
+    if not leaves:
+        usual = {path[-3:-1]: path[-1] for path in map(split_path, meanings)}
+        tables = dict.fromkeys(
+            p[:i]
+            for p in there
+            for i in range(2, len(p) + 1)
+        )
+        leaves = [(*table, usual[table[-2:]]) for table in tables if table[-2:] in usual]
     own = [p for p in leaves if p[0] != "stage"] or leaves
     return [format_path(p) for p in own[:3]] or list(meanings)

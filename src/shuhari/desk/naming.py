@@ -41,7 +41,7 @@ def _suggest(name: str, names: Sequence[str]) -> str:
         part = one if "/" in name else one.rpartition("/")[2]
         return -SequenceMatcher(None, name.lower(), part).ratio(), "/" in one and not one.startswith(FIRST)
 
-    from shuhari.lab.reproduce.published import find_name  # only for a name that no recipe has
+    from shuhari.lab.reproduce.targets import find_name  # only for a name that no recipe has
 
     if published := find_name(name):
         return f"it is a published number: `shuhari reproduce {published}`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +14,10 @@ from shuhari.desk.cli.claiming import end_by_sigterm, show_progress
 from shuhari.desk.cli.options import check_together
 from shuhari.desk.cli.text import note, print_json, print_table, say
 
-READS = {"": "NAME... --seeds --workers --out --runs --json", "--list": "NAME... --out --json"}
-MODULES = {"control": "mujoco", "box2d": "Box2D", "minatar": "minatar", "atari": "ale_py"}  # extra -> what it installs
+READS = {"": "NAME... --seeds --workers --data --out --runs --json", "--list": "NAME... --out --json"}
+MODULES = {  # extra -> what it installs
+    "control": "mujoco", "box2d": "Box2D", "minatar": "minatar", "atari": "ale_py", "ogbench": "ogbench",
+}  # fmt: skip
 
 
 def reproduce(
@@ -26,6 +28,7 @@ def reproduce(
     show: Annotated[bool, typer.Option("--list", help="List the protocols and what is measured; run nothing.")] = False,
     seeds: Annotated[int, typer.Option(min=0, help="So many, from seed 0 on (0: those of the protocol).")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
+    data: Annotated[Path, typer.Option(help="The folder with recorded data, if some are needed.")] = Path("data"),
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where runs are made; one that is complete is not made again.")] = Path(
         "runs/reproduce"
@@ -42,17 +45,21 @@ def reproduce(
     Example: shuhari reproduce ppo-hopper --seeds 5
     """
     from shuhari.lab.reproduce import picture, report
-    from shuhari.lab.reproduce.published import find_target, read_targets
+    from shuhari.lab.reproduce.recorded import find_data
     from shuhari.lab.reproduce.runs import FOLDER, list_runs, list_values, measure, read_result
+    from shuhari.lab.reproduce.targets import find_target, read_targets
 
     check_together(ctx, READS)
-    known = read_targets()
-    chosen = list(known) if names == ["all"] or (show and not names) else [find_target(n).name for n in names or []]
+    known = {name: replace(target, folder=str(data)) for name, target in read_targets().items()}
+    whole = names == ["all"] or (show and not names)
+    usual = [n for n in known if not known[n].data or (show and json)]
+    chosen = usual if whole else [find_target(n).name for n in names or []]
     if not chosen:
         raise typer.BadParameter("which number? `shuhari reproduce --list` lists them, and `all` means all")
     if not show:
         for name in chosen:
             check_installed(known[name].needs)
+            find_data(known[name])
         wanted = {n: (known[n], range(seeds or known[n].seeds)) for n in chosen}
         minutes = sum(target.minutes * len(s) for target, s in wanted.values())
         n = sum(len(s) for _, s in wanted.values())
@@ -85,9 +92,13 @@ def reproduce(
         left = [n for n, seeds_left in missing.items() if seeds_left > 0]
         cost = sum(known[n].minutes * missing[n] for n in left)
         say(f"left: {', '.join(left) or 'nothing'}; about {cost:.0f} minutes of one core")
-        fetched = [n for n in chosen if known[n].network]
-        if fetched:
-            say(f"needs data or a ROM from the network: {', '.join(fetched)}")
+        if fetched := [n for n in chosen if known[n].data]:
+            say(f"needs data from the network: {', '.join(fetched)}")
+        if whole:
+            head, rows = report.list_recorded(out)
+            print_table(head, rows)
+            say("on recorded data, which have to be fetched: METHOD-DATA is a name, such as iql-hopper-medium, and "
+                "--data the folder with their files")  # fmt: skip
 
 
 def check_installed(extra: str) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from shuhari.lab.plot import PRINT, STYLES, average_curves, make_figure, save_figure
-from shuhari.lab.reproduce.published import Published, Target, read_targets
+from shuhari.lab.reproduce.published import Published, Target
 from shuhari.lab.reproduce.report import describe, format_spread
 from shuhari.lab.reproduce.runs import list_values, read_result
+from shuhari.lab.reproduce.targets import read_targets
 
 SIZE = 6.8, 2.6  # inches of a panel
 SEEDS, MEAN, THERE, HERE = STYLES[6][0], STYLES[1][0], STYLES[2], STYLES[3]

@@ -1,26 +1,22 @@
-"""The published numbers that `shuhari reproduce` measures again, and when a mean of ours has reached one.
+"""What `shuhari reproduce` measures again: published numbers, with their protocol, and when a mean of ours has reached
+one.
 
-They are in `published.toml` beside this file. A source with seeds is reached by a mean of at least its mean less two
-standard errors of the difference, if these are at most a quarter of it: wider ones would pass what has lost a quarter.
-A mean that lies as far above has reached it by other means than the source's. A source of one run, of another version
-of the environment, or of longer runs, is shown beside ours without a mark, and so is ours if a run of it diverged.
+A source with seeds is reached by a mean of at least its mean less two standard errors of the difference, if these are
+at most a quarter of it: wider ones would pass what has lost a quarter. A mean that lies as far above has reached it by
+other means than the source's. A source of one run, of another version of the environment, or of longer runs, is shown
+beside ours without a mark, and so is ours if a run of it diverged.
 """
 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, load
-from shuhari.data import nearest
 
 ERRORS = 2.0  # standard errors of the difference by which a mean may lie below a published one
 WIDEST = 0.25  # of the published mean, that these may be
@@ -55,7 +51,9 @@ class Published:
 
 @dataclass(frozen=True)
 class Target:
-    """A protocol and its published numbers, as described in `published.toml`."""
+    """A protocol and its published numbers, as described in `published.toml`; on recorded data also their
+    name (`of`) and file (`data`), where that is had (`source`), whether rewards are multiplied so that its returns span
+    1,000 (`scaled`), and the `folder` that it is in."""
 
     name: str
     recipe: str
@@ -66,7 +64,11 @@ class Target:
     published: tuple[Published, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs: str = ""
-    network: bool = False
+    of: str = ""
+    data: str = ""
+    source: str = ""
+    scaled: bool = False
+    folder: str = "data"
 
     @property
     def env(self) -> str:
@@ -74,36 +76,9 @@ class Target:
         return str(self.load(0).tree["task"]["name"]).removeprefix("gym/")
 
     def load(self, seed: int) -> Recipe:
-        """Return the recipe of one run."""
+        """Return the recipe of one run; on recorded data, of a run with the file where the recipe looks for it, and
+        rewards as they are."""
         return load(self.recipe).with_settings({**self.settings, "seed": seed})
-
-
-@cache
-def read_targets() -> Mapping[str, Target]:
-    """Return all of `published.toml` by name."""
-    text = resources.files("shuhari.lab.reproduce").joinpath("published.toml").read_text(encoding="utf-8")
-    return {name: _make_target(name, table) for name, table in tomllib.loads(text).items()}
-
-
-def _make_target(name: str, table: Mapping[str, Any]) -> Target:
-    known = dict(table)
-    known["published"] = tuple(Published(**one) for one in known["published"])
-    return Target(name, **known)
-
-
-def find_name(text: str) -> str | None:
-    """Return the name of a target that a text is, in any case, with `_` for `-`; None if it is none."""
-    name = text.lower().replace("_", "-")
-    return name if name in read_targets() else None
-
-
-def find_target(name: str) -> Target:
-    """Return a target by its name. Raises RecipeError with the nearest name if there is none."""
-    known = read_targets()
-    if (found := find_name(name)) is None:
-        raise RecipeError("", f"expected a published number, got {name!r}; {nearest(name, known)} "
-                              "(`shuhari reproduce --list` lists them)")  # fmt: skip
-    return known[found]
 
 
 def judge(values: Sequence[float], env: str, one: Published, diverged: int = 0) -> str:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shuhari.lab.reproduce.published import Target, judge, read_targets
+from shuhari.data import Array
+from shuhari.lab.reproduce.published import Published, Target, judge
 from shuhari.lab.reproduce.runs import count_earlier, list_runs, list_values, read_result
+from shuhari.lab.reproduce.targets import read_targets
 
 HEAD = ("name", "environment", "ours", "seeds", "published", "by", "seeds there", "verdict", "minutes a seed",
         "what is read")  # fmt: skip
+HERE = "run here"
+SEEDS = 3  # a side, from which on a peer is judged
+POINTS = 400  # of a curve
 
 
 def format_spread(mean: float, deviation: float | None) -> str:
@@ -44,10 +50,54 @@ def list_rows(names: Sequence[str], out: Path) -> list[tuple[str, ...]]:
         ]  # fmt: skip
         if peer := (result or {}).get("peer"):
             theirs = list_values(peer)
-            beside.append((describe(theirs), peer["by"], str(len(theirs)), "run here"))
+            told = judge_beside(values, theirs, target.env, diverged)
+            beside.append((describe(theirs), peer["by"], str(len(theirs)), told))
         ours, rest = (name, target.env, describe(values), seeds), (_describe_minutes(runs, target), target.protocol)
         rows += [(*ours, *there, *rest) for there in beside or [("",) * 4]]
     return rows
+
+
+def judge_beside(ours: Sequence[float], theirs: Sequence[float], env: str, diverged: int) -> str:
+    """The verdict on a peer that was run here; with fewer than SEEDS a side only that it was."""
+    if min(len(ours), len(theirs)) < SEEDS:
+        return HERE
+    there = Published("", float(np.mean(theirs)), "", env, len(theirs), float(np.std(theirs, ddof=1)))
+    return f"{HERE}, {judge(ours, env, there, diverged)}"
+
+
+def compare_curves(result: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The mean return over all of training, ours less that of the peer that was run here, and the standard error of
+    this difference; None with fewer than SEEDS a side."""
+    ours, theirs = _read_curves(result), _read_curves(result.get("peer") or {"runs": []})
+    if min(len(ours), len(theirs)) < SEEDS:
+        return None
+    both = [*ours, *theirs]
+    shared = np.linspace(max(x[0] for x, _ in both), min(x[-1] for x, _ in both), POINTS)
+    a, b = _average(ours, shared), _average(theirs, shared)
+    return float(a.mean() - b.mean()), math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
+
+
+def _read_curves(side: Mapping[str, Any]) -> list[Array]:
+    return [np.array(run["curve"], np.float64).T for run in side["runs"] if run.get("curve")]
+
+
+def _average(curves: Sequence[Array], at: Array) -> Array:
+    """The mean of each curve at these steps."""
+    return np.array([np.interp(at, *curve).mean() for curve in curves])
+
+
+def list_recorded(out: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """A table (head, rows) of the published scores on recorded data, a row for each data set and a column for each
+    method; behind ours and a stroke if there is one. `own`: there is a protocol and no number."""
+    cells: dict[str, dict[str, str]] = {}
+    for name, target in read_targets().items():
+        if target.data:
+            ours = list_values(read_result(name, out))
+            there = [format_spread(one.mean, one.spread) for one in target.published] or ["own"]
+            shown = " / ".join([describe(ours), *there] if ours else there)
+            cells.setdefault(target.of, {})[name.removesuffix(f"-{target.of}")] = shown
+    methods = list(dict.fromkeys(method for row in cells.values() for method in row))
+    return ("data", *methods), [(of, *(row.get(m, "") for m in methods)) for of, row in cells.items()]
 
 
 def list_notes(names: Sequence[str], out: Path) -> list[str]:
@@ -60,10 +110,14 @@ def list_notes(names: Sequence[str], out: Path) -> list[str]:
         for one in read_targets()[name].published:
             if one.simulator:
                 apart.setdefault(f"{one.by} ({one.simulator})", []).append(name)
+    beside = {name: found for name, result in results.items() if result and (found := compare_curves(result))}
+    lines = [f"{name} {ahead:+,.0f} ± {error:,.0f}" for name, (ahead, error) in beside.items()]
     return [
+        *([f"mean return over all of training, ours less that of the peer run here, and its standard error: "
+           f"{', '.join(lines)}"] if lines else []),
         *([f"seeds made by an earlier state of the library's core or of the recipe: {', '.join(old)}"] if old else []),
         *(f"another simulator there, {there}: {', '.join(some)}" for there, some in apart.items()),
-    ]
+    ]  # fmt: skip
 
 
 def _describe_minutes(runs: Sequence[Mapping[str, Any]], target: Target) -> str:

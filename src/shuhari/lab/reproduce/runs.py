@@ -31,6 +31,7 @@ from shuhari.lab.claims.runs import (
 )  # fmt: skip
 from shuhari.lab.claims.sources import digest_core
 from shuhari.lab.reproduce.published import Target
+from shuhari.lab.reproduce.recorded import load_here
 from shuhari.loop.machine import versions
 from shuhari.store.directory import Run
 from shuhari.store.files import StoreError, count_cores, replace_file
@@ -70,8 +71,9 @@ class Seed:
         measured without a value."""
         from shuhari.loop.study import train
 
-        noted, value, why, recipe = read_processor_time(), None, "", self.target.load(self.seed)
+        noted, value, why = read_processor_time(), None, ""
         try:
+            recipe = load_here(self.target, self.seed)
             for _ in train(recipe, self.path, rehearsal=False):
                 if (spent := read_processor_time() - noted) > NOTED:  # so that little is lost if it is killed
                     note_time(self.path, spent)
@@ -83,11 +85,11 @@ class Seed:
             return f"{type(error).__name__}: {error}"
         finally:
             note_time(self.path, read_processor_time() - noted)
-        cpu = read_time(self.path)
+        cpu, plain = read_time(self.path), self.target.load(self.seed)  # by which results are told apart
         found = {"seed": self.seed, "value": value, **read_curve(self.path),
                  "cpu_s": None if math.isnan(cpu) else round(cpu, 1),
-                 "core": digest_core(), "does": digest_recipe(recipe),
-                 "versions": versions() | _list_simulators() | {"threads": recipe.threads},
+                 "core": digest_core(), "does": digest_recipe(plain),
+                 "versions": versions() | _list_simulators() | {"threads": plain.threads},
                  **({"diverged": why} if why else {})}  # fmt: skip
         replace_file(self.path / ENDED, [json.dumps(found).encode()])
         return ""
