@@ -236,6 +236,9 @@ def test_environments_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert len({run.path for run in runs}) == 3
     assert [run.summary["after"]["length"] for run in runs] == [3, 3, 2]
+    for env in (Hall, Hall(), lambda: Hall()):
+        assert runs[2].policy.evaluate(env, n=2)["length"] == 3
+    shuhari.testing.check_environment(Hall)
     monkeypatch.setattr(registry, "_HELD", {})
     with pytest.raises(RecipeError, match=r"was handed to shuhari\.train as an object"):
         shuhari.load(runs[1].path)
@@ -265,7 +268,7 @@ def test_who_looks_on_ends_no_run(caplog: pytest.LogCaptureFixture, tmp_path: Pa
     board = shuhari.TensorBoard(tmp_path / "logs")
     run = shuhari.train("baselines/bandit", steps=3, observe=[full, board])
     assert run.metrics["step"] == [1, 2, 3] and seen == [1]
-    assert "step 1: function is called no more: OSError: the disk is full" in caplog.text
+    assert "step 1: full is called no more: OSError: the disk is full" in caplog.text
     (file,) = (tmp_path / "logs").iterdir()
     assert file.read_bytes().count(b"reward/mean") == 3
 

@@ -54,6 +54,8 @@ __all__ = [  # noqa: RUF022  (what most people want comes first)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # a package: what checks parts of one's own
+        return import_module("shuhari.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'shuhari' has no attribute {name!r}")
     import_module("shuhari.desk.threads").share_the_machine()  # before any of these imports torch

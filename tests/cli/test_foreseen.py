@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 import shuhari as shuhari_package
 from chat_models import save_chat
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
+from shuhari.desk.foreseen import foresee as foreseen
 from shuhari.desk.foreseen import list_advice, list_refusals
+from shuhari.desk.handed import take
 from shuhari.loop.checks import make_stages
 from shuhari.loop.fitting import list_repeated
 
@@ -83,7 +89,7 @@ def test_a_recipe_tuned_for_the_environment_is_named() -> None:
     """`reproduce/ppo_acrobot` is what has settings for Acrobot; for CartPole the recipe itself has."""
     assert foresee("baselines/ppo_cartpole")[1] == []
     (advice,) = foresee("baselines/ppo_cartpole", "task.name=gym/Acrobot-v1")[1]
-    assert "reproduce/ppo_acrobot has settings for gym/Acrobot-v1" in advice
+    assert "reproduce/ppo_acrobot has settings for Acrobot-v1" in advice
     (advice,) = foresee("baselines/dqn_cartpole", "task.name=gym/Acrobot-v1")[1]
     assert "reproduce/dqn_acrobot" in advice and "ppo" not in advice
 
@@ -99,7 +105,34 @@ def test_a_recipe_tuned_for_the_environment_is_named() -> None:
 )
 def test_what_a_recipe_has_for_its_own_environment_is_named(recipe: str, env: str, kept: str) -> None:
     told = [text for text in foresee(recipe, f"task.name=gym/{env}")[1] if "is made for" in text]
-    assert len(told) == bool(kept) and all(kept in text and "gym/" + env in text for text in told)
+    assert len(told) == bool(kept) and all(kept in text and env in text for text in told)
+
+
+def test_an_environment_that_a_program_passes_is_another_one() -> None:
+    class Mine(gymnasium.Env[Any, Any]):
+        observation_space, action_space = Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (1,))
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            return self.np_random.uniform(-1, 1, 3).astype(np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return self.np_random.uniform(-1, 1, 3).astype(np.float32), 0.0, True, False, {}
+
+    for env in (Mine, lambda: Mine()):
+        recipe = load("baselines/ppo_pendulum", settings=take(None, None, env, {}, ()).settings)
+        (advice,) = foreseen(recipe, Path("nowhere"))
+        assert "the environment that was passed" in advice and advice.endswith("transform.gae.gamma=0.9")
+
+
+def test_settings_of_the_task_that_another_one_begins_without_are_named() -> None:
+    """With the words that keep them."""
+    told = foresee("baselines/ppo_hidden_cartpole", "task.name=gym/Acrobot-v1")[1]
+    (advice,) = [text for text in told if "begins without" in text]
+    assert "--set 'task.keep=[0, 2]' --set task.stack=4 keeps them" in advice
+    kept = ("task.keep=[0, 2]", "task.stack=4")
+    told = foresee("baselines/ppo_hidden_cartpole", "task.name=gym/Acrobot-v1", *kept)[1]
+    assert not [text for text in told if "begins without" in text]
 
 
 def test_what_is_set_for_the_environment_is_not_named() -> None:

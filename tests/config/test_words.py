@@ -33,7 +33,7 @@ from shuhari.config.words import SAME, explain_unknown
         ("baselines/grpo", "tensorboard_log", "--log-to"),
         ("baselines/grpo", "bufer", "did you mean 'buffer'"),
         ("baselines/sac_pendulum", "gamma", "it is part.critic.terms.soft_td.gamma here"),
-        ("baselines/dr_grpo", "gamma", "it is part.critic.terms.soft_td.gamma and transform.gae.gamma here"),
+        ("baselines/dr_grpo", "gamma", "it is part.policy.terms.q_learning.gamma and part.critic.terms.soft_td.gamma"),
         ("baselines/grpo", "actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.n is rollout.n here"),
         ("baselines/grpo", "actor_rollout_ref.model.path", "actor_rollout_ref.model.path is models.policy.path here"),
         ("baselines/grpo", "algo.kl.init_coef", "algo.kl.init_coef is part.policy.terms.divergence.weight here"),
@@ -53,6 +53,16 @@ from shuhari.config.words import SAME, explain_unknown
         ("baselines/dqn_cartpole", "exploration_fraction", "it is `over` of a schedule"),
         ("baselines/td3_pendulum", "policy_delay", "part.policy.every"),
         ("baselines/ppo_cartpole", "clip_vloss", "part.policy.terms.value.clip here"),
+        ("baselines/dqn_cartpole", "gamma", "it is part.policy.terms.q_learning.gamma here"),
+        ("baselines/td3_pendulum", "gamma", "it is part.critic.terms.smoothed_td.gamma here"),
+        ("baselines/rainbow_cartpole", "n_steps", "part.policy.terms.q_learning.n"),
+        ("baselines/iql_pendulum", "n_steps", "each of which makes buffer.draws updates"),
+        ("baselines/iql_pendulum", "actor_learning_rate", "it is part.policy.optimiser.lr here"),
+        ("baselines/iql_pendulum", "expectile", "it is part.value.terms.expectile.tau here"),
+        ("baselines/sac_pendulum", "q_lr", "it is part.critic.optimiser.lr here"),
+        ("baselines/sac_pendulum", "lr", "part.critic.optimiser.lr and part.policy.optimiser.lr and part.temperature"),
+        ("baselines/td3_bc_pendulum", "alpha", "it is part.policy.terms.deterministic_bc.alpha here"),
+        ("baselines/cql_pendulum", "alpha", "it is part.critic.terms.conservative_sampled.weight here"),
         ("baselines/ppo", "clip_vloss", "part.critic.terms.value.clip here"),
         ("baselines/ppo_pendulum", "cliprange_value", "part.policy.terms.value.clip here"),
     ],
@@ -91,7 +101,7 @@ def test_within_a_section_too(name: str, meant: str) -> None:
 def test_a_word_has_few_meanings_and_each_is_one_that_recipes_have() -> None:
     names = Counter(name for known in SAME.values() for name in known)
     several = {"gamma", "discount", "discount_factor", "normalize_advantage", "clip_range", "cliprange", "clip_ratio",
-               "epsilon", "clip_eps", "eps_clip", "clip_coef"}  # fmt: skip
+               "epsilon", "clip_eps", "eps_clip", "clip_coef", "alpha"}  # fmt: skip
     assert {n for n, many in names.items() if many > 1} == several
     text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     settings = {*re.findall(r"^\| `\[?([\w.]+)", text, re.MULTILINE)}

@@ -163,11 +163,29 @@ def test_a_run_that_a_callback_has_ended_goes_on_with_the_same_bits(tmp_path: Pa
 
 def test_one_that_raises_something_else_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def fail(report: Any) -> None:
-        raise KeyError("x")
+        raise OSError("x")
+
+    def fail_later(report: Any) -> None:
+        if report["step"] > 1:
+            raise KeyError("x")
 
     with caplog.at_level(logging.WARNING, "shuhari"):
-        run = shuhari.train(bandit(tmp_path, 2), tmp_path / "run", observe=fail, progress=False)
-    assert len(run.reports) == 2 and "is called no more" in caplog.text
+        run = shuhari.train(bandit(tmp_path, 3), tmp_path / "run", observe=[fail, fail_later], progress=False)
+    assert len(run.reports) == 3
+    assert all(f"{name} is called no more" in caplog.text for name in ("step 1: fail", "step 2: fail_later"))
+
+
+def test_a_mistake_in_a_callback_is_raised_at_once(tmp_path: Path) -> None:
+    """A misspelt name of an early stop would else train to the end of the budget; mended, the same call goes on."""
+
+    def stop_early(report: Any) -> bool:
+        return bool(report["num_timesteps"] < 100)
+
+    with pytest.raises(KeyError) as error:
+        shuhari.train(bandit(tmp_path, 3), tmp_path / "run", observe=stop_early, progress=False)
+    (note,) = error.value.__notes__
+    assert "the callback 'stop_early'" in note and "rollout/" in note
+    assert len(shuhari.train(bandit(tmp_path, 3), tmp_path / "run", progress=False).reports) == 3
 
 
 def test_a_larger_budget_goes_on_from_a_stop(tmp_path: Path) -> None:

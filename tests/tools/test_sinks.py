@@ -110,7 +110,9 @@ def test_a_package_that_is_not_there_is_named(package: ModuleType) -> None:
 def test_by_word(package: ModuleType, tmp_path: Path) -> None:
     made = open_sinks(["tensorboard", "tensorboard:here", "wandb:mine", "trackio"], tmp_path / "one", {"seed": 1})
     assert [str(t.folder) for t in made[:2]] == ["logs/one", "here"] and isinstance(made[0], TensorBoard)
-    assert [t.package for t in made[2:]] == ["wandb", "trackio"]
+    assert [t.package for t in made[2:]] == ["wandb", "trackio"] and made[0].x == "step"
+    (board,) = open_sinks(["tensorboard"], tmp_path / "two", {"env_steps": 5000})  # the unit of the run's budget
+    assert board.x == "spent/env_steps"
     with pytest.raises(ValueError, match="'wanbd'; did you mean 'wandb'"):
         open_sinks(["wanbd"], tmp_path, {})
 

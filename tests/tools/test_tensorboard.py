@@ -73,3 +73,10 @@ def test_numbers_come_back(tmp_path: Path) -> None:
         (1, [{1: b"reward/mean", 2: 0.25}]), (300, [{1: b"reward/mean", 2: -2.0}, {1: long.encode(), 2: 7.0}])
     ]  # fmt: skip
     assert all(abs(e[1] - file.stat().st_mtime) < 60 for e in events)
+
+
+def test_the_axis_is_a_number_of_the_report(tmp_path: Path) -> None:
+    TensorBoard(tmp_path, x="spent/env_steps")({"step": 1, "spent/env_steps": 256, "rollout/return": 2.0})
+    (file,) = tmp_path.iterdir()
+    _, event = records(file.read_bytes())
+    assert dict(message(event))[2] == 256

@@ -13,6 +13,13 @@ from shuhari.data import nearest
 
 SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what others call it
     "part.policy.optimiser.lr": ("lr", "learning_rate", "actor_lr", "actor_learning_rate", "policy_lr"),
+    "part.value.terms.expectile.tau": ("expectile",),
+    "part.value.terms.expectile.temperature": ("weight_temp",),
+    "part.policy.terms.deterministic_bc.alpha": ("alpha",),
+    "part.critic.terms.conservative_sampled.weight": ("conservative_weight", "cql_alpha", "alpha"),
+    "models.policy.window": ("context_size", "context_len"),
+    "models.policy.target": ("target_return",),
+    "part.policy.terms.q_learning.gamma": ("gamma", "discount", "discount_factor"),
     "part.policy.optimiser.clip": ("max_grad_norm", "grad_clip", "gradient_clip", "clip_grad", "max_norm"),
     "part.policy.optimiser.weight_decay": ("weight_decay",),
     "part.policy.epochs": ("n_epochs", "ppo_epochs", "num_iterations", "num_ppo_epochs", "epochs", "max_epochs",
@@ -95,6 +102,7 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
 
 _SCHEDULE = "of a schedule {from = 1.0, to = 0.05, over = 0.1}"
 REMARKS: Mapping[str, str] = MappingProxyType({  # a name above -> what is not the same
+    "alpha": "SAC's is the role `temperature`",
     "batch_size": "of a replay; that of PPO's minibatches is here their number, part.policy.minibatches",
     "ent_coef": "but SAC's, with 'auto', is the role `temperature` of its recipe",
     "end_e": f"it is `to` {_SCHEDULE}",
@@ -103,9 +111,12 @@ REMARKS: Mapping[str, str] = MappingProxyType({  # a name above -> what is not t
     "exploration_initial_eps": f"it is `from` {_SCHEDULE}",
     "exploration_noise": "in units of half the range of an action",
     "gradient_steps": "draws for each new decision: theirs of -1 is 1",
+    "lr": "every part that is trained has its own",
+    "learning_rate": "every part that is trained has its own",
     "n_steps": "it counts the decisions of all lanes: n_steps times rollout.lanes",
     "num_steps": "of the whole run; CleanRL's, of one rollout, is buffer.size, which counts the decisions of all lanes",
     "start_e": f"it is `from` {_SCHEDULE}",
+    "weight_temp": "1 / weight_temp",
     "target_network_frequency": "in updates; theirs is in environment steps",
     "target_update_interval": "in updates; theirs is in environment steps",
     "train_freq": "in decisions",
@@ -116,6 +127,13 @@ REMARKS: Mapping[str, str] = MappingProxyType({  # a name above -> what is not t
 
 TOO: Mapping[str, tuple[str, ...]] = MappingProxyType({  # key -> others of the same name, if a recipe has them
     "part.policy.terms.divergence.weight": ("part.policy.terms.preference.beta", "part.policy.terms.loss.beta"),
+    "part.critic.terms.soft_td.gamma": ("part.critic.terms.smoothed_td.gamma", "part.critic.terms.value_td.gamma"),
+})  # fmt: skip
+OF_ONE = ("actor_lr", "actor_learning_rate", "policy_lr", "q_lr", "critic_lr", "critic_learning_rate")  # of one part
+OF_BUFFER: Mapping[tuple[str, str], str] = MappingProxyType({  # a name and the buffer of a recipe -> what it is there
+    ("n_steps", "replay"): "the rewards before a bootstrap are `n` of the term (part.policy.terms.q_learning.n); steps "
+                           "in all are env_steps",
+    ("n_steps", "offline"): "steps=.., each of which makes buffer.draws updates",
 })  # fmt: skip
 
 _FOLDER = "the folder of a run is `path`, the second argument of shuhari.train, and --run on the command line"
@@ -159,6 +177,8 @@ ARGUMENTS: Mapping[tuple[str, ...], str] = MappingProxyType({  # what no setting
     ("save_strategy",): "store.every, in steps",
     ("use_vllm", "vllm_mode", "vllm_gpu_memory_utilization"): "engine.use = 'vllm'",
     ("packing", "padding_free"): "no need: rows are packed if the model's layout allows it",
+    ("optimize_memory_usage", "handle_timeout_termination"): "no need: each observation is kept once, and a time limit "
+                                                             "bootstraps",
     ("remove_unused_columns", "dataloader_num_workers", "ddp_find_unused_parameters"): "no need: leave it out",
     ("optimizer", "optimizers", "optim"): "part.policy.optimiser, with `use` and its settings",
     ("normalize", "normalise", "vec_normalize", "normalize_env", "norm_obs", "norm_reward", "observation_scaler",
@@ -225,6 +245,9 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
         return f"here: {POLICIES[str(tree[key])]}"
     if key in _HINTS and not isinstance(tree.get(key), Mapping):
         return f"here: {_HINTS[key]}"
+    buffer = tree.get("buffer")
+    if there := OF_BUFFER.get((key, str(buffer.get("use")) if isinstance(buffer, Mapping) else "")):
+        return f"here: {there}"
     inner, near = tree.get(key), nearest(key, known)
     paths = [(key, *path) for path, _ in walk_leaves(inner)] if isinstance(inner, Mapping) else [(key,)]
     meant = {path: found for path in paths if (found := find_meanings(path))}
@@ -232,32 +255,33 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
     if not meant or any(near.startswith(f"did you mean {section!r}") for section in sections):
         return near  # a section of ours, misspelt
     rest = {k: v for k, v in tree.items() if k != key}
-    ours = {path: " and ".join(_localise(found, rest)) for path, found in meant.items()}
+    ours = {path: " and ".join(_localise(found, rest, path[-1] in OF_ONE)) for path, found in meant.items()}
     if (key,) in ours:
         remark = REMARKS.get(key.rpartition(".")[2], "")
         return f"it is {ours[key,]} here{': ' * bool(remark)}{remark}"
     return ", ".join(f"{format_path(path)} is {own}" for path, own in ours.items()) + " here"
 
 
-def _localise(meanings: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
+def _localise(meanings: Sequence[str], tree: Mapping[str, Any], one: bool) -> list[str]:
     """Return the intended settings by the part names of a recipe, which may leave them at their defaults; if it has no
-    place for them, the usual names."""
+    place for them, the usual names. one: it is of one part, the one of the usual name if a recipe has it."""
     every = [
         key
         for meaning in meanings
         for key in (meaning, *TOO.get(meaning, ()))
     ]
     paths = [split_path(key) for key in every if "<" not in key]
-    there = [p for p, _ in walk_leaves(tree)]
+    there = dict.fromkeys(  # tables, too: a schedule is one
+        p[:i]
+        for p, _ in walk_leaves(tree)
+        for i in range(2, len(p) + 1)
+    )
+    if one and (exact := [path for path in paths if path in there]):
+        return list(map(format_path, exact))
     ends = {path[-2:] for path in paths}
     leaves = [p for p in there if p[-2:] in ends]
     if not leaves:
         usual = {path[-3:-1]: path[-1] for path in map(split_path, meanings)}
-        tables = dict.fromkeys(
-            p[:i]
-            for p in there
-            for i in range(2, len(p) + 1)
-        )
-        leaves = [(*table, usual[table[-2:]]) for table in tables if table[-2:] in usual]
+        leaves = [(*table, usual[table[-2:]]) for table in there if table[-2:] in usual]
     own = [p for p in leaves if p[0] != "stage"] or leaves
     return [format_path(p) for p in own[:3]] or list(meanings)

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.desk.foreseen import warn_foreseen
-from shuhari.desk.handed import hold_environment, refuse_arguments, take, without_functions
+from shuhari.desk.handed import hold_environment, is_environment, refuse_arguments, take, without_functions
 from shuhari.desk.observations import parse_observations
 from shuhari.desk.profile_report import train_profiled
 from shuhari.desk.sinks import Watchers, ask
@@ -161,8 +161,9 @@ def train(
 
     progress: called with each step's report; True prints, False does not, None prints if the output is a terminal.
     observe: further callbacks for each report, such as `shuhari.TensorBoard`; one that raises is logged and not called
-    again. A callback can end the run after the step by raising `shuhari.Stop("why")` (or StopIteration), or by
-    returning False: the run is then saved and complete, and `extend` continues it.
+    again, but a mistake in its code (KeyError, TypeError) at its first call is raised. A callback can end the run after
+    the step by raising `shuhari.Stop("why")` (or StopIteration), or by returning False: the run is then saved and
+    complete, and `extend` continues it.
 
     profile: write `profile.json` and `trace.json` of these steps into the run's folder. accept_changes: resume a run
     even if its data or your code have changed. rehearsal: play every stage once before the first step, on two problems,
@@ -183,14 +184,15 @@ def train(
     where = Path(path)
     with handed.placed(where), _show(found, where, progress) as show, Watchers(observe) as watchers:
         warn_foreseen(found, where)
-        reports = train_profiled if profile else steps
+        reports: Callable[..., Any] = train_profiled if profile else steps
         start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}
         report = None
-        for report in (made := reports(found, where, rehearsal=rehearsal, curve=True, **start)):
-            asked = [ask(show, report), watchers.tell(report)]
-            if why := next(filter(None, asked), ""):
-                end(made, why)
-                break
+        with closing(reports(found, where, rehearsal=rehearsal, curve=True, **start)) as made:  # it holds the folder
+            for report in made:
+                asked = [ask(show, report), watchers.tell(report)]
+                if why := next(filter(None, asked), ""):
+                    end(made, why)
+                    break
         if report is None:
             logging.getLogger("shuhari").warning("%s is complete: nothing was trained; another path starts anew", where)
     return read_trained(where)
@@ -262,15 +264,19 @@ class LoadedPolicy:
     ) -> dict[str, float]:
         """Return held-out scores on problems of any task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`.
 
-        task: a name (`file/problems.jsonl`, `arithmetic`), a table as in a recipe, or a component (default: the task of
-        the loaded run). reward: a grader that replaces the task's own score, which is then reported as `greedy.score`:
-        a name (`maths`), `rewards.py:function`, a function as in `train`, several of these, or name -> one of them. n:
-        number of problems (default: 32). settings: dotted keys as in `Trained.evaluate` (`**{"evaluate.split": "train",
-        "rollout.sampling.max_new": 64}`). Nothing is stored; problems are logged to `shuhari`. Raises RecipeError for
-        an unknown task, reward or setting."""
+        task: a name (`file/problems.jsonl`, `arithmetic`), a table as in a recipe, a component, or an environment as in
+        `train(env=..)` (default: the task of the loaded run). reward: a grader that replaces the task's own score,
+        which is then reported as `greedy.score`: a name (`maths`), `rewards.py:function`, a function as in `train`,
+        several of these, or name -> one of them. n: number of problems (default: 32). settings: dotted keys as in
+        `Trained.evaluate` (`**{"evaluate.split": "train", "rollout.sampling.max_new": 64}`). Nothing is stored;
+        problems are logged to `shuhari`. Raises RecipeError for an unknown task, reward or setting."""
         from shuhari.desk.evaluating import Asked, make_graders, make_task, measure_model, open_bare
 
-        made = make_task({"name": task} if isinstance(task, str) else task) if isinstance(task, str | Mapping) else task
+        if isinstance(task, str):
+            task = {"name": task}
+        elif is_environment(task):
+            task = {"name": "gym", "path": f"world/{hold_environment(task)}"}
+        made = make_task(task) if isinstance(task, Mapping) else task
         counts = {"samples": samples, **({} if n is None else {"n": n})}
         asked = Asked(self.task if made is None else made, None if reward is None else make_graders(reward),
                       settings=counts, over=settings)  # fmt: skip

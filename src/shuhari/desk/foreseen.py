@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from shuhari.config.overlay import RecipeError, format_path, look_up, walk_leaves
+from shuhari.desk.plain import format_value
 from shuhari.kernel.rates import find_usual
+from shuhari.kernel.registry import GIVEN
 from shuhari.loop.tuned import find_highest
 from shuhari.ports import ability, is_vector
 from shuhari.ports.declares import declares
@@ -34,8 +37,10 @@ HIGH = 1.5  # times the usual rate of all weights, from where on one that comes 
 PROBED, PATIENCE = 10_000, 1.0  # steps, and seconds, in which an episode by chance should end
 ROWS = 100_000  # of a file, whose pairs are looked at
 PREFERENCES = "preferences"  # the buffer of them
+LIMITS = ("max_episode_steps", "max_num_frames_per_episode")  # arguments that bound an episode, the latter the ALE's
 USUAL = {  # ends of the paths of settings that depend on the environment -> what most have; None: nothing
     ("gamma",): 0.99, ("weights", "task"): 1.0, ("bins", "low"): None, ("bins", "high"): None,
+    ("policy", "target"): None, ("policy", "scale"): 1.0, ("policy", "longest"): 1000,  # of a Decision Transformer
 }  # fmt: skip
 _ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # of a model on the hub, which may be there
 
@@ -175,8 +180,11 @@ def _list_unpaired(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str
 
 
 def name_task(table: Mapping[str, Any]) -> str:
-    """Return the name of the task of a table, "" if it has none."""
-    return str(table.get("task", {}).get("name", ""))
+    """Return the name of the task of a table, "" if it has none; `gym/world/...` of an environment that a program
+    passed."""
+    task = table.get("task", {})
+    name = str(task.get("name", ""))
+    return f"{name}/{task['path']}" if name == "gym" and "path" in task else name
 
 
 def _list_uses(table: Mapping[str, Any]) -> set[str]:
@@ -240,7 +248,9 @@ def _play_by_chance(task: Any) -> int:
     """Return the number of random steps after which an episode of an environment has not ended; 0 if it has, or has a
     limit, or cannot be played so."""
     spec = gymnasium.registry.get(task.path)
-    if task.kwargs.get("max_episode_steps") or (spec is not None and spec.max_episode_steps):
+    if any(task.kwargs.get(name) for name in LIMITS):
+        return 0
+    if spec is not None and (spec.max_episode_steps or any((spec.kwargs or {}).get(name) for name in LIMITS)):
         return 0
     try:
         env = task.make()
@@ -266,23 +276,39 @@ def _list_tuned(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
     from shuhari.config.library import list_names
     from shuhari.config.recipe import load
 
-    task = recipe.stages[-1].get("task", {}).get("name")
+    task = name_task(recipe.stages[-1])
     base = recipe.name.partition("+")[0]  # methods over it are named behind it
-    if base not in list_names() or not base.startswith(("baselines/", f"{TUNED}/")) or not str(task).startswith("gym/"):
+    if base not in list_names() or not base.startswith(("baselines/", f"{TUNED}/")) or not task.startswith("gym/"):
         return
     there = load(base).stages[-1]
     if there["task"]["name"] == task:
         return
+    own, new = str(there["task"]["name"]).removeprefix("gym/"), _shorten_task(task)
+    if lost := [*_list_lost(recipe.stages[-1]["task"], there["task"])]:
+        yield f"{base} has settings of {own}'s task that {new} begins without: {' '.join(lost)} keeps them"
     mine = _name_algorithm(base)
     tuned = [name for name in list_names() if name.startswith(f"{TUNED}/") and _name_algorithm(name) == mine]
     same = [name for name in tuned if load(name).stages[-1]["task"]["name"] == task]
     if same and base not in same:
-        yield f"{base} is tuned for another environment; {' and '.join(same)} has settings for {task}"
+        yield f"{base} is tuned for another environment; {' and '.join(same)} has settings for {new}"
         return
     here, base_has = dict(walk_leaves(recipe.stages[-1])), dict(walk_leaves(there))
     if kept := [*_list_kept(here, base_has)]:
-        own = str(there["task"]["name"]).removeprefix("gym/")
-        yield f"{base} is made for {own}, and what it has may not fit {task}: {', '.join(kept)}"
+        yield f"{base} is made for {own}, and what it has may not fit {new}: {', '.join(kept)}"
+
+
+def _shorten_task(name: str) -> str:
+    """Return how the environment of `gym/...` is spoken of."""
+    short = name.removeprefix("gym/").removeprefix("world/")
+    return "the environment that was passed" if short.startswith(GIVEN) else short
+
+
+def _list_lost(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[str]:
+    """Yield `--set task.<setting>=<value>` of what the task of a recipe has (wrappers, frames that are stacked) and
+    another one, which begins anew, has not."""
+    for path, value in walk_leaves(there):
+        if path[0] not in here and path != ("name",):
+            yield f"--set {shlex.quote(f'task.{format_path(path)}={format_value(value)}')}"
 
 
 def _list_kept(here: Mapping[Any, Any], there: Mapping[Any, Any]) -> Iterator[str]:

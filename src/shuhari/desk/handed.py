@@ -232,6 +232,12 @@ def _list_tools(tools: Any) -> list[str]:
     return [hold(one) for one in many]
 
 
+def is_environment(given: Any) -> bool:
+    """Whether a program has passed an environment of Gymnasium, its class, or a function that makes one."""
+    whole = isinstance(given, gymnasium.Env) or (isinstance(given, type) and issubclass(given, gymnasium.Env))
+    return whole or isinstance(given, types.FunctionType)
+
+
 def hold_environment(env: Any) -> str:
     """Return the name of an environment class, a factory, or an environment, which each lane copies."""
     if isinstance(env, gymnasium.Env):

@@ -25,6 +25,7 @@ from shuhari.loop.stopping import ASKED, Stop
 from shuhari.ports.hooks import ability
 
 WAITING = 1000  # reports in the queue of a tracker; further ones are dropped and counted
+BLUNDERS = (LookupError, TypeError, NameError, AttributeError)  # errors of a program, not of what it writes to
 CLOSING = 15.0  # seconds that the end of a run waits for unsent reports
 
 log = logging.getLogger("shuhari")
@@ -121,7 +122,7 @@ class Watchers:
             if not callable(one):
                 raise TypeError(f"observe: a {type(one).__name__}: expected a function of a step's report (name -> "
                                 "number), or several; one that returns False ends the run")  # fmt: skip
-        self.active = list(self._all)
+        self.active, self._heard = list(self._all), set[int]()
 
     def __enter__(self) -> Watchers:
         return self
@@ -133,14 +134,21 @@ class Watchers:
     def tell(self, report: Info) -> str:
         """Call each callback. Returns why the run is to end after this step (one raised `Stop` or StopIteration, or
         returned False), or "". A callback that raises anything else is logged and not called again, so that no run
-        fails because of one."""
+        fails because of one; but a mistake in its code (BLUNDERS) at its first call is raised."""
         why = ""
         for one in list(self.active):
+            first = id(one) not in self._heard
+            self._heard.add(id(one))
             try:
                 why = ask(one, report) or why
             except Exception as error:
+                name = getattr(one, "__name__", type(one).__name__)
+                if first and isinstance(error, BLUNDERS):
+                    error.add_note(f"raised by the callback {name!r} at its first call, with the report of step "
+                                   f"{report['step']} ({', '.join(sorted(report))}); once it is mended, the same call "
+                                   "goes on")  # fmt: skip
+                    raise
                 self.active.remove(one)
-                name = type(one).__name__
                 log.warning("step %s: %s is called no more: %s: %s", report["step"], name, type(error).__name__, error)
         return why
 
@@ -163,7 +171,8 @@ def open_sinks(words: Iterable[str], run: Path, config: Mapping[str, Any]) -> li
         kind, _, where = text.partition(":")
         named = {"name": run.name, "config": dict(config)}
         if kind == "tensorboard":
-            made.append(TensorBoard(where or Path("logs") / run.name))
+            axis = "spent/env_steps" if "env_steps" in config else "step"  # as the run's budget is counted
+            made.append(TensorBoard(where or Path("logs") / run.name, axis))
         elif kind == "wandb":
             made.append(track_wandb(where or "shuhari", **named))
         elif kind == "trackio":

@@ -35,11 +35,13 @@ class TensorBoard:
     """Writes every number of each report, as in `shuhari.train(..., observe=TensorBoard("logs"))`, for `tensorboard
     --logdir logs`.
 
-    folder: of the event files, one for each time that a run starts or resumes: give every run a folder of its own.
+    folder: of the event files, one for each time that a run starts or resumes: give every run a folder of its own. x:
+    the number of a report on the horizontal axis, `step` or another that only rises, such as `spent/env_steps` for
+    curves over environment steps.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, x: str = "step") -> None:
+        self.folder, self.x = Path(folder), x
         self._file: Path | None = None
 
     def __call__(self, report: Mapping[str, Any]) -> None:
@@ -54,7 +56,7 @@ class TensorBoard:
             _pack_bytes(1, _pack_bytes(1, name.encode()) + b"\x15" + struct.pack("<f", value))
             for name, value in numbers.items()
         )
-        event = _pack_double(1, now) + b"\x10" + _pack_varint(int(report["step"])) + _pack_bytes(_SUMMARY, values)
+        event = _pack_double(1, now) + b"\x10" + _pack_varint(int(report[self.x])) + _pack_bytes(_SUMMARY, values)
         with open(self._file, "ab") as file:
             file.write(new + frame(event))
 

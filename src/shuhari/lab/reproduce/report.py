@@ -71,8 +71,9 @@ def compare_curves(result: Mapping[str, Any]) -> tuple[float, float] | None:
     ours, theirs = _read_curves(result), _read_curves(result.get("peer") or {"runs": []})
     if min(len(ours), len(theirs)) < SEEDS:
         return None
-    both = [*ours, *theirs]
-    shared = np.linspace(max(x[0] for x, _ in both), min(x[-1] for x, _ in both), POINTS)
+    first = max(steps[0] for steps, _ in [*ours, *theirs])
+    last = min(steps[-1] for steps, _ in [*ours, *theirs])
+    shared = np.linspace(first, last, POINTS)
     a, b = _average(ours, shared), _average(theirs, shared)
     return float(a.mean() - b.mean()), math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
 
