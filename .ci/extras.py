@@ -4,8 +4,8 @@
 
 Left out: torch, and all else that the environment of this Python has already, is seen through a `.pth` file and not
 installed again, so that the check takes minutes and not an hour; only what is missing there comes from the registry.
-Whether every version that an extra allows will do is not tested either. Where no registry answers, an extra whose
-packages are not here is named and not tested; any other failure ends with 1.
+Whether every version that an extra allows will do is not tested either, nor `ogbench`, which is large. Where no
+registry answers, an extra whose packages are not here is named and not tested; any other failure ends with 1.
 """
 
 from __future__ import annotations

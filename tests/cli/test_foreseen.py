@@ -108,6 +108,14 @@ def test_what_a_recipe_has_for_its_own_environment_is_named(recipe: str, env: st
     assert len(told) == bool(kept) and all(kept in text and env in text for text in told)
 
 
+def test_a_replay_that_learns_nothing_or_is_too_small_is_told_before() -> None:
+    (told,) = foresee("baselines/sac_pendulum", "env_steps=200")[1]
+    assert "buffer.warmup is 1,000" in told and "env_steps 200: nothing is learned" in told
+    refused, advice = foresee("baselines/sac_pendulum", "buffer.capacity=10")
+    assert any("buffer.capacity is 10 and buffer.warmup 1,000" in text for text in refused) and not advice
+    assert foresee("baselines/sac_pendulum", "env_steps=1_001") == ([], [])
+
+
 def test_an_environment_that_a_program_passes_is_another_one() -> None:
     class Mine(gymnasium.Env[Any, Any]):
         observation_space, action_space = Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (1,))

@@ -8,6 +8,7 @@ Left out: what the run itself checks as it starts (`loop.fitting`, `loop.tuned`)
 from __future__ import annotations
 
 import logging
+import math
 import re
 import shlex
 import time
@@ -29,6 +30,7 @@ from shuhari.ports.declares import declares
 from shuhari.store.schema import FILE
 
 if TYPE_CHECKING:
+    from shuhari.buffers.replay import Replay
     from shuhari.config.recipe import Recipe
     from shuhari.config.stage import Components
 
@@ -48,9 +50,10 @@ _ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # of a model on the hub, 
 def list_refusals(
     recipe: Recipe, stages: Sequence[Components], models: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return why a run would be refused anywhere: no file at a model's `path`, rows without what is learned from, rows
-    that are too long. models: role -> model, to measure rows with; None does not."""
-    found = dict.fromkeys([*_list_missing(stages), *_list_unpaired(recipe, stages)])
+    """Return why a run would be refused anywhere: no file at a model's `path`, rows without what is learned from, a
+    replay smaller than what is collected at once, rows that are too long. models: role -> model, to measure rows with;
+    None does not."""
+    found = dict.fromkeys([*_list_missing(stages), *_list_unpaired(recipe, stages), *_list_crowded(stages)])
     for stage in stages if models else ():
         from shuhari.loop.fitting import TooLongError, fit_rows
 
@@ -99,10 +102,11 @@ def _may_concern(recipe: Recipe) -> bool:
 
 
 def list_advice(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
-    """Return what a run may suffer from: rewards without a weight, episodes without an end, a rate of adapters for all
-    weights, settings of another environment."""
+    """Return what a run may suffer from: rewards without a weight, a budget that the warm-up spends, episodes without
+    an end, a rate of adapters for all weights, settings of another environment."""
     return [
         *_list_unweighted(recipe, stages),
+        *_list_idle(stages),
         *_list_endless(recipe, stages),
         *_list_adapter_rates(recipe, stages),
         *_list_tuned(recipe, stages),
@@ -220,6 +224,41 @@ def _list_unweighted(recipe: Recipe, stages: Sequence[Components]) -> Iterator[s
                 f"reward.{key} is reported and not trained, as reward.weights ({', '.join(weights)}) does not "
                 f"name it: --set reward.weights.{min(grades)}=1 trains it, 0 only reports it"
             )
+
+
+# ------------------------------------------------------------------------------------------------ replays
+
+
+def _list_crowded(stages: Sequence[Components]) -> Iterator[str]:
+    """Yield each setting of a replay that is collected at once, and is more than it holds."""
+    for _, replay in _walk_replays(stages):
+        for name, rows in (("warmup", replay.warmup), ("collect", replay.collect)):
+            if rows > replay.capacity:
+                yield (
+                    f"buffer.capacity is {replay.capacity:,} and buffer.{name} {rows:,}, which are collected at once: "
+                    "expected a capacity above it"
+                )
+
+
+def _list_idle(stages: Sequence[Components]) -> Iterator[str]:
+    """Yield each stage whose budget of environment steps is spent before the first update."""
+    for stage, replay in _walk_replays(stages):
+        if replay.warmup >= stage.budget.get("env_steps", math.inf):
+            yield (
+                f"buffer.warmup is {replay.warmup:,}, which are collected before the first update, and env_steps "
+                f"{stage.budget['env_steps']:,.0f}: nothing is learned"
+            )
+
+
+def _walk_replays(stages: Sequence[Components]) -> Iterator[tuple[Components, Replay]]:
+    """Yield (stage, replay), each replay once."""
+    from shuhari.buffers.replay import Replay
+
+    for stage in stages:
+        buffers = [getattr(learner, "buffer", None) for learner in stage.learners.values()]
+        for buffer in {id(buffer): buffer for buffer in buffers}.values():
+            if isinstance(buffer, Replay):
+                yield stage, buffer
 
 
 # ------------------------------------------------------------------------------------------------ environments
