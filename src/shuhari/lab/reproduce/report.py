@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,8 @@ def list_recorded(out: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             there = [format_spread(one.mean, one.spread) for one in target.published] or ["own"]
             shown = " / ".join([describe(ours), *there] if ours else there)
             cells.setdefault(target.of, {})[name.removesuffix(f"-{target.of}")] = shown
-    methods = list({method: None for row in cells.values() for method in row})
-    return ("data", *methods), [(of, *map(row.get, methods, [""] * len(methods))) for of, row in cells.items()]
+    methods = list(dict.fromkeys(chain.from_iterable(cells.values())))
+    return ("data", *methods), [(of, *map(row.get, methods, repeat(""))) for of, row in cells.items()]
 
 
 def list_notes(names: Sequence[str], out: Path) -> list[str]:
