@@ -16,7 +16,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.desk.cli import app
 from shuhari.lab.reproduce import report
 from shuhari.lab.reproduce.published import OTHER, judge
-from shuhari.lab.reproduce.recorded import find_data, load_here, span_returns
+from shuhari.lab.reproduce.recorded import check_data, digest_data, find_data, load_here, span_returns
 from shuhari.lab.reproduce.targets import find_target, read_targets
 from shuhari.loop.study import train
 from shuhari.store import Run
@@ -67,7 +67,7 @@ def test_each_data_set_has_the_coefficients_of_corl() -> None:
 def test_updates_are_a_million_and_windows_a_hundred_thousand() -> None:
     for name, target in RECORDED.items():
         tree = target.load(0).tree
-        updates, rows = tree["steps"] * tree["buffer"]["draws"], tree["buffer"]["size"]
+        updates, rows = tree["steps"] * tree["buffer"].get("draws", 1), tree["buffer"]["size"]
         wanted = {"dt": (100_000, 4096), "rebrac": (1_000_000, 256 if target.needs == "ogbench" else 1024)}
         assert (updates, rows) == wanted.get(name.split("-")[0], (1_000_000, 256)), name
         assert Path(tree["buffer"]["data"]["path"]).name == target.data
@@ -91,6 +91,34 @@ def test_rewards_are_scaled_so_that_returns_span_a_thousand(tmp_path: Path) -> N
     alike = write(tmp_path / "alike.hdf5", "Hopper-v4", episodes=1)
     with pytest.raises(RecipeError, match=r"expected returns that differ.* 1 whole episodes"):
         span_returns(alike)
+    for rewards, told in (([[1.0, 2.0]] * 27, r"rewards is an array \[27, 2\]"),
+                          ([1.0] * 5 + [np.nan] * 22, r"the reward of row 5 is nan \(so in 22 of 27")):  # fmt: skip
+        bad = write(tmp_path / "bad.hdf5", "Hopper-v4", rewards=np.array(rewards, np.float32))
+        with pytest.raises(RecipeError, match=told):
+            span_returns(bad)
+
+
+def test_a_run_on_other_data_is_not_taken_for_one_on_these(tmp_path: Path) -> None:
+    target = replace(RECORDED["td3-bc-hopper-medium"], folder=str(tmp_path))
+    kept = tmp_path / "seed-0" / "reproduced.json"
+    kept.parent.mkdir()
+    path = write(tmp_path / target.data, "Hopper-v4")
+    kept.write_text(json.dumps({"data": digest_data(path)}))
+    check_data(target, [kept])
+    write(tmp_path / target.data, "Hopper-v4", episodes=4)
+    with pytest.raises(RecipeError, match=r"seed-0 was measured on another hopper_medium-v2\.hdf5"):
+        check_data(target, [kept])
+    path.write_bytes(b"<html>")
+    with pytest.raises(RecipeError, match="not an HDF5 file"):
+        check_data(target, [])
+
+
+def test_a_task_of_ogbench_says_whether_it_succeeded() -> None:
+    """Settings of a task begin anew with its name; episodes of the maze are twice as long as those of evaluation."""
+    trees = {name: target.load(0).tree for name, target in RECORDED.items() if target.needs == "ogbench"}
+    assert len(trees) == 4 and all(tree["task"]["tells"] == {"success": "final"} for tree in trees.values())
+    mazes = [tree for name, tree in trees.items() if "maze" in name]
+    assert [tree["evaluate"]["rollout"]["max_steps"] for tree in mazes] == [2000, 2000]
 
 
 @pytest.mark.parametrize("name", ["iql-halfcheetah-medium", "td3-bc-hopper-medium", "cql-hopper-medium",

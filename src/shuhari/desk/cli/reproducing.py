@@ -45,8 +45,8 @@ def reproduce(
     Example: shuhari reproduce ppo-hopper --seeds 5
     """
     from shuhari.lab.reproduce import picture, report
-    from shuhari.lab.reproduce.recorded import find_data
-    from shuhari.lab.reproduce.runs import FOLDER, list_runs, list_values, measure, read_result
+    from shuhari.lab.reproduce.recorded import check_data
+    from shuhari.lab.reproduce.runs import ENDED, FOLDER, list_runs, list_values, measure, read_result
     from shuhari.lab.reproduce.targets import find_target, read_targets
 
     check_together(ctx, READS)
@@ -59,7 +59,7 @@ def reproduce(
     if not show:
         for name in chosen:
             check_installed(known[name].needs)
-            find_data(known[name])
+            check_data(known[name], (runs / name).glob(f"seed-*/{ENDED}"))
         wanted = {n: (known[n], range(seeds or known[n].seeds)) for n in chosen}
         minutes = sum(target.minutes * len(s) for target, s in wanted.values())
         n = sum(len(s) for _, s in wanted.values())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
+from shuhari.data import Array
 from shuhari.lab.reproduce.published import Published, Target
 
 BODIES = {"halfcheetah": "HalfCheetah", "hopper": "Hopper", "walker2d": "Walker2d"}  # of D4RL -> of Gymnasium
@@ -36,7 +39,8 @@ def list_recorded(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Target]:
         for of in table["tasks"]:
             env = of.rpartition("-")[0]
             file = f"{of}-singletask-v0.npz"
-            own = {"task.name": f"gym/ogbench:{env}-singletask-v0", "buffer.data.path": f"data/{file}"}
+            own = {"task.name": f"gym/ogbench:{env}-singletask-v0", "task.tells.success": "final",
+                   "buffer.data.path": f"data/{file}"}  # fmt: skip
             yield Target(
                 f"{method}-{of}", table["recipe"], "greedy.success",
                 f"the share of 50 episodes with success after training on {of}-singletask-v0", 4, table["minutes"], (),
@@ -45,24 +49,56 @@ def list_recorded(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Target]:
             )  # fmt: skip
 
 
-def span_returns(path: Path) -> float:
-    """The largest return less the smallest of the whole episodes of a file in the layout of D4RL. Raises RecipeError if
-    they are all alike."""
+def read_rewards(path: Path) -> tuple[Array, Array]:
+    """The rewards [N] of a file of D4RL or OGBench, and which rows [N] end an episode. Raises RecipeError for a file
+    that cannot be learned from: no rewards, or one that is no number."""
     from shuhari.buffers.data_files import read_arrays
     from shuhari.buffers.layouts import FLAGS
 
-    names = ("actions", "rewards", "terminals")
-    arrays = read_arrays(path, names, (*names, "timeouts"), FLAGS)
-    over = np.zeros(len(arrays["rewards"]), bool)
-    for name in FLAGS:
-        if name in arrays:
-            over |= arrays[name].astype(bool)
-    sums = np.cumsum(arrays["rewards"], dtype=np.float64)[over]
+    names = ("observations", "actions", "rewards", "terminals")
+    try:
+        arrays = read_arrays(path, names, (*names, "timeouts"), FLAGS)
+    except ValueError as error:
+        raise RecipeError("", str(error)) from None
+    rewards = arrays["rewards"]
+    if rewards.ndim != 1:
+        raise RecipeError("", f"{path}: rewards is an array {list(rewards.shape)}: expected a number for each row")
+    if len(bad := np.flatnonzero(~np.isfinite(rewards))):
+        raise RecipeError("", f"{path}: the reward of row {bad[0]} is {rewards[bad[0]]} (so in {len(bad)} of "
+                              f"{len(rewards)} rows): expected numbers")  # fmt: skip
+    over = arrays["terminals"].astype(bool)
+    return rewards, over | arrays["timeouts"].astype(bool) if "timeouts" in arrays else over
+
+
+def span_returns(path: Path) -> float:
+    """The largest return less the smallest of the whole episodes of a file in the layout of D4RL. Raises RecipeError if
+    they are all alike, or fewer than two."""
+    rewards, over = read_rewards(path)
+    sums = np.cumsum(rewards, dtype=np.float64)[over]
     span = float(np.ptp(np.diff(sums, prepend=0.0))) if len(sums) else 0.0
     if span <= 0:
-        raise RecipeError("", f"{path}: expected returns that differ, to scale rewards by; its {len(sums)} whole "
-                              "episodes are alike")  # fmt: skip
+        raise RecipeError("", f"{path}: expected returns that differ, to scale rewards by; it has {len(sums)} whole "
+                              "episodes (terminals, timeouts), and they differ in nothing")  # fmt: skip
     return span
+
+
+def digest_data(path: Path) -> str:
+    """A digest of a file, by which a run says what it learned from."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=6)).hexdigest()
+
+
+def check_data(target: Target, kept: Iterable[Path]) -> None:
+    """Look at a target's data before anything is trained. `kept`: files with what runs have measured. Raises
+    RecipeError if the data are not there or cannot be learned from, or if one of these runs learned from others."""
+    if (path := find_data(target)) is None:
+        return
+    read_rewards(path)
+    mine = digest_data(path)
+    for file in kept:
+        if file.is_file() and (there := json.loads(file.read_text()).get("data", mine)) != mine:
+            raise RecipeError("", f"{file.parent} was measured on another {target.data} ({there}, and {path} is "
+                                  f"{mine}): remove it, or name another folder by --runs")  # fmt: skip
 
 
 def find_data(target: Target) -> Path | None:

@@ -3,7 +3,8 @@
 `OUT/reproduce/<name>.json`: `format` 1, `name`, `recipe`, `settings`, `env`, `metric`, `protocol`; `runs`, by seed:
 `seed`, `value` of the metric (None if the run diverged), `curve` [[environment steps, mean return of the last 100
 training episodes], ...], `wall_s`, `cpu_s`, `core` (digest of the library's core), `does` (digest of the
-recipe), `versions`, those of installed simulators too, and `diverged`, why there is no value. A seed that is measured
+recipe), `versions`, those of installed simulators too, `data`, the digest of recorded data, and `diverged`, why there
+is no value. A seed that is measured
 again replaces the one before.
 """
 
@@ -31,7 +32,7 @@ from shuhari.lab.claims.runs import (
 )  # fmt: skip
 from shuhari.lab.claims.sources import digest_core
 from shuhari.lab.reproduce.published import Target
-from shuhari.lab.reproduce.recorded import load_here
+from shuhari.lab.reproduce.recorded import digest_data, find_data, load_here
 from shuhari.loop.machine import versions
 from shuhari.store.directory import Run
 from shuhari.store.files import StoreError, count_cores, replace_file
@@ -90,6 +91,7 @@ class Seed:
                  "cpu_s": None if math.isnan(cpu) else round(cpu, 1),
                  "core": digest_core(), "does": digest_recipe(plain),
                  "versions": versions() | _list_simulators() | {"threads": plain.threads},
+                 **({"data": digest_data(data)} if (data := find_data(self.target)) else {}),
                  **({"diverged": why} if why else {})}  # fmt: skip
         replace_file(self.path / ENDED, [json.dumps(found).encode()])
         return ""
