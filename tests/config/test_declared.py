@@ -34,6 +34,7 @@ EVERYDAY = {  # (file, word): a component is called so too, and something else i
     ("loop/outcomes.py", "episode"),  # a column
     ("lab/claims/making.py", "entropy"),  # a metric
     ("lab/claims/quantities.py", "linear"),  # the form of a fit
+    ("config/words.py", "expectile"),  # a setting of d3rlpy
     ("loop/hiring.py", "tree"),  # a key of a message
 }
 DEFAULTS = {  # (file, name): what stands where a recipe, or a caller, names nothing

@@ -130,10 +130,10 @@ TOO: Mapping[str, tuple[str, ...]] = MappingProxyType({  # key -> others of the 
     "part.critic.terms.soft_td.gamma": ("part.critic.terms.smoothed_td.gamma", "part.critic.terms.value_td.gamma"),
 })  # fmt: skip
 OF_ONE = ("actor_lr", "actor_learning_rate", "policy_lr", "q_lr", "critic_lr", "critic_learning_rate")  # of one part
-OF_BUFFER: Mapping[tuple[str, str], str] = MappingProxyType({  # a name and the buffer of a recipe -> what it is there
-    ("n_steps", "replay"): "the rewards before a bootstrap are `n` of the term (part.policy.terms.q_learning.n); steps "
-                           "in all are env_steps",
-    ("n_steps", "offline"): "steps=.., each of which makes buffer.draws updates",
+OF_BUFFER: Mapping[str, str] = MappingProxyType({  # a name, of a recipe with a buffer -> what it is there
+    "n_steps of replay": "the rewards before a bootstrap are `n` of the term (part.policy.terms.q_learning.n); steps "
+                         "in all are env_steps",
+    "n_steps of offline": "steps=.., each of which makes buffer.draws updates",
 })  # fmt: skip
 
 _FOLDER = "the folder of a run is `path`, the second argument of shuhari.train, and --run on the command line"
@@ -246,7 +246,7 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
     if key in _HINTS and not isinstance(tree.get(key), Mapping):
         return f"here: {_HINTS[key]}"
     buffer = tree.get("buffer")
-    if there := OF_BUFFER.get((key, str(buffer.get("use")) if isinstance(buffer, Mapping) else "")):
+    if isinstance(buffer, Mapping) and (there := OF_BUFFER.get(f"{key} of {buffer.get('use')}")):
         return f"here: {there}"
     inner, near = tree.get(key), nearest(key, known)
     paths = [(key, *path) for path, _ in walk_leaves(inner)] if isinstance(inner, Mapping) else [(key,)]
