@@ -30,7 +30,6 @@ from shuhari.ports.declares import declares
 from shuhari.store.schema import FILE
 
 if TYPE_CHECKING:
-    from shuhari.buffers.replay import Replay
     from shuhari.config.recipe import Recipe
     from shuhari.config.stage import Components
 
@@ -53,7 +52,7 @@ def list_refusals(
     """Return why a run would be refused anywhere: no file at a model's `path`, rows without what is learned from, a
     replay smaller than what is collected at once, rows that are too long. models: role -> model, to measure rows with;
     None does not."""
-    found = dict.fromkeys([*_list_missing(stages), *_list_unpaired(recipe, stages), *_list_crowded(stages)])
+    found = dict.fromkeys([*_list_missing(stages), *_list_unpaired(recipe, stages), *_list_crowded(recipe, stages)])
     for stage in stages if models else ():
         from shuhari.loop.fitting import TooLongError, fit_rows
 
@@ -106,7 +105,7 @@ def list_advice(recipe: Recipe, stages: Sequence[Components]) -> list[str]:
     an end, a rate of adapters for all weights, settings of another environment."""
     return [
         *_list_unweighted(recipe, stages),
-        *_list_idle(stages),
+        *_list_idle(recipe, stages),
         *_list_endless(recipe, stages),
         *_list_adapter_rates(recipe, stages),
         *_list_tuned(recipe, stages),
@@ -229,36 +228,28 @@ def _list_unweighted(recipe: Recipe, stages: Sequence[Components]) -> Iterator[s
 # ------------------------------------------------------------------------------------------------ replays
 
 
-def _list_crowded(stages: Sequence[Components]) -> Iterator[str]:
+def _list_crowded(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
     """Yield each setting of a replay that is collected at once, and is more than it holds."""
-    for _, replay in _walk_replays(stages):
-        for name, rows in (("warmup", replay.warmup), ("collect", replay.collect)):
-            if rows > replay.capacity:
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        replay = table.get("buffer", {})
+        capacity = replay.get("capacity", stage.defaults.get("buffer.capacity"))
+        for name in ("warmup", "collect"):
+            if capacity and replay.get(name, 0) > capacity:
                 yield (
-                    f"buffer.capacity is {replay.capacity:,} and buffer.{name} {rows:,}, which are collected at once: "
+                    f"buffer.capacity is {capacity:,} and buffer.{name} {replay[name]:,}, which are collected at once: "
                     "expected a capacity above it"
                 )
 
 
-def _list_idle(stages: Sequence[Components]) -> Iterator[str]:
+def _list_idle(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
     """Yield each stage whose budget of environment steps is spent before the first update."""
-    for stage, replay in _walk_replays(stages):
-        if replay.warmup >= stage.budget.get("env_steps", math.inf):
+    for table, stage in zip(recipe.stages, stages, strict=True):
+        warmup = table.get("buffer", {}).get("warmup", 0)
+        if warmup >= stage.budget.get("env_steps", math.inf):
             yield (
-                f"buffer.warmup is {replay.warmup:,}, which are collected before the first update, and env_steps "
+                f"buffer.warmup is {warmup:,}, which are collected before the first update, and env_steps "
                 f"{stage.budget['env_steps']:,.0f}: nothing is learned"
             )
-
-
-def _walk_replays(stages: Sequence[Components]) -> Iterator[tuple[Components, Replay]]:
-    """Yield (stage, replay), each replay once."""
-    from shuhari.buffers.replay import Replay
-
-    for stage in stages:
-        buffers = [getattr(learner, "buffer", None) for learner in stage.learners.values()]
-        for buffer in {id(buffer): buffer for buffer in buffers}.values():
-            if isinstance(buffer, Replay):
-                yield stage, buffer
 
 
 # ------------------------------------------------------------------------------------------------ environments

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
 from shuhari.data import Info, nearest
@@ -142,7 +143,7 @@ class Watchers:
             try:
                 why = ask(one, report) or why
             except Exception as error:
-                name = getattr(one, "__name__", type(one).__name__)
+                name = one.__name__ if isinstance(one, FunctionType | MethodType) else type(one).__name__
                 if first and isinstance(error, BLUNDERS):
                     error.add_note(f"raised by the callback {name!r} at its first call, with the report of step "
                                    f"{report['step']} ({', '.join(sorted(report))}); once it is mended, the same call "
