@@ -34,8 +34,8 @@ def reasoning_gym() -> Iterator[str]:
     from shuhari.tasks.reasoning.table import GRADING
 
     count = Counter(g.path for g in GRADING.values())
-    told = ", ".join(f"{count[p]} {p}" for p in ("theirs", "ours", "refused"))
-    yield f"{len(GRADING)} generators: {told}."
+    counts = ", ".join(f"{count[p]} {p}" for p in ("theirs", "ours", "refused"))
+    yield f"{len(GRADING)} generators: {counts}."
     yield ""
     yield row("generator", "graded by", "why")
     yield row("---", "---", "---")
@@ -75,7 +75,7 @@ def spaces() -> Iterator[str]:
 
 
 def _refused(seen: Any, does: Any) -> str:
-    """What the task says against a pair of spaces: the wrapper that helps."""
+    """The task's error about a pair of spaces, which names the wrapper that helps."""
     from shuhari.tasks.views import check_spaces
 
     try:
@@ -123,12 +123,12 @@ def verdicts() -> Iterator[str]:
     now = [r for r in kept() if not r.get("stale")]
     count = Counter(r["verdict"] for r in now)
     found = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
-    told = f"{count.total()} of {len(claims())} claims are measured as they stand{f': {found}' if found else ''}."
+    text = f"{count.total()} of {len(claims())} claims are measured as they stand{f': {found}' if found else ''}."
     seen, known = (sum(bool(r[key]) for r in now) for key in ("exploratory", "objection"))
     marks = f" {seen} are exploratory: the method had been run on that bed before the rule was fixed." if seen else ""
     marks += f" {known} are disputed: something is known against the comparison." if known else ""
     more = " The others were changed since they were measured, to be fairer." if count.total() < len(claims()) else ""
-    yield told + marks + more
+    yield text + marks + more
 
 
 def scoreboard() -> Iterator[str]:
@@ -208,7 +208,7 @@ def describe_result(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def ends(result: Mapping[str, Any]) -> Iterator[str]:
-    """The last lines of a method: what its arms set, and where the files are."""
+    """The last lines about a method: what its arms set, and its files."""
     from shuhari.lab.claims.result import describe_differences
 
     for name, arm in result["arms"].items():
@@ -227,7 +227,7 @@ def picture() -> str:
 
 
 def curves() -> str:
-    """Curves of published numbers. As matplotlib's versions draw differently, the file stays where it shows the same
+    """Curves of published numbers. As matplotlib's versions draw differently, the file stays if it shows the same
     results."""
     from tempfile import TemporaryDirectory
 
@@ -325,8 +325,8 @@ def scales() -> Iterator[str]:
     yield row(*["---"] * 5)
     for name, results in found.items():
         for i, one in enumerate(results):
-            told = f"{one.effect:.2f} [{one.low:.2f}, {one.high:.2f}]" if math.isfinite(one.effect) else "-"
-            yield row("" if i else f"`{name}`", f"`{one.bed}`", f"{one.weights:,}", told, one.verdict)
+            effect = f"{one.effect:.2f} [{one.low:.2f}, {one.high:.2f}]" if math.isfinite(one.effect) else "-"
+            yield row("" if i else f"`{name}`", f"`{one.bed}`", f"{one.weights:,}", effect, one.verdict)
     both = [(a.effect, b.effect) for a, *more in found.values() for b in more[-1:]]
     none = [f"`{name}` ({more[-1].verdict})" for name, (_, *more) in found.items()
             if more and not math.isfinite(more[-1].effect)]  # fmt: skip
@@ -361,9 +361,9 @@ def pairs() -> Iterator[str]:
         metric = both["headline"]["metric"]
         ours, base = (read_by_seed(both, arm, metric) for arm in ("method", "baseline"))
         alone = [read_by_seed(one, "method", metric) for one in parts if one]
-        told = [subtract(one, base) for one in (*alone, ours)] + [subtract(ours, one) for one in alone]
-        ends = [f"{e.value:+.3f} [{e.low:.3f}, {e.high:.3f}]" for e in told]
-        yield row(f"`{bed}`", f"`{first}`, `{second}`", f"`{metric}`", *ends, str(min(e.n for e in told)))
+        effects = [subtract(one, base) for one in (*alone, ours)] + [subtract(ours, one) for one in alone]
+        ends = [f"{e.value:+.3f} [{e.low:.3f}, {e.high:.3f}]" for e in effects]
+        yield row(f"`{bed}`", f"`{first}`, `{second}`", f"`{metric}`", *ends, str(min(e.n for e in effects)))
 
 
 POOLS = {"tables baselines/bandit": "128 runs of the bandit", "tables baselines/gridworld": "128 runs of the gridworld",
@@ -416,9 +416,9 @@ def reproduced() -> Iterator[str]:
 
 def recorded() -> Iterator[str]:
     """The published scores on recorded data, by data set and method."""
-    from shuhari.lab.reproduce.report import list_recorded
+    from shuhari.lab.reproduce.report import list_scores
 
-    head, rows = list_recorded(PAGES.parent / "results")
+    head, rows = list_scores(PAGES.parent / "results")
     yield row(*head)
     yield row(*["---"] * len(head))
     for cells in rows:

@@ -54,11 +54,11 @@ __all__ = [  # noqa: RUF022  (what most people want comes first)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":  # a package: what checks parts of one's own
-        return import_module("shuhari.testing")
-    if name not in _HOME:
+    if name not in _HOME and name != "testing":
         raise AttributeError(f"module 'shuhari' has no attribute {name!r}")
     import_module("shuhari.desk.threads").share_the_machine()  # before any of these imports torch
+    if name == "testing":  # a package: what checks parts of one's own
+        return import_module("shuhari.testing")
     module, _, own = _HOME[name].partition(":")
     return getattr(import_module(f"shuhari.{module}"), own or name)
 

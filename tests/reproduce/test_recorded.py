@@ -161,7 +161,7 @@ def test_the_list_has_a_table_of_its_own(tmp_path: Path) -> None:
     folder.mkdir()
     kept = {"name": "iql-hopper-medium", "runs": [{"seed": 0, "value": 60.0}, {"seed": 1, "value": 70.0}]}
     (folder / "iql-hopper-medium.json").write_text(json.dumps(kept))
-    head, rows = report.list_recorded(tmp_path)
+    head, rows = report.list_scores(tmp_path)
     assert head == ("data", "iql", "td3-bc", "cql", "rebrac", "dt") and len(rows) == 11
     of = {row[0]: row for row in rows}
     assert of["hopper-medium"][1] == "65.0 ± 7.1 / 67.5 ± 4.4"  # 3.78 · sqrt(4 / 3)

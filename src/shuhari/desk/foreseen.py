@@ -311,14 +311,14 @@ def _list_tuned(recipe: Recipe, stages: Sequence[Components]) -> Iterator[str]:
     if base not in list_names() or not base.startswith(("baselines/", f"{TUNED}/")) or not task.startswith("gym/"):
         return
     there = load(base).stages[-1]
-    if there["task"]["name"] == task:
+    if name_task(there) == task:
         return
-    own, new = str(there["task"]["name"]).removeprefix("gym/"), _shorten_task(task)
+    own, new = _shorten_task(name_task(there)), _shorten_task(task)
     if lost := [*_list_lost(recipe.stages[-1]["task"], there["task"])]:
         yield f"{base} has settings of {own}'s task that {new} begins without: {' '.join(lost)} keeps them"
     mine = _name_algorithm(base)
     tuned = [name for name in list_names() if name.startswith(f"{TUNED}/") and _name_algorithm(name) == mine]
-    same = [name for name in tuned if load(name).stages[-1]["task"]["name"] == task]
+    same = [name for name in tuned if name_task(load(name).stages[-1]) == task]
     if same and base not in same:
         yield f"{base} is tuned for another environment; {' and '.join(same)} has settings for {new}"
         return

@@ -1,5 +1,5 @@
-"""The recipe that a name on the command line means, and the nearest one of a name that none has: the recipes that a new
-user may want before those that measure published numbers or claims."""
+"""Find the recipe that a name on the command line means, or the nearest one. Recipes that a new user may want come
+before those that measure published numbers or claims."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NEAR = 0.6  # the least likeness of a name that is meant
 
 
 def find_named(reference: str, sets: Sequence[str] = (), remove: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """Return (recipe, methods to lay over it) of a name: a short name (`config.named`), the last part of a baseline's
-    (`ppo_cartpole`), or a recipe as it is called. RecipeError with the nearest name if there is none."""
+    """Return (recipe, methods to lay over it) for a short name (`config.named`), the last part of a baseline's name
+    (`ppo_cartpole`), or the full name of a recipe. RecipeError with the nearest name if there is none."""
     found, methods = resolve_name(reference, sets, remove)
     place = Path(found)
     if methods or "," in found or place.suffix or place.exists() or find_recipe(found) is not None:
@@ -33,8 +33,8 @@ def find_named(reference: str, sets: Sequence[str] = (), remove: Sequence[str] =
 
 
 def _suggest(name: str, names: Sequence[str]) -> str:
-    """Return the nearest name: a short one, a recipe, by its last part if the name has no family, or a file beside. Of
-    equally near ones the one of a family that is named first."""
+    """Return the nearest short name, recipe (compared by its last part if `name` has no family) or file in the same
+    folder, the one in FIRST among equally near ones."""
     known = [*NAMES, *names, *(file.name for file in Path(name).parent.glob("*.toml"))]
 
     def order(one: str) -> tuple[float, bool]:

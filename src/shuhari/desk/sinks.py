@@ -123,7 +123,7 @@ class Watchers:
             if not callable(one):
                 raise TypeError(f"observe: a {type(one).__name__}: expected a function of a step's report (name -> "
                                 "number), or several; one that returns False ends the run")  # fmt: skip
-        self.active, self._heard = list(self._all), set[int]()
+        self.active, self._begun = list(self._all), False
 
     def __enter__(self) -> Watchers:
         return self
@@ -136,10 +136,8 @@ class Watchers:
         """Call each callback. Returns why the run is to end after this step (one raised `Stop` or StopIteration, or
         returned False), or "". A callback that raises anything else is logged and not called again, so that no run
         fails because of one; but a mistake in its code (BLUNDERS) at its first call is raised."""
-        why = ""
+        why, first, self._begun = "", not self._begun, True
         for one in list(self.active):
-            first = id(one) not in self._heard
-            self._heard.add(id(one))
             try:
                 why = ask(one, report) or why
             except Exception as error:

@@ -95,7 +95,7 @@ def reproduce(
         if fetched := [n for n in chosen if known[n].data]:
             say(f"needs data from the network: {', '.join(fetched)}")
         if whole:
-            head, rows = report.list_recorded(out)
+            head, rows = report.list_scores(out)
             print_table(head, rows)
             say("on recorded data, which have to be fetched: METHOD-DATA is a name, such as iql-hopper-medium, and "
                 "--data the folder with their files")  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from shuhari.lab.plot import PRINT, STYLES, average_curves, make_figure, save_figure
 from shuhari.lab.reproduce.published import Published, Target
-from shuhari.lab.reproduce.report import describe, format_spread
+from shuhari.lab.reproduce.report import describe, format_spread, read_curves
 from shuhari.lab.reproduce.runs import list_values, read_result
 from shuhari.lab.reproduce.targets import read_targets
 
@@ -69,7 +69,7 @@ def draw(found: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _draw_panel(ax: Any, target: Target, result: Mapping[str, Any]) -> None:
-    curves = [tuple(np.array(run["curve"], np.float64).T) for run in result["runs"] if run.get("curve")]
+    curves = read_curves(result)
     for i, (x, y) in enumerate(curves):
         ax.plot(x, y, color=SEEDS, linewidth=0.8, label="" if i else f"{len(curves)} seeds")
     if len(curves) > 1:

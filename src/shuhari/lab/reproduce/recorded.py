@@ -83,7 +83,7 @@ def span_returns(path: Path) -> float:
 
 
 def digest_data(path: Path) -> str:
-    """A digest of a file, by which a run says what it learned from."""
+    """A digest of a file, which a result keeps of what was learned from."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=6)).hexdigest()
 
@@ -94,11 +94,12 @@ def check_data(target: Target, kept: Iterable[Path]) -> None:
     if (path := find_data(target)) is None:
         return
     read_rewards(path)
-    mine = digest_data(path)
-    for file in kept:
-        if file.is_file() and (there := json.loads(file.read_text()).get("data", mine)) != mine:
+    digests = {file: json.loads(file.read_text()).get("data") for file in kept}
+    here = digest_data(path) if digests else None
+    for file, there in digests.items():
+        if there != here:
             raise RecipeError("", f"{file.parent} was measured on another {target.data} ({there}, and {path} is "
-                                  f"{mine}): remove it, or name another folder by --runs")  # fmt: skip
+                                  f"{here}): remove it, or name another folder by --runs")  # fmt: skip
 
 
 def find_data(target: Target) -> Path | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import Array
+from shuhari.lab.plot import average_curves
 from shuhari.lab.reproduce.published import Published, Target, judge
 from shuhari.lab.reproduce.runs import count_earlier, list_runs, list_values, read_result
 from shuhari.lab.reproduce.targets import read_targets
@@ -19,7 +20,6 @@ HEAD = ("name", "environment", "ours", "seeds", "published", "by", "seeds there"
         "what is read")  # fmt: skip
 HERE = "run here"
 SEEDS = 3  # a side, from which on a peer is judged
-POINTS = 400  # of a curve
 
 
 def format_spread(mean: float, deviation: float | None) -> str:
@@ -51,8 +51,8 @@ def list_rows(names: Sequence[str], out: Path) -> list[tuple[str, ...]]:
         ]  # fmt: skip
         if peer := (result or {}).get("peer"):
             theirs = list_values(peer)
-            told = judge_beside(values, theirs, target.env, diverged)
-            beside.append((describe(theirs), peer["by"], str(len(theirs)), told))
+            verdict = judge_beside(values, theirs, target.env, diverged)
+            beside.append((describe(theirs), peer["by"], str(len(theirs)), verdict))
         ours, rest = (name, target.env, describe(values), seeds), (_describe_minutes(runs, target), target.protocol)
         rows += [(*ours, *there, *rest) for there in beside or [("",) * 4]]
     return rows
@@ -69,26 +69,21 @@ def judge_beside(ours: Sequence[float], theirs: Sequence[float], env: str, diver
 def compare_curves(result: Mapping[str, Any]) -> tuple[float, float] | None:
     """The mean return over all of training, ours less that of the peer that was run here, and the standard error of
     this difference; None with fewer than SEEDS a side."""
-    ours, theirs = _read_curves(result), _read_curves(result.get("peer") or {"runs": []})
+    ours, theirs = read_curves(result), read_curves(result.get("peer") or {"runs": []})
     if min(len(ours), len(theirs)) < SEEDS:
         return None
-    first = max(steps[0] for steps, _ in [*ours, *theirs])
-    last = min(steps[-1] for steps, _ in [*ours, *theirs])
-    shared = np.linspace(first, last, POINTS)
-    a, b = _average(ours, shared), _average(theirs, shared)
+    steps, returns = average_curves([*ours, *theirs])
+    means = np.trapezoid(returns, steps) / (steps[-1] - steps[0])
+    a, b = means[: len(ours)], means[len(ours) :]
     return float(a.mean() - b.mean()), math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
 
 
-def _read_curves(side: Mapping[str, Any]) -> list[Array]:
-    return [np.array(run["curve"], np.float64).T for run in side["runs"] if run.get("curve")]
+def read_curves(side: Mapping[str, Any]) -> list[tuple[Array, Array]]:
+    """The curves (steps, returns) of the seeds of a result, or of a peer in it, that have one."""
+    return [tuple(np.array(run["curve"], np.float64).T) for run in side["runs"] if run.get("curve")]
 
 
-def _average(curves: Sequence[Array], at: Array) -> Array:
-    """The mean of each curve at these steps."""
-    return np.array([np.interp(at, *curve).mean() for curve in curves])
-
-
-def list_recorded(out: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def list_scores(out: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """A table (head, rows) of the published scores on recorded data, a row for each data set and a column for each
     method; behind ours and a stroke if there is one. `own`: there is a protocol and no number."""
     cells: dict[str, dict[str, str]] = {}
@@ -103,7 +98,8 @@ def list_recorded(out: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def list_notes(names: Sequence[str], out: Path) -> list[str]:
-    """What the table of these targets does not say: seeds of an earlier state of the library, and other simulators."""
+    """What is not in the table of these targets: the mean over all of training beside a peer's, seeds of an earlier
+    state of the library, and other simulators."""
     results = {name: read_result(name, out) for name in names}
     earlier = {name: count_earlier(result, read_targets()[name]) for name, result in results.items()}
     old = [f"{name} ({n} of {len(list_runs(results[name]))})" for name, n in earlier.items() if n]

@@ -4,8 +4,7 @@
 `seed`, `value` of the metric (None if the run diverged), `curve` [[environment steps, mean return of the last 100
 training episodes], ...], `wall_s`, `cpu_s`, `core` (digest of the library's core), `does` (digest of the
 recipe), `versions`, those of installed simulators too, `data`, the digest of recorded data, and `diverged`, why there
-is no value. A seed that is measured
-again replaces the one before.
+is no value. A seed that is measured again replaces the one before.
 """
 
 from __future__ import annotations
@@ -72,10 +71,11 @@ class Seed:
         measured without a value."""
         from shuhari.loop.study import train
 
-        noted, value, why = read_processor_time(), None, ""
+        noted, value, why, data = read_processor_time(), None, "", {}
         try:
-            recipe = load_here(self.target, self.seed)
-            for _ in train(recipe, self.path, rehearsal=False):
+            if path := find_data(self.target):
+                data = {"data": digest_data(path)}
+            for _ in train(load_here(self.target, self.seed), self.path, rehearsal=False):
                 if (spent := read_processor_time() - noted) > NOTED:  # so that little is lost if it is killed
                     note_time(self.path, spent)
                     noted += spent
@@ -86,13 +86,12 @@ class Seed:
             return f"{type(error).__name__}: {error}"
         finally:
             note_time(self.path, read_processor_time() - noted)
-        cpu, plain = read_time(self.path), self.target.load(self.seed)  # by which results are told apart
+        cpu, recipe = read_time(self.path), self.target.load(self.seed)  # as it is wherever the data are
         found = {"seed": self.seed, "value": value, **read_curve(self.path),
                  "cpu_s": None if math.isnan(cpu) else round(cpu, 1),
-                 "core": digest_core(), "does": digest_recipe(plain),
-                 "versions": versions() | _list_simulators() | {"threads": plain.threads},
-                 **({"data": digest_data(data)} if (data := find_data(self.target)) else {}),
-                 **({"diverged": why} if why else {})}  # fmt: skip
+                 "core": digest_core(), "does": digest_recipe(recipe),
+                 "versions": versions() | _list_simulators() | {"threads": recipe.threads},
+                 **data, **({"diverged": why} if why else {})}  # fmt: skip
         replace_file(self.path / ENDED, [json.dumps(found).encode()])
         return ""
 
