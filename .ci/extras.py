@@ -111,8 +111,7 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
     assert server.wait() == 0
 """,
     "onnx": POLE + """
-from shuhari.desk.onnx import export_onnx
-told = export_onnx(train().path, "policy.onnx")
+told = shuhari.export_onnx(train().path, "policy.onnx")
 assert told["checked"] == "onnxruntime says the same", told
 """,
     "wandb": POLE + """

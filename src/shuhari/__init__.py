@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from shuhari.config.overlay import RecipeError
     from shuhari.data import Problem, Sampling
     from shuhari.desk.api import LoadedPolicy, Trained, load, train
-    from shuhari.desk.export import Exported, export
+    from shuhari.desk.export import Exported, export, export_replay
+    from shuhari.desk.onnx import export_onnx
     from shuhari.desk.sinks import track_trackio as Trackio
     from shuhari.desk.sinks import track_wandb as WandB
     from shuhari.desk.tensorboard import TensorBoard
@@ -41,15 +42,17 @@ _HOME = {
     "Trained": "desk.api",
     "WandB": "desk.sinks:track_wandb",
     "export": "desk.export",
+    "export_onnx": "desk.onnx",
+    "export_replay": "desk.export",
     "load": "desk.api",
     "register": "kernel.registry",
     "session": "loop.sessions",
     "train": "desk.api",
 }
 __all__ = [  # noqa: RUF022  (what most people want comes first)
-    "train", "load", "export", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session",
-    "Trained", "Exported", "TensorBoard", "Trackio", "WandB", "Stop", "RecipeError", "StoreError", "NoRunError",
-    "__version__",
+    "train", "load", "export", "export_onnx", "export_replay", "session", "register", "Problem", "Sampling", "Term",
+    "LoadedPolicy", "Session", "Trained", "Exported", "TensorBoard", "Trackio", "WandB", "Stop", "RecipeError",
+    "StoreError", "NoRunError", "__version__",
 ]  # fmt: skip
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import shuhari
 from shuhari.buffers.recording import order_episodes
 from shuhari.config.recipe import load
 from shuhari.desk.cli import app
-from shuhari.desk.export import export_replay
 from shuhari.loop.run import train
 
 RECIPE = """
@@ -77,7 +77,7 @@ def test_what_a_replay_holds_is_a_data_set_in_episode_order(run: Path, tmp_path:
 
 
 def test_another_run_learns_from_it(run: Path, tmp_path: Path) -> None:
-    export_replay(run, tmp_path / "data")
+    shuhari.export_replay(run, tmp_path / "data")
     offline = f"""
 [buffer]
 use = "offline"
@@ -96,9 +96,9 @@ optimiser = {{use = "adamw", lr = 1e-3}}
 
 def test_what_cannot_be_exported_is_told(run: Path, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="there already"):
-        export_replay(run, run)
+        shuhari.export_replay(run, run)
     with pytest.raises(ValueError, match="no replay 'mian/buffer'; did you mean 'main/buffer'"):
-        export_replay(run, tmp_path / "x", place="mian/buffer")
+        shuhari.export_replay(run, tmp_path / "x", place="mian/buffer")
 
 
 def test_chains_keep_the_rewards_of_decisions_alone() -> None:

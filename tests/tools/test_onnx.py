@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import shuhari
 from shuhari.data import Sampling
-from shuhari.desk.onnx import _example, _pack, compare, export_onnx, write_graph
+from shuhari.desk.onnx import _example, _pack, compare, write_graph
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ
 from shuhari.models.deterministic import DeterministicPolicy
@@ -68,14 +68,14 @@ def test_of_a_run_by_the_command_line_s_function(tmp_path: Path) -> None:
         pytest.importorskip(package)
     small = {"steps": 1, "buffer.size": 16, "rollout.lanes": 2, "part.policy.minibatches": 1, "evaluate.n": 2}
     run = shuhari.train("baselines/ppo_cartpole", tmp_path / "run", rehearsal=False, **small)
-    told = export_onnx(run.path, tmp_path / "out", force=False)
+    told = shuhari.export_onnx(run.path, tmp_path / "out", force=False)
     assert told["path"] == str(tmp_path / "out" / "policy.onnx") and told["outputs"] == ["action", "logits"]
     with pytest.raises(FileExistsError, match="is there already"):
-        export_onnx(run.path, tmp_path / "out" / "policy.onnx")
+        shuhari.export_onnx(run.path, tmp_path / "out" / "policy.onnx")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["policy.onnx"]
 
 
 def test_without_the_extra_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r'needs onnx and onnxscript: pip install "shuhari\[onnx\]"'):
-        export_onnx("run", "out")
+        shuhari.export_onnx("run", "out")

@@ -126,7 +126,7 @@ def export(
 
 def export_replay(run: str | Path, directory: str | Path, *, place: str = "") -> Path:
     """Write the replay buffer of a run as a data set that the recording `file` reads, with a description in
-    `card.json`. `place`: which replay, if a run has several.
+    `card.json`. Returns the directory. `place`: which replay, if a run has several; an error names them.
 
     Raises ValueError for a run without a replay or with several, FileExistsError if the directory is not empty,
     NoRunError or StoreError for the run and its step."""
@@ -144,7 +144,8 @@ def export_replay(run: str | Path, directory: str | Path, *, place: str = "") ->
         if place and place not in kept:
             raise ValueError(f"{path} has no replay {place!r}; {nearest(place, kept)}")
         if len(kept) != 1 and not place:
-            message = f"several: {', '.join(kept)}: name one with --place" if kept else "none: its rows are used once"
+            several = f"several: {', '.join(kept)}: name one as `place` (--place)"
+            message = several if kept else "none: its rows are used once"
             raise ValueError(f"{path} keeps {message}")
         columns = kept[place or next(iter(kept))].recorded()
         return save(columns, target, f"reward/{next(iter(opened.ctx.weights))}", str(run))
