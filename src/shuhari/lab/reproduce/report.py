@@ -109,7 +109,11 @@ def list_notes(names: Sequence[str], out: Path) -> list[str]:
             if one.simulator:
                 apart.setdefault(f"{one.by} ({one.simulator})", []).append(name)
     beside = {name: found for name, result in results.items() if result and (found := compare_curves(result))}
-    lines = [f"{name} {ahead:+,.0f} ± {error:,.0f}" for name, (ahead, error) in beside.items()]
+    lines = [
+        f"{name} {ahead:+,.{digits}f} ± {error:,.{digits}f}"
+        for name, (ahead, error) in beside.items()
+        for digits in [0 if error >= 2 else 2]
+    ]
     return [
         *([f"mean return over all of training, ours less that of the peer run here, and its standard error: "
            f"{', '.join(lines)}"] if lines else []),
