@@ -144,8 +144,8 @@ def export_replay(run: str | Path, directory: str | Path, *, place: str = "") ->
         if place and place not in kept:
             raise ValueError(f"{path} has no replay {place!r}; {nearest(place, kept)}")
         if len(kept) != 1 and not place:
-            several = f"several: {', '.join(kept)}: name one as `place` (--place)"
-            message = several if kept else "none: its rows are used once"
+            names = ", ".join(kept)
+            message = f"several: {names}: name one as `place` (--place)" if kept else "none: its rows are used once"
             raise ValueError(f"{path} keeps {message}")
         columns = kept[place or next(iter(kept))].recorded()
         return save(columns, target, f"reward/{next(iter(opened.ctx.weights))}", str(run))

@@ -42,15 +42,14 @@ def check_environment(
     world: Any, problem: Problem | None = None, *, act: Act | None = None, n: int = 40, seed: int = 0, ctx: Any = None
 ) -> None:
     """Act n times in a world, in as many episodes as it takes: in the environments that a task gives its problem (its
-    first, where none is named), or in an environment of Gymnasium.
+    first, if none is named), or in an environment of Gymnasium.
 
     The same start and the same actions must give the same bits; each step must have the form of its port; observations
     must lie in the declared space, and a mask must allow an action; no global generator may be drawn from. The class of
     an environment of Gymnasium is made without arguments. If a task's environments have `snapshot`, a snapshot from the
     middle of an episode must be storable, and another environment restored from it must continue as the first one. If
     no episode has a second step, the snapshot is taken before the first, which shows only that it can be stored and
-    restored. If they have `step_lanes`, lanes stepped together must
-    get the same bits as lanes stepped one by one.
+    restored. If they have `step_lanes`, lanes stepped together must get the same bits as lanes stepped one by one.
 
     act: chooses the actions; by default at random: among the allowed ones or, if there is no action space, among the
     turns of the problem's solution and nonsense texts. ctx: the context that an environment gets (`bind`).

@@ -28,6 +28,12 @@ def format_spread(mean: float, deviation: float | None) -> str:
     return f"{mean:,.{digits}f}" if deviation is None else f"{mean:,.{digits}f} ± {deviation:,.{digits}f}"
 
 
+def format_gap(gap: float, error: float) -> str:
+    """`gap ± its standard error` with the sign of the gap, and two decimals if the error is below 2."""
+    digits = 0 if error >= 2 else 2
+    return f"{gap:+,.{digits}f} ± {error:,.{digits}f}"
+
+
 def describe(values: Sequence[float]) -> str:
     """Mean and standard deviation over seeds in words; "not measured" if there are none."""
     if not values:
@@ -109,11 +115,7 @@ def list_notes(names: Sequence[str], out: Path) -> list[str]:
             if one.simulator:
                 apart.setdefault(f"{one.by} ({one.simulator})", []).append(name)
     beside = {name: found for name, result in results.items() if result and (found := compare_curves(result))}
-    lines = [
-        f"{name} {ahead:+,.{digits}f} ± {error:,.{digits}f}"
-        for name, (ahead, error) in beside.items()
-        for digits in [0 if error >= 2 else 2]
-    ]
+    lines = [f"{name} {format_gap(*found)}" for name, found in beside.items()]
     return [
         *([f"mean return over all of training, ours less that of the peer run here, and its standard error: "
            f"{', '.join(lines)}"] if lines else []),

@@ -97,7 +97,7 @@ class Seed:
 
 
 def digest_recipe(recipe: Recipe) -> str:
-    """A digest of a recipe's settings but the seed, those that it builds on among them."""
+    """A digest of the settings in a recipe but the seed, those that it builds on among them."""
     return hash_description({k: v for k, v in recipe.tree.items() if k not in ("seed", "summary", "paper")})
 
 
@@ -110,7 +110,7 @@ def _list_simulators() -> dict[str, str]:
 
 
 def read_value(run: Run, metric: str) -> float | None:
-    """The last value of a curve, or a score of the final evaluation (`greedy`); None if it has none."""
+    """The last value of the curve `metric`, or that score in the final evaluation (`greedy`); None without one."""
     after = (run.summary or {}).get("after") or {}
     found = [after[metric]] if metric in after else run.metrics().get(metric, [])
     known = [float(x) for x in found if x is not None and math.isfinite(x)]
@@ -118,7 +118,7 @@ def read_value(run: Run, metric: str) -> float | None:
 
 
 def read_curve(path: Path) -> dict[str, Any]:
-    """`curve`, at most POINTS points of it, and `wall_s` of a run."""
+    """`curve`, at most POINTS points of it, and `wall_s`, both from the folder of one run."""
     if not (path / FILE).is_file():
         return {"curve": [], "wall_s": None}
     columns = Run(path).metrics()
@@ -168,7 +168,7 @@ def _keep(job: Seed, out: Path) -> None:
 
 
 def read_result(name: str, out: Path) -> dict[str, Any] | None:
-    """The kept result of a target; None if there is none. Raises StoreError if its file cannot be read."""
+    """A target's kept result; None if there is none. Raises StoreError if its file cannot be read."""
     file = out / FOLDER / f"{name}.json"
     try:
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -180,12 +180,12 @@ def read_result(name: str, out: Path) -> dict[str, Any] | None:
 
 
 def list_runs(result: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """What a result has of each seed; nothing if there is no result."""
+    """One entry for each seed in a result; none without a result."""
     return list(result["runs"]) if result else []
 
 
 def count_earlier(result: Mapping[str, Any] | None, target: Target) -> int:
-    """How many seeds of a result were made with another recipe or core than those of today."""
+    """How many seeds in a result were made with another recipe or core than those of today."""
     there = list_runs(result)
     now = {"core": digest_core(), "does": digest_recipe(target.load(0))} if there else {}
     return len([run for run in there if not _is_of(run, now)])
@@ -197,5 +197,5 @@ def _is_of(run: Mapping[str, Any], now: Mapping[str, str]) -> bool:
 
 
 def list_values(result: Mapping[str, Any] | None) -> list[float]:
-    """The values of a result, one for each seed that has one."""
+    """The values in a result, one for each seed that has one."""
     return [run["value"] for run in list_runs(result) if run["value"] is not None]
