@@ -30,6 +30,7 @@ from shuhari.lab.reproduce.published import (
 )  # fmt: skip
 from shuhari.lab.reproduce.runs import ENDED, list_values, measure, read_result
 from shuhari.lab.reproduce.targets import find_target, read_targets
+from shuhari.store.files import StoreError
 from shuhari.tasks.gym import Gym
 
 
@@ -164,6 +165,40 @@ def test_the_list_names_what_is_left_and_its_cost(tmp_path: Path, monkeypatch: p
     assert done.exit_code == 0 and "not measured" in done.output and "500.0" in done.output
     assert "left: ppo-cartpole; about 5 minutes" in " ".join(done.output.split())
     assert CliRunner().invoke(app, ["reproduce"]).exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["", '{"runs": [', '{"name": "ppo-cartpole"}', "[]", '{"runs": [{"seed": 0}]}'])
+def test_a_damaged_result_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "reproduce" / "ppo-cartpole.json"
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(StoreError, match=r"ppo-cartpole\.json is (damaged|no result).*: move it away"):
+        read_result("ppo-cartpole", tmp_path)
+
+
+def test_mistakes_in_the_command_are_told_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "taken").touch()
+    for options, told in {
+        ("all", "ppo-cartpol"): "`all` stands alone",
+        ("ppo-cartpole", "--out", str(tmp_path / "taken")): "taken: File exists: expected a folder",
+    }.items():
+        done = CliRunner().invoke(app, ["reproduce", *options, "--runs", str(tmp_path / "runs")])
+        assert done.exit_code == 2 and told in done.output, done.output
+
+
+def test_seeds_that_are_made_again_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made, "measure", lambda *_, **__: None)
+    file = tmp_path / "reproduce" / "ppo-cartpole.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"runs": [{"seed": s, "value": 9.0} for s in (0, 1, 7)]}))
+    ended = tmp_path / "runs" / "ppo-cartpole" / "seed-0" / ENDED
+    ended.parent.mkdir(parents=True)
+    ended.touch()
+    options = ["--out", str(tmp_path), "--runs", str(tmp_path / "runs"), "--seeds", "2"]
+    told = CliRunner().invoke(app, ["reproduce", "ppo-cartpole", *options]).output
+    assert "has seeds 7 from before" in told
+    assert "has seeds 1, and" in told and "these are made again" in told
 
 
 def test_spreads_are_written_with_their_digits() -> None:

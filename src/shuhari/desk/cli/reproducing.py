@@ -30,7 +30,7 @@ def reproduce(
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     data: Annotated[Path, typer.Option(help="The folder with recorded data, if some are needed.")] = Path("data"),
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="Where runs are made; one that is complete is not made again.")] = Path(
+    runs: Annotated[Path, typer.Option(help="Where runs are made; one complete there is not made again.")] = Path(
         "runs/reproduce"
     ),
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -52,6 +52,8 @@ def reproduce(
     check_together(ctx, READS)
     known = {name: replace(target, folder=str(data)) for name, target in read_targets().items()}
     whole = names == ["all"] or (show and not names)
+    if names and "all" in names and not whole:
+        raise typer.BadParameter(f"`all` stands alone, got {' '.join(names)}: expected all, or names")
     usual = [n for n in known if not known[n].data or (show and json)]
     chosen = usual if whole else [find_target(n).name for n in names or []]
     if not chosen:
@@ -64,17 +66,21 @@ def reproduce(
         minutes = sum(target.minutes * len(s) for target, s in wanted.values())
         n = sum(len(s) for _, s in wanted.values())
         note(f"{n} run{'s' * (n != 1)}, about {minutes:.0f} minutes of one core in all")
+        _make_folders({"--runs": runs, "--out": out})
         for name, (_, asked) in wanted.items():
             there = [run["seed"] for run in list_runs(read_result(name, out))]
             if more := [str(seed) for seed in there if seed not in asked]:
                 note(f"{name}: {out / FOLDER} has seeds {', '.join(more)} from before: the table counts these, too")
-        for folder in (runs, out):
-            folder.mkdir(parents=True, exist_ok=True)
+            if again := [str(s) for s in there if s in asked and not (runs / name / f"seed-{s}" / ENDED).is_file()]:
+                note(f"{name}: {out / FOLDER} has seeds {', '.join(again)}, and {runs} not their runs: these are made "
+                     "again, and replace them")  # fmt: skip
         try:
             with end_by_sigterm(), show_progress("reproduce") as tell:
                 measure(wanted, runs, out, workers=workers, tell=tell)
         except KeyboardInterrupt:
-            note(f"stopped: what is there is in {runs}; the same command goes on")
+            begun = any((runs / name).is_dir() for name in wanted)
+            note(f"stopped: what is there is in {runs}; the same command goes on" if begun else
+                 "stopped before the first run had begun")  # fmt: skip
             raise
         drawn = out / FOLDER / "curves.png"
         if picture.save_curves(list(known), out, drawn):
@@ -99,6 +105,16 @@ def reproduce(
             print_table(head, rows)
             say("on recorded data, which have to be fetched: METHOD-DATA is a name, such as iql-hopper-medium, and "
                 "--data the folder with their files")  # fmt: skip
+
+
+def _make_folders(folders: Mapping[str, Path]) -> None:
+    """Make the folders of options. Raises BadParameter with the option if one cannot be made."""
+    for option, folder in folders.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"{folder}: {error.strerror}: expected a folder, or a name that is free",
+                                     param_hint=option) from error  # fmt: skip
 
 
 def check_installed(extra: str) -> None:

@@ -42,6 +42,7 @@ FOLDER = "reproduce"
 CURVE, POINTS = "rollout/return", 200
 NOTED = 30.0  # seconds of processor time between two notes of it
 ENDED = "reproduced.json"  # in the folder of a run: what was measured
+DAMAGED = "move it away; a result is written anew from the runs that are complete"
 SIMULATORS = ("mujoco", "box2d", "minatar", "ale-py")
 
 
@@ -168,15 +169,26 @@ def _keep(job: Seed, out: Path) -> None:
 
 
 def read_result(name: str, out: Path) -> dict[str, Any] | None:
-    """A target's kept result; None if there is none. Raises StoreError if its file cannot be read."""
+    """A target's kept result; None if there is none. Raises StoreError if its file is damaged or cannot be read."""
     file = out / FOLDER / f"{name}.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{file}: {error}") from error
-    return found
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from error
+    except ValueError as error:
+        raise StoreError(f"{file} is damaged ({error})", DAMAGED) from error
+    sides = [found, found.get("peer") or {"runs": []}] if isinstance(found, dict) else [found]
+    if not all(map(_has_runs, sides)):
+        raise StoreError(f"{file} is no result: expected `runs`, a list of seeds with a value each", DAMAGED)
+    return dict(found)
+
+
+def _has_runs(side: Any) -> bool:
+    """Whether this is a result, or a peer in one, as far as it is read."""
+    runs = side.get("runs") if isinstance(side, dict) else None
+    return isinstance(runs, list) and all(isinstance(run, dict) and {"seed", "value"} <= run.keys() for run in runs)
 
 
 def list_runs(result: Mapping[str, Any] | None) -> list[dict[str, Any]]:
