@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -426,19 +427,21 @@ def recorded() -> Iterator[str]:
 
 
 def reproduced_briefly() -> Iterator[str]:
-    """Published numbers that were measured on all seeds of their protocol."""
-    from shuhari.lab.reproduce.report import format_spread, list_rows
+    """Published numbers that were measured on all seeds of their protocol, and peers that were run here."""
+    from shuhari.lab.reproduce.report import list_rows
     from shuhari.lab.reproduce.runs import list_values, read_result
     from shuhari.lab.reproduce.targets import read_targets
 
-    yield row("trained", "environment", "ours, mean and spread of seeds", "published", "verdict")
+    yield row("trained", "environment", "ours, mean and spread of seeds", "published, or run here", "verdict")
     yield row(*["---"] * 5)
     out = PAGES.parent / "results"
     for target in read_targets().values():
         if len(list_values(read_result(target.name, out))) >= target.seeds:
-            for cells, one in zip(list_rows([target.name], out), target.published, strict=False):
-                env = f", {one.env}" if one.env != target.env else ""
-                there = f"{format_spread(one.mean, one.spread)} ({one.by}{env})"
+            for cells, one in zip_longest(list_rows([target.name], out), target.published):
+                if not cells[4]:  # nothing to be beside
+                    continue
+                env = f", {one.env}" if one and one.env != target.env else ""
+                there = f"{cells[4]} ({cells[5]}{env})"
                 ours = f"{cells[2]}, {cells[3]} seeds"
                 ends = ", a time limit as an end" if target.name.endswith("-as-released") else ""
                 yield row(target.name.partition("-")[0].upper() + ends, target.env, ours, there, cells[7])

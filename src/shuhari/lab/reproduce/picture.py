@@ -97,4 +97,4 @@ def _draw_panel(ax: Any, target: Target, result: Mapping[str, Any]) -> None:
 def _name(one: Published, env: str) -> str:
     """A published number with its source, and its environment if it is another than ours."""
     of = "" if one.env == env else f" on {one.env}"
-    return f"{one.by}{of}: {format_spread(one.mean, one.deviation)} ({one.source.removeprefix('https://')})"
+    return f"{one.by}{of}: {format_spread(one.mean, one.spread)} ({one.source.removeprefix('https://')})"
