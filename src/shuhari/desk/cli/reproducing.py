@@ -46,7 +46,7 @@ def reproduce(
     """
     from shuhari.lab.reproduce import picture, report
     from shuhari.lab.reproduce.recorded import check_data
-    from shuhari.lab.reproduce.runs import ENDED, FOLDER, list_runs, list_values, measure, read_result
+    from shuhari.lab.reproduce.runs import ENDED, FOLDER, find_folder, list_runs, list_values, measure, read_result
     from shuhari.lab.reproduce.targets import find_target, read_targets
 
     check_together(ctx, READS)
@@ -71,7 +71,8 @@ def reproduce(
             there = [run["seed"] for run in list_runs(read_result(name, out))]
             if more := [str(seed) for seed in there if seed not in asked]:
                 note(f"{name}: {out / FOLDER} has seeds {', '.join(more)} from before: the table counts these, too")
-            if again := [str(s) for s in there if s in asked and not (runs / name / f"seed-{s}" / ENDED).is_file()]:
+            kept = [seed for seed in there if (find_folder(runs, name, seed) / ENDED).is_file()]
+            if again := [str(seed) for seed in there if seed in asked and seed not in kept]:
                 note(f"{name}: {out / FOLDER} has seeds {', '.join(again)}, and {runs} not their runs: these are made "
                      "again, and replace them")  # fmt: skip
         try:

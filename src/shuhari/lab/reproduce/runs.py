@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from shuhari.config.recipe import Recipe
 from shuhari.lab.claims.digest import hash_description
@@ -134,6 +134,11 @@ def read_curve(path: Path) -> dict[str, Any]:
     return {"curve": kept, "wall_s": round(float(columns["wall"][-1]), 1) if columns["step"] else None}
 
 
+def find_folder(runs: Path, name: str, seed: int) -> Path:
+    """The folder below `runs` in which one seed of a target is trained."""
+    return runs / name / f"seed-{seed}"
+
+
 def measure(
     targets: Mapping[str, tuple[Target, Sequence[int]]],
     runs: Path,
@@ -145,7 +150,7 @@ def measure(
     """Make the missing runs of targets (name -> target, seeds) below `runs`, and write each result to `out` as soon as
     a seed is done. workers: processes (0: one a core). Raises ClaimError if a run fails, after the others are done."""
     jobs = [
-        Seed(target, seed, (runs / name / f"seed-{seed}").resolve())
+        Seed(target, seed, find_folder(runs, name, seed).resolve())
         for name, (target, seeds) in targets.items()
         for seed in seeds
     ]
@@ -179,14 +184,13 @@ def read_result(name: str, out: Path) -> dict[str, Any] | None:
         raise StoreError(f"{file}: {error.strerror}") from error
     except ValueError as error:
         raise StoreError(f"{file} is damaged ({error})", DAMAGED) from error
-    sides = [found, found.get("peer") or {"runs": []}] if isinstance(found, dict) else [found]
-    if not all(map(_has_runs, sides)):
+    if not _has_runs(found) or (found.get("peer") and not _has_runs(found["peer"])):
         raise StoreError(f"{file} is no result: expected `runs`, a list of seeds with a value each", DAMAGED)
-    return dict(found)
+    return found
 
 
-def _has_runs(side: Any) -> bool:
-    """Whether this is a result, or a peer in one, as far as it is read."""
+def _has_runs(side: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether parsed JSON is a result, or a peer in one, as far as it is read."""
     runs = side.get("runs") if isinstance(side, dict) else None
     return isinstance(runs, list) and all(isinstance(run, dict) and {"seed", "value"} <= run.keys() for run in runs)
 
